@@ -1,0 +1,50 @@
+"""KappaMQ: a message broker that does what Apache RocketMQ does, its client, and its Spark pipeline.
+
+The public names are loaded when they are first used, so that `import kappamq` costs a server, a script or a Spark
+executor only what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kappamq.errors import KappaError as KappaError
+    from kappamq.message import Message as Message
+    from kappamq.message import MessageQueue as MessageQueue
+    from kappamq.message import PullResult as PullResult
+    from kappamq.message import ReceivedMessage as ReceivedMessage
+    from kappamq.message import SendResult as SendResult
+
+_HOME = {
+    "Message": "message",
+    "MessageQueue": "message",
+    "ReceivedMessage": "message",
+    "SendResult": "message",
+    "SendStatus": "message",
+    "PullResult": "message",
+    "PullStatus": "message",
+    "Producer": "client",
+    "Consumer": "client",
+    "Admin": "client",
+    "KappaError": "errors",
+    "Retry": "errors",
+    "errors": "errors",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kappamq' has no attribute {name!r}")
+    module = import_module(f"kappamq.{home}")
+    return module if name == home else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

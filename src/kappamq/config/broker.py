@@ -1,0 +1,97 @@
+"""What a broker is told about itself: its names, its place, and how it treats topics, groups and clients."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kappamq.config.checks import address, at_least, between, not_empty
+from kappamq.errors import ConfigError
+
+PERMISSION_WRITE, PERMISSION_READ = 2, 4
+
+
+def host_name() -> str:
+    """This machine's name, reduced to what a broker name may hold."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:60].strip("-") or "kappamq"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    cluster: str = "DefaultCluster"
+    name: str = field(default_factory=host_name)  # the master and the slaves of one broker share it
+    broker_id: int = 0  # 0: master
+
+    listen_host: str = "0.0.0.0"  # "127.0.0.1": reachable from this machine only
+    port: int = 10911  # also listens on port-2; port+1 is kept for copies. 0: any free ones
+    # The address clients are told. None: the local address of the connection to the name server, found at start.
+    advertise: str | None = None
+    nameservers: tuple[str, ...] = ()  # none: runs alone, nobody finds it by route
+
+    permission: int = PERMISSION_READ | PERMISSION_WRITE
+    auto_create_topic: bool = True  # a send to an unknown topic makes it; off: topics are made by an operator
+    default_topic_queues: int = 8  # at most this many for a topic made by a send; more: more consumers in parallel
+    auto_create_group: bool = True
+    region: str = "DefaultRegion"
+    trace_on: bool = True
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_topic_enabled: bool = False
+    reject_transactions: bool = False
+    notify_consumer_changes: bool = True  # off: consumers notice each other only at their next rebalance (20 s)
+    refuse_system_topics: bool = True  # an operator cannot change topics the system lives on
+
+    register_period_ms: int = 30_000  # smaller: name servers learn of changes they missed sooner
+    register_timeout_ms: int = 24_000
+    offsets_flush_ms: int = 1000  # consumer offsets into the log. larger: more is delivered again after a crash
+    long_polling: bool = True
+    short_polling_ms: int = 1000  # how long a pull waits when long polling is off
+    poll_hold_ms_max: int = 60_000  # an empty pull waits no longer, whatever the client asks for
+    parked_pulls_max: int = 200_000  # more: memory for about 300 bytes each; beyond it pulls are answered at once
+    client_expiry_ms: int = 120_000  # a client is forgotten this long after its last heartbeat
+    group_expiry_ms: int = 600_000  # a subscription nobody holds is forgotten after this
+    queue_lock_ms: int = 60_000  # an ordered consumer that dies holds its queues no longer than this
+    topics_max: int = 100_000
+    topic_queues_max: int = 65_536
+    groups_max: int = 100_000
+    stop_timeout_ms: int = 10_000  # how long a stop waits for parked replies and the last flush
+
+    # The Apache properties this configuration was made from, for the answer to getBrokerConfig.
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        not_empty("cluster", self.cluster)
+        if not re.fullmatch(r"[A-Za-z0-9_%|.-]{1,127}", self.name, re.ASCII):
+            raise ConfigError(
+                f"name is part of every route: 1 to 127 letters, digits or any of _ - % | . please; got {self.name!r}"
+            )
+        at_least("broker_id", self.broker_id, 0)
+        not_empty("listen_host", self.listen_host)
+        between("port", self.port, 0, 65_534)
+        if 0 < self.port <= 2:
+            raise ConfigError(f"port must be at least 3, because port-2 is used as well; got {self.port}")
+        if self.advertise is not None:
+            not_empty("advertise", self.advertise)
+        for nameserver in self.nameservers:
+            address("nameservers", nameserver)
+        between("permission", self.permission, 0, 7)
+        between("default_topic_queues", self.default_topic_queues, 1, self.topic_queues_max)
+        between("register_period_ms", self.register_period_ms, 100, 600_000)
+        between("register_timeout_ms", self.register_timeout_ms, 100, 600_000)
+        between("offsets_flush_ms", self.offsets_flush_ms, 1, 3_600_000)
+        between("short_polling_ms", self.short_polling_ms, 1, 600_000)
+        between("poll_hold_ms_max", self.poll_hold_ms_max, 1, 3_600_000)
+        between("client_expiry_ms", self.client_expiry_ms, 100, 86_400_000)
+        between("group_expiry_ms", self.group_expiry_ms, 100, 86_400_000)
+        between("queue_lock_ms", self.queue_lock_ms, 100, 86_400_000)
+        for name in ("parked_pulls_max", "topics_max", "topic_queues_max", "groups_max", "stop_timeout_ms"):
+            at_least(name, getattr(self, name), 1)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.permission & PERMISSION_WRITE)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.permission & PERMISSION_READ)

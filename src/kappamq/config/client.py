@@ -1,0 +1,112 @@
+"""What producers, consumers and admins share. Defaults are those of RocketMQ's clients where they have one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from kappamq.config.checks import KIB, MIB, address, at_least, between, not_empty, one_of
+from kappamq.errors import ConfigError
+
+
+def default_nameservers() -> tuple[str, ...]:
+    """`$NAMESRV_ADDR`, as for RocketMQ's clients (separated by `;`), else this machine."""
+    return split_addresses(os.environ.get("NAMESRV_ADDR", "")) or ("127.0.0.1:9876",)
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """`a:1;b:2` or `a:1,b:2` -> ("a:1", "b:2")."""
+    return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    nameservers: tuple[str, ...] = field(default_factory=default_nameservers)
+    instance: str = "DEFAULT"  # tells clients of one process apart; DEFAULT becomes pid + start time
+    unit: str = ""
+
+    # Times.
+    connect_timeout_ms: int = 3000
+    request_timeout_ms: int = 3000  # anything but sends and pulls
+    send_timeout_ms: int = 3000  # over all tries of one send
+    route_poll_ms: int = 30_000  # smaller: new queues are found sooner, more questions to the name server
+    heartbeat_ms: int = 30_000  # must stay well below the broker's client expiry (120 s)
+    commit_ms: int = 5000  # consumer offsets to the broker. larger: more is delivered again after a crash
+    rebalance_ms: int = 20_000
+    idle_ms: int = 120_000
+
+    # Producer.
+    send_retries: int = 2  # on another broker, within send_timeout_ms
+    retry_not_stored_ok: bool = False  # also when stored but not flushed or copied: may store twice
+    default_topic: str = "TBW102"  # whose route tells where a topic that does not exist yet may be made
+    default_topic_queues: int = 4
+    message_bytes_max: int = 4 * MIB
+    compress_over_bytes: int = 4 * KIB  # smaller: less traffic, more CPU
+    compress_level: int = 5
+    compress_kind: Literal["zlib", "lz4", "zstd"] = "zlib"
+    inflight_max: int = 65_535  # requests without an answer per connection
+    inflight_bytes_max: int = 100 * MIB
+
+    # Consumer.
+    pull_batch: int = 32
+    pull_hold_ms: int = 15_000  # how long the broker may hold an empty pull
+    pull_timeout_ms: int = 30_000  # must be longer than pull_hold_ms
+    pull_pause_on_error_ms: int = 1000
+    pull_pause_on_full_ms: int = 50
+    cached_messages_max: int = 1000  # per queue, fetched but not consumed
+    cached_bytes_max: int = 100 * MIB  # per queue
+    consume_span_max: int = 2000  # between the smallest and largest unconsumed offset of a queue
+    consume_threads: int = 20
+    consume_batch: int = 1
+    consume_timeout_ms: int = 15 * 60_000
+
+    # TLS.
+    tls: bool = False
+    tls_verify: bool = True  # off: encrypted, but anyone may pose as the server
+    tls_trust: Path | None = None  # None: the system's certificates
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_key_password: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nameservers, str):
+            object.__setattr__(self, "nameservers", split_addresses(self.nameservers))
+        if not self.nameservers:
+            raise ConfigError("nameservers is empty: give at least one host:port")
+        for nameserver in self.nameservers:
+            address("nameservers", nameserver)
+        not_empty("instance", self.instance)
+        not_empty("default_topic", self.default_topic)
+        for name in ("connect_timeout_ms", "request_timeout_ms", "send_timeout_ms", "pull_timeout_ms"):
+            between(name, getattr(self, name), 1, 3_600_000)
+        for name in ("route_poll_ms", "heartbeat_ms", "commit_ms", "rebalance_ms", "pull_pause_on_error_ms", "idle_ms"):
+            between(name, getattr(self, name), 1, 86_400_000)
+        between("pull_pause_on_full_ms", self.pull_pause_on_full_ms, 1, 60_000)
+        between("send_retries", self.send_retries, 0, 100)
+        between("default_topic_queues", self.default_topic_queues, 1, 65_536)
+        between("message_bytes_max", self.message_bytes_max, 1, 512 * MIB)
+        at_least("compress_over_bytes", self.compress_over_bytes, 0)
+        between("compress_level", self.compress_level, 0, 22)
+        one_of("compress_kind", self.compress_kind, ("zlib", "lz4", "zstd"))
+        for name in (
+            "inflight_max",
+            "inflight_bytes_max",
+            "cached_messages_max",
+            "cached_bytes_max",
+            "consume_span_max",
+        ):
+            at_least(name, getattr(self, name), 1)
+        between("pull_batch", self.pull_batch, 1, 1024)
+        between("pull_hold_ms", self.pull_hold_ms, 0, 3_600_000)
+        if self.pull_timeout_ms <= self.pull_hold_ms:
+            raise ConfigError(
+                f"pull_timeout_ms={self.pull_timeout_ms} must be longer than pull_hold_ms={self.pull_hold_ms}, "
+                "else every empty pull looks like a lost connection"
+            )
+        between("consume_threads", self.consume_threads, 1, 1000)
+        between("consume_batch", self.consume_batch, 1, 1024)
+        at_least("consume_timeout_ms", self.consume_timeout_ms, 1)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_cert and tls_key belong together: give both, or none")

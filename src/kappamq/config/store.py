@@ -1,0 +1,97 @@
+"""What the store is told. Sizes and names of files follow RocketMQ, so that either broker opens the other's directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kappamq.config.checks import GIB, KIB, MIB, at_least, between, one_of
+from kappamq.errors import ConfigError
+
+END_MARK_BYTES = 8  # int32 remaining bytes + int32 blank magic at the end of a commit-log file
+RECORD_OVERHEAD_BYTES = 64 * KIB  # fixed fields, two IPv6 hosts, the longest topic and 32 KiB of properties
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig:
+    root: Path  # the data directory; commitlog/, consumequeue/, index/ and config/ lie in it
+
+    # Sizes of the files. They are part of the format: a store is opened only with the sizes it was written with.
+    segment_bytes: int = 1 * GIB  # larger: fewer files, retention frees space in bigger steps
+    queue_file_entries: int = 300_000  # larger: fewer files per queue, more disk for queues that hold little
+    index_slots: int = 5_000_000  # more: shorter chains per key, 4 bytes each on disk per index file
+    index_entries: int = 20_000_000  # more: fewer index files, 20 bytes each on disk per index file
+    index_enabled: bool = True  # off: sends cost a little less, nothing can be found by key
+
+    message_bytes_max: int = 4 * MIB  # larger: bigger messages, more memory one sender can hold at once
+    topic_bytes_max: int = 127  # more than 127 makes records that RocketMQ 4 cannot read
+
+    # Durability. "sync" answers a send when fdatasync has returned, "async" as soon as it is in the page cache.
+    flush: Literal["async", "sync"] = "async"
+    flush_interval_ms: int = 500  # async only. larger: less disk traffic, more to lose on a power cut
+    sync_flush_timeout_ms: int = 5000  # larger: a slow disk makes senders wait, smaller: makes them see code 10
+    queue_flush_interval_ms: int = 1000  # larger: fewer writes of queues and index, longer recovery
+    checkpoint_interval_ms: int = 1000  # larger: longer recovery after a crash
+    unflushed_bytes_max: int = 256 * MIB  # written but not flushed. larger: rides out slower disks, more to lose
+    tail_crc: bool = True  # whole records are checked, not only bodies; costs 20 bytes and one CRC a message
+    check_crc_on_recovery: bool = True  # off: faster start after a crash, damage is found by consumers instead
+
+    # Retention.
+    retention_hours: int = 72  # larger: more disk, more to replay
+    delete_hours: tuple[int, ...] = (4,)  # hours of day (local time) when expired files go
+    clean_interval_ms: int = 10_000  # smaller: the disk guard and retention look more often
+    delete_files_max: int = 10  # files removed per round: more frees faster, and stalls the disk longer
+
+    # Disk guard: user writes are refused when the disk is fuller than the ratio AND has fewer free bytes than given.
+    disk_refuse_ratio: float = 0.90
+    disk_refuse_free_bytes: int = 2 * GIB  # room for the next file and for system records
+    # Delete what has not expired when the disk is fuller than this. None: never; refuse writes instead.
+    delete_unexpired_ratio: float | None = None
+
+    # Reading.
+    transfer_bytes_max: int = 256 * KIB  # per pull. larger: fewer round trips, more memory per parked answer
+    transfer_count_max: int = 1024  # per pull, whatever the client asks for
+    cold_transfer_bytes_max: int = 1 * MIB  # per pull of data that is not in the page cache; one worker round trip each
+    query_max: int = 64  # messages per query by key
+    open_files_max: int = 2048  # descriptors kept for queue files. larger: faster over many queues, more of nofile
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.root, Path):
+            object.__setattr__(self, "root", Path(self.root))
+        between("segment_bytes", self.segment_bytes, 64 * KIB, 2 * GIB - 1)
+        between("queue_file_entries", self.queue_file_entries, 16, 100_000_000)
+        between("index_slots", self.index_slots, 16, 500_000_000)
+        between("index_entries", self.index_entries, 16, 100_000_000)
+        between("message_bytes_max", self.message_bytes_max, 1, 512 * MIB)
+        between("topic_bytes_max", self.topic_bytes_max, 1, 255)
+        # A record never straddles two files, so one file must hold the largest record and its end mark.
+        # Tests use small files, so only what cannot work at all is refused: the body with an ordinary header.
+        if self.message_bytes_max + 4 * KIB + END_MARK_BYTES > self.segment_bytes:
+            raise ConfigError(
+                f"message_bytes_max={self.message_bytes_max} does not fit into segment_bytes={self.segment_bytes}: "
+                f"a record lies in one file; make the file larger or the messages smaller"
+            )
+        one_of("flush", self.flush, ("async", "sync"))
+        for name in ("flush_interval_ms", "queue_flush_interval_ms", "checkpoint_interval_ms", "clean_interval_ms"):
+            between(name, getattr(self, name), 1, 3_600_000)
+        between("sync_flush_timeout_ms", self.sync_flush_timeout_ms, 10, 600_000)
+        at_least("unflushed_bytes_max", self.unflushed_bytes_max, 64 * KIB)
+        between("retention_hours", self.retention_hours, 0, 24 * 366 * 100)
+        between("delete_files_max", self.delete_files_max, 1, 10_000)
+        for hour in self.delete_hours:
+            between("delete_hours", hour, 0, 23)
+        between("disk_refuse_ratio", self.disk_refuse_ratio, 0.01, 1.0)
+        at_least("disk_refuse_free_bytes", self.disk_refuse_free_bytes, 0)
+        if self.delete_unexpired_ratio is not None:
+            between("delete_unexpired_ratio", self.delete_unexpired_ratio, 0.01, 1.0)
+        between("transfer_bytes_max", self.transfer_bytes_max, 4 * KIB, 128 * MIB)
+        between("cold_transfer_bytes_max", self.cold_transfer_bytes_max, 4 * KIB, 128 * MIB)
+        between("transfer_count_max", self.transfer_count_max, 1, 100_000)
+        between("query_max", self.query_max, 1, 10_000)
+        between("open_files_max", self.open_files_max, 16, 1_000_000)
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record the log takes: the body and everything around it, and never more than one file holds."""
+        return min(self.message_bytes_max + RECORD_OVERHEAD_BYTES, self.segment_bytes - END_MARK_BYTES)

@@ -1,0 +1,135 @@
+"""Plain values that everyone may import: what a user sends, and what comes back.
+
+Nothing here knows the wire. Property names that RocketMQ reserves (KEYS, TAGS, DELAY, WAIT ...) appear as fields of
+their own and never in `properties` of a `Message`; the protocol layer translates.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to send.
+
+    >>> Message("orders", b"42 cups", tags="paid", keys=("order-7", "customer-3"))  # doctest: +ELLIPSIS
+    Message(topic='orders', body=b'42 cups', ...
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""  # one tag; consumers select by it without the broker reading the body
+    keys: tuple[str, ...] = ()  # searchable afterwards (`kappamq query key`); no blanks inside a key
+    properties: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the application's own; empty values are lost on the wire
+    flag: int = 0  # 32 bits that nobody but the application looks at
+    delay_level: int = 0  # 1..18 of the broker's levels; 0 delivers at once
+    wait_stored: bool = True  # False: answered without waiting for flush or copies
+    sharding_key: str = ""  # messages of one key keep their order when sent with the hash selection
+    transaction_id: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, str) or not self.topic:
+            raise TypeError(f"a message needs a topic, a text that is not empty; got {self.topic!r}")
+        if isinstance(self.body, str):
+            raise TypeError("a message body is bytes; encode the text first, for example body.encode()")
+        if not isinstance(self.body, bytes):
+            object.__setattr__(self, "body", bytes(memoryview(self.body)))
+        # A lone text is the usual slip: ("order-7") is not a tuple, and iterating it would make seven keys.
+        keys: Iterable[str] = self.keys.split() if isinstance(self.keys, str) else self.keys
+        object.__setattr__(self, "keys", tuple(keys))
+        for key in self.keys:
+            if not isinstance(key, str) or not key or key != "".join(key.split()):
+                raise ValueError(f"a key is a text without blanks, because blanks separate keys; got {key!r}")
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise ValueError(f"flag is a signed 32 bit number; got {self.flag}")
+        if self.delay_level < 0:
+            raise ValueError(f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker: the unit of order and of balancing."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker}/{self.queue_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedMessage:
+    """One message as a consumer, a query or a reader of the store sees it; the body is decompressed."""
+
+    topic: str
+    body: bytes
+    queue: MessageQueue
+    queue_offset: int
+    log_offset: int  # where the record starts in the broker's commit log
+    message_id: str  # given by the producer (UNIQ_KEY), else the offset id
+    offset_id: str  # names the broker's address and the log offset: what `query id` finds without an index
+    tags: str = ""
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)  # all of them, the reserved ones too
+    born_ms: int = 0
+    stored_ms: int = 0
+    born_host: str = ""  # "ip:port"
+    store_host: str = ""
+    reconsume_times: int = 0
+    sys_flag: int = 0
+    flag: int = 0
+    body_crc: int = 0
+    prepared_offset: int = 0  # log offset of the half message a committed transaction came from
+    stored_bytes: int = 0  # size of the whole record in the log
+
+    @property
+    def text(self) -> str:
+        """The body as text; bytes that are not UTF-8 show as replacement characters."""
+        return self.body.decode("utf-8", "replace")
+
+
+class SendStatus(enum.StrEnum):
+    """All of these mean *stored by the broker*; the last three that a promise beyond it was not kept in time."""
+
+    OK = "ok"
+    FLUSH_TIMEOUT = "flush timeout"
+    SLAVE_TIMEOUT = "slave timeout"
+    SLAVE_NOT_AVAILABLE = "slave not available"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    status: SendStatus
+    message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    offset_id: str = ""
+    transaction_id: str = ""
+    region: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is SendStatus.OK
+
+
+class PullStatus(enum.StrEnum):
+    FOUND = "found"
+    NO_NEW = "no new message"
+    NO_MATCH = "no matching message"  # some were looked at, none fits the subscription; go on at next_offset
+    OFFSET_ILLEGAL = "offset illegal"  # outside the queue; go on at next_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[ReceivedMessage, ...] = ()
+    suggested_broker_id: int = 0
