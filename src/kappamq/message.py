@@ -23,9 +23,7 @@ class Message:
     body: bytes
     tags: str = ""  # one tag; consumers select by it without the broker reading the body
     keys: tuple[str, ...] = ()  # searchable afterwards (`kappamq query key`); no blanks inside a key
-    properties: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the application's own; empty values are lost on the wire
+    properties: Mapping[str, str] = field(default_factory=dict)  # the application's own; none may be empty
     flag: int = 0  # 32 bits that nobody but the application looks at
     delay_level: int = 0  # 1..18 of the broker's levels; 0 delivers at once
     wait_stored: bool = True  # False: answered without waiting for flush or copies

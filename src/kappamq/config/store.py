@@ -1,4 +1,4 @@
-"""What the store is told. Sizes and names of files follow RocketMQ, so that either broker opens the other's directory."""
+"""What the store is told. Names and sizes of files follow RocketMQ: either broker opens the other's directory."""
 
 from __future__ import annotations
 
