@@ -1,0 +1,175 @@
+"""Names of topics, groups, brokers and clusters: what is allowed, and which belong to the system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from kappamq.errors import InvalidParameter
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+KAPPAMQ_TOPIC_PREFIX: Final = "rmq_sys_kappamq_"
+"""Topics of our own metadata records; no request of a client may write there."""
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+
+TOPIC_CHARACTERS_MAX: Final = 127
+RETRY_TOPIC_CHARACTERS_MAX: Final = 255
+GROUP_CHARACTERS_MAX: Final = 120
+BROKER_CHARACTERS_MAX: Final = 127
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SELF_TEST_TOPIC,
+        BENCHMARK_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        TRANSACTION_GIVEN_UP_TOPIC,
+        TRACE_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+NOT_SENDABLE_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, TRANSACTION_GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+"""RocketMQ lets no client send to these; our own metadata topics come on top, see `is_sendable`."""
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+BUILT_IN_GROUPS: Final = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Groups that exist on every broker from its start."""
+RESERVED_GROUPS: Final = frozenset(
+    {
+        *BUILT_IN_GROUPS,
+        "SELF_TEST_P_GROUP",
+        "CLIENT_INNER_PRODUCER",
+        "DEFAULT_PRODUCER",
+        "DEFAULT_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "__MONITOR_CONSUMER",
+    }
+)
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_BROKER_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic(topic: str) -> str:
+    """Return `topic` if it may name a topic, else raise InvalidParameter with the reason."""
+    retried = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    # Behind these prefixes a '+' separates group and topic of a POP retry topic.
+    name = topic.replace("+", "") if topic.startswith(RETRY_PREFIX) else topic
+    return _check(topic, name, "topic", RETRY_TOPIC_CHARACTERS_MAX if retried else TOPIC_CHARACTERS_MAX)
+
+
+def check_group(group: str) -> str:
+    """Return `group` if it may name a group of producers or consumers, else raise InvalidParameter."""
+    return _check(group, group, "group", GROUP_CHARACTERS_MAX)
+
+
+def check_broker(name: str) -> str:
+    """Return `name` if it may name a broker or cluster, else raise InvalidParameter."""
+    if not name or len(name) > BROKER_CHARACTERS_MAX or not _BROKER_ALLOWED.fullmatch(name):
+        raise InvalidParameter(
+            f"the broker or cluster name {name[:140]!r} is not allowed: use 1 to {BROKER_CHARACTERS_MAX} letters, "
+            "digits, '.', '_' or '-'"
+        )
+    return name
+
+
+def _check(name: str, plain: str, kind: str, characters_max: int) -> str:
+    if not name or name.isspace():
+        raise InvalidParameter(f"the {kind} is empty")
+    if len(name) > characters_max:
+        raise InvalidParameter(f"the {kind} has {len(name)} characters, the limit is {characters_max}")
+    if not _ALLOWED.fullmatch(plain):
+        raise InvalidParameter(
+            f"the {kind} {name!r} holds characters that are not allowed: use letters, digits, % | _ -"
+        )
+    return name
+
+
+def is_system_topic(topic: str, own: Collection[str] = ()) -> bool:
+    """`own` are the names that this broker adds: its cluster, its own name, its reply topic."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic in own
+
+
+def is_sendable(topic: str) -> bool:
+    """May a client send to this topic?"""
+    return topic not in NOT_SENDABLE_TOPICS and not topic.startswith(KAPPAMQ_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    return group in RESERVED_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_retry_topic(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    return topic.startswith(DLQ_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    return cluster + REPLY_TOPIC_SUFFIX
+
+
+def with_namespace(namespace: str, name: str) -> str:
+    """Wrap a topic or group into a namespace; system names and names already wrapped stay as they are."""
+    if not namespace or is_system_topic(name) or is_system_group(name):
+        return name
+    prefix, plain = _split_prefix(name)
+    return name if plain.startswith(namespace + "%") else f"{prefix}{namespace}%{plain}"
+
+
+def without_namespace(name: str) -> str:
+    """Take the namespace off a topic or group, keeping a retry or dead-letter prefix."""
+    if is_system_topic(name) or is_system_group(name):
+        return name
+    prefix, plain = _split_prefix(name)
+    namespace, separator, rest = plain.partition("%")
+    return prefix + rest if separator and namespace and rest else name
+
+
+def _split_prefix(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name

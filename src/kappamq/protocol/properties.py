@@ -1,0 +1,145 @@
+r"""Message properties: `name \x01 value \x02` repeated, as text inside a record or a send header.
+
+The last property of a record may be its checksum, `__CRC32# \x01 <10 digits> \x02`: the CRC-32 of all bytes before it,
+31 bits, in decimal with the least significant digit first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kappamq.errors import ProtocolError
+
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
+TEXT_BYTES_MAX: Final = 32767
+"""The length of the text is a signed 16 bit number."""
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+BUYER_ID: Final = "BUYER_ID"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+MQ2_FLAG: Final = "MQ2_FLAG"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+EXTEND_UNIQUE_INFO: Final = "EXTEND_UNIQ_INFO"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+INNER_COUNT: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+DUPLICATE_INFO: Final = "DUP_INFO"
+CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+INSTANCE_ID: Final = "INSTANCE_ID"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+CLUSTER: Final = "CLUSTER"
+MESSAGE_TYPE: Final = "MSG_TYPE"
+POP_CHECK: Final = "POP_CK"
+POP_CHECK_OFFSET: Final = "POP_CK_OFFSET"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+FORWARD_QUEUE_ID: Final = "PROPERTY_FORWARD_QUEUE_ID"
+REDIRECT: Final = "REDIRECT"
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+TIMER_DELAY_SECONDS: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_DELETE_UNIQUE_KEY: Final = "TIMER_DEL_UNIQKEY"
+TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
+BORN_HOST: Final = "__BORNHOST"
+BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+TAIL_CRC: Final = "__CRC32#"
+BATCH_BYTES: Final = "__BATCH#"
+"""Ours: on the first record of a batch, how many bytes of the log the whole batch takes, 10 decimal digits."""
+
+TIMER_NAMES: Final = frozenset({TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS})
+BROKER_ONLY: Final = frozenset({TAIL_CRC, BATCH_BYTES, POP_CHECK})
+"""Only a broker may write these; taken out of what a client sends."""
+
+RESERVED: Final = frozenset(
+    value
+    for name, value in list(globals().items())
+    if name.isupper() and isinstance(value, str) and name not in ("NAME_END", "PAIR_END", "TRANSIENT_PREFIX")
+)
+"""All names above: an application may not use them for properties of its own."""
+
+NUMBER_DIGITS: Final = 10
+TAIL_CRC_BYTES: Final = len(TAIL_CRC) + 1 + NUMBER_DIGITS + 1
+BATCH_BYTES_BYTES: Final = len(BATCH_BYTES) + 1 + NUMBER_DIGITS + 1
+_TAIL_CRC_START = (TAIL_CRC + NAME_END).encode()
+
+
+def encode(properties: Mapping[str, str]) -> str:
+    """Return the text of `properties`. Names and values that the text cannot carry raise ProtocolError."""
+    parts: list[str] = []
+    for name, value in properties.items():
+        if NAME_END in name or PAIR_END in name or PAIR_END in value:
+            raise ProtocolError(f"the property {name!r} holds a separator (0x01 or 0x02) in its name or value")
+        parts += (name, NAME_END, value, PAIR_END)
+    return "".join(parts)
+
+
+def decode(text: str) -> dict[str, str]:
+    """Read properties as Java does: pieces without a name or a value are dropped, the last of equal names wins."""
+    result: dict[str, str] = {}
+    for piece in text.split(PAIR_END):
+        name, _, value = piece.partition(NAME_END)
+        if name and value:
+            result[name] = value
+    return result
+
+
+def get(text: str, name: str) -> str | None:
+    """Return one property of a text without reading the others into a map."""
+    return decode(text).get(name) if name in text else None
+
+
+def tail_crc(crc: int) -> bytes:
+    """Return the property that carries a record's checksum; see `record.py` for what it covers."""
+    digits = str(crc & 0x7FFFFFFF)[::-1].ljust(NUMBER_DIGITS, "0")
+    return _TAIL_CRC_START + digits.encode() + PAIR_END.encode()
+
+
+def read_tail_crc(properties: bytes | memoryview) -> int | None:
+    """Return the checksum in the last property of an encoded text, or None if it has none."""
+    tail = bytes(properties[-TAIL_CRC_BYTES:])
+    digits = tail[len(_TAIL_CRC_START) : -1]
+    if not tail.startswith(_TAIL_CRC_START) or len(tail) != TAIL_CRC_BYTES or not digits.isdigit() or tail[-1] != 2:
+        return None
+    return int(digits[::-1])
+
+
+def batch_bytes(count: int) -> str:
+    """Return the value of BATCH_BYTES: of fixed width, so that it can be written before the length is known."""
+    if not 0 <= count < 10**NUMBER_DIGITS:
+        raise ProtocolError(f"a batch of {count} bytes cannot be written in {NUMBER_DIGITS} digits")
+    return str(count).zfill(NUMBER_DIGITS)

@@ -1,0 +1,68 @@
+"""Tags and keys: their Java hash, and the tag subscriptions of consumers (`paid || shipped`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+ALL: Final = "*"
+SEPARATOR: Final = "||"
+
+
+_CACHED_CHARACTERS_MAX = 128  # tags are few and short; whatever else a client sends must not fill the memory
+
+
+def java_hash(text: str) -> int:
+    """Return String.hashCode: h = 31 * h + unit over UTF-16 code units, in signed 32 bits."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def tag_code(tags: str | None) -> int:
+    """Return what the consume queue holds for a message with these TAGS: their hash, 0 without any."""
+    if not tags:
+        return 0
+    return _cached_hash(tags) if len(tags) <= _CACHED_CHARACTERS_MAX else java_hash(tags)
+
+
+_cached_hash = lru_cache(maxsize=4096)(java_hash)
+
+
+def keys_of(text: str | None) -> list[str]:
+    """Split the KEYS property into the keys to index."""
+    return [key for key in text.split(" ") if key] if text else []
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which tags a consumer wants; no tags at all means every message."""
+
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    @classmethod
+    def parse(cls, expression: str | None) -> Subscription:
+        """Read `*`, an empty text or `A || B`; a text of separators alone selects nothing and so means everything."""
+        if not expression or expression.strip() == ALL:
+            return EVERYTHING
+        tags = frozenset(tag for part in expression.split(SEPARATOR) if (tag := part.strip()))
+        return cls(tags, frozenset(map(java_hash, tags))) if tags else EVERYTHING
+
+    @property
+    def everything(self) -> bool:
+        return not self.tags
+
+    def may_match(self, code: int) -> bool:
+        """The broker's view: it compares hashes only, so a few strangers pass."""
+        return not self.tags or code in self.codes
+
+    def matches(self, tag: str | None) -> bool:
+        """The consumer's view, exact: a message without a tag never matches a list of tags."""
+        return not self.tags or (tag is not None and tag in self.tags)
+
+
+EVERYTHING: Final = Subscription(frozenset(), frozenset())
