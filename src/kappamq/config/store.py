@@ -43,6 +43,8 @@ class StoreConfig:
     clean_interval_ms: int = 10_000  # smaller: the disk guard and retention look more often
     delete_files_max: int = 10  # files removed per round: more frees faster, and stalls the disk longer
 
+    disk_clean_ratio: float = 0.75  # fuller than this: expired files go at any hour
+
     # Disk guard: user writes are refused when the disk is fuller than the ratio AND has fewer free bytes than given.
     disk_refuse_ratio: float = 0.90
     disk_refuse_free_bytes: int = 2 * GIB  # room for the next file and for system records
@@ -81,6 +83,7 @@ class StoreConfig:
         between("delete_files_max", self.delete_files_max, 1, 10_000)
         for hour in self.delete_hours:
             between("delete_hours", hour, 0, 23)
+        between("disk_clean_ratio", self.disk_clean_ratio, 0.01, 1.0)
         between("disk_refuse_ratio", self.disk_refuse_ratio, 0.01, 1.0)
         at_least("disk_refuse_free_bytes", self.disk_refuse_free_bytes, 0)
         if self.delete_unexpired_ratio is not None:

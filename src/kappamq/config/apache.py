@@ -1,0 +1,327 @@
+"""RocketMQ's broker.conf and namesrv.conf as our configuration, and back.
+
+Names are RocketMQ's, or our own as `part.field` (`store.flush_interval_ms`) for what RocketMQ has no name for. A value
+that cannot be honoured is an error; a name that has no effect here, or that nobody knows, is reported, never dropped.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from kappamq.config import properties as java
+from kappamq.config.apache_names import (
+    ADDRESSES,
+    BOOLEAN,
+    BROKER_IGNORED,
+    BROKER_SETTINGS,
+    FIXED,
+    HOURS,
+    INTEGER,
+    NAMESERVER_IGNORED,
+    NAMESERVER_SETTINGS,
+    PATH,
+    SECRET,
+    TEXT,
+    Kind,
+    Setting,
+)
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.nameserver import NameServerConfig
+from kappamq.config.net import NetConfig
+from kappamq.config.store import StoreConfig
+from kappamq.errors import ConfigError, InvalidParameter, NoPermission
+
+PARTS: dict[str, type[Any]] = {
+    "broker": BrokerConfig,
+    "store": StoreConfig,
+    "net": NetConfig,
+    "nameserver": NameServerConfig,
+}
+
+# Directories that RocketMQ lets one place anywhere; here they have their place below the root.
+_PLACES = {
+    "storePathCommitLog": "commitlog",
+    "storePathConsumeQueue": "consumequeue",
+    "storePathIndex": "index",
+    "storeCheckpoint": "checkpoint",
+    "abortFile": "abort",
+}
+_FORCIBLE_RATIO = 0.85  # RocketMQ's default for diskSpaceCleanForciblyRatio
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What is to be told about a set of properties besides their values."""
+
+    ignored: tuple[str, ...] = ()  # known to RocketMQ, without effect here
+    unknown: tuple[str, ...] = ()  # known to nobody; each with a guess what was meant
+
+    def lines(self) -> list[str]:
+        found = []
+        if self.unknown:
+            found.append(f"unknown properties, without effect: {', '.join(self.unknown)}")
+        if self.ignored:
+            found.append(f"RocketMQ properties without effect here: {', '.join(self.ignored)}")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings:
+    """The three configurations a broker is made of."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    net: NetConfig
+
+    def replace(self, values: Mapping[str, Mapping[str, Any]]) -> BrokerSettings:
+        return replace(self, **{part: replace(getattr(self, part), **changed) for part, changed in values.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameServerSettings:
+    nameserver: NameServerConfig
+    net: NetConfig
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """Read a property file. Raises ConfigError with the reason and the path."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(java.TEXT_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    return java.parse_bytes(data, where=str(path))
+
+
+def broker_settings(
+    given: Mapping[str, str],
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[BrokerSettings, Findings]:
+    """Build a broker's configuration from properties.
+
+    `defaults` and `overrides` are fields by part ({"store": {"root": ...}}) that lose and win against `given`.
+    """
+    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_IGNORED, ("broker", "store", "net"))
+    merged = _merge(defaults, values, overrides)
+    if "root" not in merged.get("store", {}):
+        raise ConfigError("no data directory: give storePathRootDir (or --data)")
+    _check_places(given, Path(merged["store"]["root"]))
+    merged.setdefault("broker", {})["properties"] = dict(given)
+    return (
+        BrokerSettings(
+            broker=_build(BrokerConfig, "broker", merged, sources),
+            store=_build(StoreConfig, "store", merged, sources),
+            net=_build(NetConfig, "net", merged, sources),
+        ),
+        findings,
+    )
+
+
+def nameserver_settings(
+    given: Mapping[str, str],
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[NameServerSettings, Findings]:
+    values, sources, findings = _values(given, NAMESERVER_SETTINGS, NAMESERVER_IGNORED, ("nameserver", "net"))
+    merged = _merge(defaults, values, overrides)
+    merged.setdefault("nameserver", {})["properties"] = dict(given)
+    nameserver: NameServerConfig = _build(NameServerConfig, "nameserver", merged, sources)
+    return NameServerSettings(nameserver=nameserver, net=_build(NetConfig, "net", merged, sources)), findings
+
+
+def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSettings:
+    """Apply a change to a running broker (request 25): all of it, or an error and nothing.
+
+    Only names marked `live` may change. Raises InvalidParameter for unknown names and bad values, NoPermission for
+    names that need a restart. A value equal to the present one always passes: tools send whole files back.
+    """
+    present = rendered(settings)
+    values: dict[str, dict[str, Any]] = {}
+    for name, text in given.items():
+        if name in present and present[name] == text.strip():
+            continue
+        setting = BROKER_SETTINGS.get(name)
+        try:
+            if name == "cleanFileForciblyEnable":
+                ratio = (settings.store.delete_unexpired_ratio or _FORCIBLE_RATIO) if BOOLEAN.read(text) else None
+                values.setdefault("store", {})["delete_unexpired_ratio"] = ratio
+                continue
+            if name in FIXED:
+                _check_fixed(name, text)
+                continue
+            if setting is None:
+                if name in BROKER_IGNORED:
+                    raise NoPermission(f"{name} has no effect in KappaMQ, so it cannot be changed")
+                raise InvalidParameter(f"unknown property {_guess(name, BROKER_SETTINGS)}")
+            value = setting.read(text)
+        except (ConfigError, ValueError) as error:
+            raise InvalidParameter(str(error)) from None
+        if not setting.live:
+            raise NoPermission(f"{name} cannot be changed while the broker runs: put it into broker.conf and restart")
+        values.setdefault(setting.part, {})[setting.field] = value
+    values.setdefault("broker", {})["properties"] = {**settings.broker.properties, **given}
+    try:
+        return settings.replace(values)
+    except ConfigError as error:
+        raise InvalidParameter(str(error)) from None
+
+
+def rendered(settings: BrokerSettings) -> dict[str, str]:
+    """The present values under RocketMQ's names (request 26), and the properties given that have none of ours."""
+    shown = {name: text for name, text in settings.broker.properties.items() if name not in SECRET}
+    for setting in BROKER_SETTINGS.values():
+        value = getattr(getattr(settings, setting.part), setting.field)
+        if value is not None and value != () and setting.name not in SECRET:
+            shown[setting.name] = setting.kind.show(value)
+    shown["cleanFileForciblyEnable"] = BOOLEAN.show(settings.store.delete_unexpired_ratio is not None)
+    return dict(sorted(shown.items()))
+
+
+def rendered_nameserver(settings: NameServerSettings) -> dict[str, str]:
+    """The same for a name server (request 319)."""
+    shown = {name: text for name, text in settings.nameserver.properties.items() if name not in SECRET}
+    for setting in NAMESERVER_SETTINGS.values():
+        value = getattr(getattr(settings, setting.part), setting.field)
+        if value is not None and setting.name not in SECRET:
+            shown[setting.name] = setting.kind.show(value)
+    return dict(sorted(shown.items()))
+
+
+def is_known(name: str) -> bool:
+    """Whether any of the tables, or a field of ours, has the name. For `--set`, where a slip must not pass."""
+    part, _, field = name.partition(".")
+    return (
+        name in BROKER_SETTINGS
+        or name in NAMESERVER_SETTINGS
+        or name in FIXED
+        or name in BROKER_IGNORED
+        or name in NAMESERVER_IGNORED
+        or name in _PLACES
+        or name == "cleanFileForciblyEnable"
+        or (part in PARTS and any(field == known.name for known in fields(PARTS[part])))
+    )
+
+
+def unknown_name(name: str) -> str:
+    return _guess(name, {**BROKER_SETTINGS, **NAMESERVER_SETTINGS})
+
+
+# --- from here on: how the above is done ------------------------------------------------------------------------------
+
+
+def _values(
+    given: Mapping[str, str], settings: Mapping[str, Setting], ignored_names: frozenset[str], parts: tuple[str, ...]
+) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], str], Findings]:
+    """Sort properties into fields by part; also which property set which field, for messages."""
+    values: dict[str, dict[str, Any]] = {}
+    sources: dict[tuple[str, str], str] = {}
+    ignored: list[str] = []
+    unknown: list[str] = []
+    for name, text in given.items():
+        setting = settings.get(name)
+        own = _own(name, parts)
+        if setting is not None:
+            part, field, value = str(setting.part), setting.field, setting.read(text)
+        elif own is not None:
+            part, field, kind = own
+            try:
+                value = kind.read(text)
+            except ValueError as error:
+                raise ConfigError(f"{name} must be {error}; got {text!r}") from None
+        else:
+            if name in FIXED:
+                _check_fixed(name, text)
+            elif name in ignored_names:
+                ignored.append(name)
+            elif name not in _PLACES and name != "cleanFileForciblyEnable":
+                unknown.append(_guess(name, settings))
+            continue
+        values.setdefault(part, {})[field] = value
+        sources[part, field] = name
+    if "cleanFileForciblyEnable" in given:
+        setting = Setting("cleanFileForciblyEnable", "store", "delete_unexpired_ratio", BOOLEAN)
+        store = values.setdefault("store", {})
+        if not setting.read(given[setting.name]):
+            store["delete_unexpired_ratio"] = None
+        elif store.get("delete_unexpired_ratio") is None:
+            store["delete_unexpired_ratio"] = _FORCIBLE_RATIO
+    return values, sources, Findings(ignored=tuple(ignored), unknown=tuple(unknown))
+
+
+def _own(name: str, parts: tuple[str, ...]) -> tuple[str, str, Kind] | None:
+    """`store.flush_interval_ms` -> ("store", "flush_interval_ms", how to read it)."""
+    part, _, field = name.partition(".")
+    if part not in parts or field == "properties":
+        return None
+    hint = typing.get_type_hints(PARTS[part]).get(field)
+    if hint is None:
+        return None
+    options = [option for option in typing.get_args(hint) if option is not types.NoneType]
+    if isinstance(hint, types.UnionType):
+        hint = options[0]
+    by_type: dict[Any, Kind] = {
+        bool: BOOLEAN,
+        int: INTEGER,
+        float: Kind("number", _float, str),
+        Path: PATH,
+        tuple[int, ...]: HOURS,
+        tuple[str, ...]: ADDRESSES,
+    }
+    return part, field, by_type.get(hint, TEXT)
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def _merge(*layers: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for part, values in (layer or {}).items():
+            merged.setdefault(part, {}).update(values)
+    return merged
+
+
+def _build(
+    config: type[Any], part: str, merged: Mapping[str, Mapping[str, Any]], sources: Mapping[tuple[str, str], str]
+) -> Any:
+    try:
+        return config(**merged.get(part, {}))
+    except ConfigError as error:
+        # The dataclass names its own fields; whoever wrote the file knows them by RocketMQ's names.
+        named = [name for (of, field), name in sources.items() if of == part and field in str(error)]
+        if named:
+            raise ConfigError(f"{error} (set by {', '.join(named)})") from None
+        raise
+
+
+def _check_fixed(name: str, text: str) -> None:
+    allowed, why = FIXED[name]
+    if text.strip() not in allowed:
+        good = " or ".join(value or "(empty)" for value in allowed)
+        raise ConfigError(f"{name}={text} cannot be honoured: {why}; leave it out or set it to {good}")
+
+
+def _check_places(given: Mapping[str, str], root: Path) -> None:
+    for name, below in _PLACES.items():
+        text = given.get(name, "").strip()
+        if text and text != "null" and Path(text).expanduser().resolve() != (root.expanduser() / below).resolve():
+            raise ConfigError(f"{name}={text} cannot be honoured: it always lies in {root / below}; leave it out")
+
+
+def _guess(name: str, settings: Mapping[str, Setting]) -> str:
+    by_lower = {known.lower(): known for known in settings}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
+    return f"{name} (did you mean {by_lower[close[0]]}?)" if close else name

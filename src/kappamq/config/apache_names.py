@@ -1,0 +1,349 @@
+"""RocketMQ's property names and what each means here: which field it sets, or why it has no effect.
+
+Every name of RocketMQ 5.3 is in exactly one of three tables:
+SETTINGS sets a field of ours; FIXED may only have the value given, because another one asks for something that would be
+missed (a slave, authentication, a second copy); IGNORED tunes machinery that is not here (thread pools, mappings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kappamq.config.client import split_addresses
+from kappamq.errors import ConfigError
+
+Part = Literal["broker", "store", "net", "nameserver"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is read from text and shown as text."""
+
+    name: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], str]
+
+
+def _integer(text: str) -> int:
+    if not text.lstrip("+-").isdecimal() or not text.isascii():
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("true or false")
+    return lowered == "true"
+
+
+def _percent(text: str) -> float:
+    value = _integer(text)
+    if not 1 <= value <= 100:
+        raise ValueError("a whole number of percent from 1 to 100")
+    return value / 100
+
+
+def _hours(text: str) -> tuple[int, ...]:
+    hours = tuple(_integer(part.strip()) for part in text.split(";") if part.strip())
+    if not hours or not all(0 <= hour <= 23 for hour in hours):
+        raise ValueError("hours of the day from 00 to 23, separated by ;")
+    return hours
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    found = split_addresses(text)
+    if not found:
+        raise ValueError("host:port, several separated by ;")
+    return found
+
+
+def _choice(**names: str) -> Kind:
+    def read(text: str) -> str:
+        value = names.get(text.strip().upper())
+        if value is None:
+            raise ValueError(" or ".join(names))
+        return value
+
+    back = {ours: theirs for theirs, ours in names.items()}
+    return Kind("/".join(names), read, lambda value: back[value])
+
+
+def _scaled(factor: int) -> Kind:
+    """A size in bytes that we keep as a count of units."""
+
+    def read(text: str) -> int:
+        return -(-_integer(text) // factor)
+
+    return Kind("bytes", read, lambda value: str(value * factor))
+
+
+def _text(text: str) -> str:
+    return text.strip()
+
+
+TEXT = Kind("text", _text, str)
+INTEGER = Kind("number", _integer, str)
+BOOLEAN = Kind("true/false", _boolean, lambda value: "true" if value else "false")
+PERCENT = Kind("percent", _percent, lambda value: str(round(value * 100)))
+HOURS = Kind("hours", _hours, lambda value: ";".join(f"{hour:02}" for hour in value))
+SECONDS = Kind("seconds", _integer, lambda value: str(round(value)))
+ADDRESSES = Kind("addresses", _addresses, ";".join)
+PATH = Kind("path", lambda text: Path(text.strip()).expanduser(), str)
+
+# RocketMQ names the file, we keep the directory; a file of another name would not be found again.
+_KV_PATH = Kind("path", lambda text: _directory_of(text, "kvConfig.json"), lambda root: str(root / "kvConfig.json"))
+
+
+def _directory_of(text: str, file_name: str) -> Path:
+    path = Path(text.strip()).expanduser()
+    if path.name != file_name:
+        raise ValueError(f"a path that ends in /{file_name}")
+    return path.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One RocketMQ property that sets one field. `live`: may be changed while the broker runs (request 25)."""
+
+    name: str
+    part: Part
+    field: str
+    kind: Kind
+    live: bool = False
+
+    def read(self, text: str) -> Any:
+        try:
+            return self.kind.read(text)
+        except ValueError as error:
+            raise ConfigError(f"{self.name} must be {error}; got {text!r}") from None
+
+
+_BROKER: list[Setting] = [
+    Setting("brokerClusterName", "broker", "cluster", TEXT),
+    Setting("brokerName", "broker", "name", TEXT),
+    Setting("brokerId", "broker", "broker_id", INTEGER),
+    Setting("bindAddress", "broker", "listen_host", TEXT),
+    Setting("listenPort", "broker", "port", INTEGER),
+    Setting("brokerIP1", "broker", "advertise", TEXT),
+    Setting("namesrvAddr", "broker", "nameservers", ADDRESSES, live=True),
+    Setting("brokerPermission", "broker", "permission", INTEGER, live=True),
+    Setting("autoCreateTopicEnable", "broker", "auto_create_topic", BOOLEAN, live=True),
+    Setting("defaultTopicQueueNums", "broker", "default_topic_queues", INTEGER, live=True),
+    Setting("autoCreateSubscriptionGroup", "broker", "auto_create_group", BOOLEAN, live=True),
+    Setting("regionId", "broker", "region", TEXT),
+    Setting("traceOn", "broker", "trace_on", BOOLEAN),
+    Setting("msgTraceTopicName", "broker", "trace_topic", TEXT),
+    Setting("traceTopicEnable", "broker", "trace_topic_enabled", BOOLEAN),
+    Setting("rejectTransactionMessage", "broker", "reject_transactions", BOOLEAN, live=True),
+    Setting("notifyConsumerIdsChangedEnable", "broker", "notify_consumer_changes", BOOLEAN, live=True),
+    Setting("validateSystemTopicWhenUpdateTopic", "broker", "refuse_system_topics", BOOLEAN, live=True),
+    Setting("registerNameServerPeriod", "broker", "register_period_ms", INTEGER, live=True),
+    Setting("registerBrokerTimeoutMills", "broker", "register_timeout_ms", INTEGER, live=True),
+    Setting("flushConsumerOffsetInterval", "broker", "offsets_flush_ms", INTEGER, live=True),
+    Setting("longPollingEnable", "broker", "long_polling", BOOLEAN, live=True),
+    Setting("shortPollingTimeMills", "broker", "short_polling_ms", INTEGER, live=True),
+    Setting("channelExpiredTimeout", "broker", "client_expiry_ms", INTEGER, live=True),
+    Setting("subscriptionExpiredTimeout", "broker", "group_expiry_ms", INTEGER, live=True),
+]
+
+_STORE: list[Setting] = [
+    Setting("storePathRootDir", "store", "root", PATH),
+    Setting("mappedFileSizeCommitLog", "store", "segment_bytes", INTEGER),
+    Setting("mappedFileSizeConsumeQueue", "store", "queue_file_entries", _scaled(20)),
+    Setting("maxHashSlotNum", "store", "index_slots", INTEGER),
+    Setting("maxIndexNum", "store", "index_entries", INTEGER),
+    Setting("messageIndexEnable", "store", "index_enabled", BOOLEAN),
+    Setting("maxMessageSize", "store", "message_bytes_max", INTEGER),
+    Setting("maxTopicLength", "store", "topic_bytes_max", INTEGER),
+    Setting("flushDiskType", "store", "flush", _choice(ASYNC_FLUSH="async", SYNC_FLUSH="sync")),
+    Setting("flushIntervalCommitLog", "store", "flush_interval_ms", INTEGER, live=True),
+    Setting("syncFlushTimeout", "store", "sync_flush_timeout_ms", INTEGER, live=True),
+    Setting("flushIntervalConsumeQueue", "store", "queue_flush_interval_ms", INTEGER, live=True),
+    Setting("enabledAppendPropCRC", "store", "tail_crc", BOOLEAN),
+    Setting("checkCRCOnRecover", "store", "check_crc_on_recovery", BOOLEAN),
+    Setting("fileReservedTime", "store", "retention_hours", INTEGER, live=True),
+    Setting("deleteWhen", "store", "delete_hours", HOURS, live=True),
+    Setting("cleanResourceInterval", "store", "clean_interval_ms", INTEGER, live=True),
+    Setting("deleteFileBatchMax", "store", "delete_files_max", INTEGER, live=True),
+    Setting("diskMaxUsedSpaceRatio", "store", "disk_clean_ratio", PERCENT, live=True),
+    Setting("diskSpaceWarningLevelRatio", "store", "disk_refuse_ratio", PERCENT, live=True),
+    Setting("diskSpaceCleanForciblyRatio", "store", "delete_unexpired_ratio", PERCENT, live=True),
+    Setting("maxTransferBytesOnMessageInMemory", "store", "transfer_bytes_max", INTEGER, live=True),
+    Setting("maxTransferCountOnMessageInMemory", "store", "transfer_count_max", INTEGER, live=True),
+    Setting("maxTransferBytesOnMessageInDisk", "store", "cold_transfer_bytes_max", INTEGER, live=True),
+    Setting("defaultQueryMaxNum", "store", "query_max", INTEGER, live=True),
+]
+
+_NET: list[Setting] = [
+    Setting("serverChannelMaxIdleTimeSeconds", "net", "idle_s", SECONDS),
+    Setting("serverSocketBacklog", "net", "listen_backlog", INTEGER),
+    Setting(
+        "tls.server.mode",
+        "net",
+        "tls_mode",
+        _choice(DISABLED="disabled", PERMISSIVE="permissive", ENFORCING="enforcing"),
+    ),
+    Setting("tls.server.certPath", "net", "tls_cert", PATH),
+    Setting("tls.server.keyPath", "net", "tls_key", PATH),
+    Setting("tls.server.keyPassword", "net", "tls_key_password", TEXT),
+    Setting("tls.server.trustCertPath", "net", "tls_trust", PATH),
+    Setting(
+        "tls.server.need.client.auth",
+        "net",
+        "tls_client_auth",
+        _choice(NONE="none", OPTIONAL="optional", REQUIRE="require"),
+    ),
+]
+
+_NAMESERVER: list[Setting] = [
+    Setting("listenPort", "nameserver", "port", INTEGER),
+    Setting("bindAddress", "nameserver", "listen_host", TEXT),
+    Setting("kvConfigPath", "nameserver", "root", _KV_PATH),
+    Setting("productEnvName", "nameserver", "environment", TEXT),
+    Setting("clusterTest", "nameserver", "cluster_test", BOOLEAN),
+    Setting("orderMessageEnable", "nameserver", "order_messages", BOOLEAN, live=True),
+    Setting("returnOrderTopicConfigToBroker", "nameserver", "order_topics_to_brokers", BOOLEAN, live=True),
+    Setting("scanNotActiveBrokerInterval", "nameserver", "scan_ms", INTEGER),
+    Setting("supportActingMaster", "nameserver", "acting_master", BOOLEAN),
+    Setting("enableAllTopicList", "nameserver", "list_topics", BOOLEAN, live=True),
+    Setting("notifyMinBrokerIdChanged", "nameserver", "notify_min_broker_id", BOOLEAN),
+    Setting("deleteTopicWithBrokerRegistration", "nameserver", "delete_topics_on_registration", BOOLEAN, live=True),
+]
+
+BROKER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_BROKER, *_STORE, *_NET)}
+NAMESERVER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_NAMESERVER, *_NET)}
+
+# Secrets are never shown, neither by request 26 nor in an error.
+SECRET = frozenset({"tls.server.keyPassword"})
+
+# name -> (the values that change nothing here, why another value is refused)
+_LATER = "is not built yet"
+FIXED: dict[str, tuple[tuple[str, ...], str]] = {
+    "brokerRole": (("ASYNC_MASTER", "SYNC_MASTER"), f"being a slave {_LATER}"),
+    "inSyncReplicas": (("1",), f"waiting for copies {_LATER}"),
+    "totalReplicas": (("1",), f"keeping copies {_LATER}"),
+    "minInSyncReplicas": (("1",), f"keeping copies {_LATER}"),
+    "allAckInSyncStateSet": (("false",), f"keeping copies {_LATER}"),
+    "enableAutoInSyncReplicas": (("false",), f"keeping copies {_LATER}"),
+    "enableDLegerCommitLog": (("false",), f"a Raft group {_LATER}"),
+    "enableControllerMode": (("false",), f"a controller {_LATER}"),
+    "enableSlaveActingMaster": (("false",), f"an acting master {_LATER}"),
+    "aclEnable": (("false",), f"authentication {_LATER}; an open broker would be a surprise"),
+    "authenticationEnabled": (("false",), f"authentication {_LATER}; an open broker would be a surprise"),
+    "authorizationEnabled": (("false",), f"authorization {_LATER}; an open broker would be a surprise"),
+    "storeType": (("default", "DEFAULT"), "only the file store is read and written"),
+    "duplicationEnable": (("false",), "duplicated logs are not supported"),
+    "enableLmq": (("false",), "light message queues are not supported"),
+    "enableMultiDispatch": (("false",), "dispatch into several queues is not supported"),
+    "enableConsumeQueueExt": (("false",), "extended queue files are not supported"),
+    "enablePropertyFilter": (("false",), f"filtering by SQL {_LATER}"),
+    "messageStorePlugIn": (("",), "store plug-ins are Java classes"),
+    "fetchNamesrvAddrByAddressServer": (("false",), "give the addresses in namesrvAddr"),
+    "fetchNameSrvAddrByDnsLookup": (("false",), "give the addresses in namesrvAddr"),
+    "enableControllerInNamesrv": (("false",), f"a controller {_LATER}"),
+    "disableConsumeIfConsumerReadSlowly": (("false",), "slow consumers are never disabled here"),
+    "readOnlyCommitLogStorePaths": (("", "null"), "the log lies in one directory"),
+    "rejectPullConsumerEnable": (("false",), "pull consumers are always served"),
+    "useStaticSubscription": (("false",), "static subscriptions are not supported"),
+}
+
+# Thread pools, queue capacities, memory mappings, metrics exporters and features whose switch has no effect here.
+BROKER_IGNORED: frozenset[str] = frozenset(
+    """
+    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
+    ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
+    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncLearner asyncSendEnable
+    autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
+    bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath
+    brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis
+    brokerTopicEnable cgColdReadThreshold checkSyncStateSetPeriod cleanOfflineBrokerInterval
+    cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientManageThreadPoolNums
+    clientManagerThreadPoolQueueCapacity clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable
+    coldDataScanEnable combineCQEnableCheckSelf combineCQMaxExtraSearchCommitLogFiles commercialBaseCount
+    commercialSizePerMsg commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
+    commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
+    compactionMappedFileSize compactionScheduleInternal compactionThreadNum compatibleWithOldNameSrv
+    compressedRegister configBlackList configManagerVersion consumerFallbehindThreshold consumerManageThreadPoolNums
+    consumerManagerThreadPoolQueueCapacity consumerOffsetUpdateVersionStep controllerAddr
+    controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
+    dataReadAheadEnable debugLockEnable defaultMessageRequestMode defaultPopShareQueueNum
+    delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+    destroyMapedFileIntervalForcibly disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
+    dispatchFromSenderThread enableAcceleratedRecovery enableAsyncReput enableBatchPush enableBroadcastOffsetStore
+    enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
+    enableConnectionMetrics enableCreateSysGroup enableDetailStat enableFastChannelEventProcess
+    enableLagAndDlqMetrics enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
+    enableMixedMessageType enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
+    enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
+    enablePopMetrics enableRegisterProducer enableRemoteEscape enableRemotingMetrics enableRequestMetrics
+    enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush enableScheduleAsyncDeliver
+    enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck
+    enableSplitMetadata enableSplitRegistration enableStatsMetrics enableTransactionMetrics
+    endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
+    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
+    filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
+    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval
+    flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC forwardTimeout
+    globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress
+    haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums
+    heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem isolateLogEnable
+    litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
+    lockInStrictMode logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
+    logicalDiskSpaceCleanForciblyThreshold mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
+    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
+    maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
+    maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles
+    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTransferCountOnMessageInDisk memTableFlushIntervalMs
+    messageDelayLevel messageIndexSafe metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
+    metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
+    offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
+    popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
+    popConsumerKVServiceLog popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
+    popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
+    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead printChannelGroups printChannelGroupsMinNum
+    processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
+    putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
+    realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
+    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval replicasPerDiskPartition
+    replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
+    reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
+    sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
+    searchBcqByCacheEnable sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
+    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverLoadBalancerEnable serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
+    serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
+    slaveTimeout spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
+    startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec storePathBrokerIdentity storePathEpochFile
+    storeReplyMessageEnable syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
+    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
+    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
+    timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable
+    topicQueueLockNum transactionCheckInterval transactionCheckMax transactionMetricFlushInterval
+    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap transientStorePoolEnable
+    transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock
+    useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage useServerSideResetOffset
+    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
+    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+    wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark
+    writeBufferLowWaterMark writeWithoutMmap
+    """.split()
+)
+
+NAMESERVER_IGNORED: frozenset[str] = frozenset(
+    """
+    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity configBlackList configStorePath
+    defaultThreadPoolNums defaultThreadPoolQueueCapacity enableTopicList needWaitForService rocketmqHome
+    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
+    serverWorkerThreads unRegisterBrokerQueueCapacity useEpollNativeSelector waitSecondsForService
+    """.split()
+)
