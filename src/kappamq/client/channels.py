@@ -1,0 +1,139 @@
+"""One open channel per address, made when it is first needed and made again when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+from kappamq.errors import ClientClosed, NotConnected, RequestTimeout
+from kappamq.net.channel import Channel, OnRequest
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers import Header
+
+OnOpen = Callable[[Channel], Awaitable[None]]
+
+
+class Channels:
+    """All who need the same address share one channel, and one attempt to open it.
+
+    `on_open` runs before anyone else may use a new channel; a broker forgets a client with its connection, so this is
+    where a consumer introduces itself again.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float,
+        pending_max: int,
+        tls: ssl.SSLContext | None = None,
+        on_request: OnRequest | None = None,
+        on_open: OnOpen | None = None,
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._pending_max = pending_max
+        self._tls = tls
+        self._on_request = on_request
+        self._on_open = on_open
+        self._open: dict[str, Channel] = {}
+        self._opening: dict[str, asyncio.Task[Channel]] = {}
+        self._closed = False
+
+    @property
+    def open(self) -> list[Channel]:
+        return list(self._open.values())
+
+    async def get(self, address: str, timeout: float | None = None) -> Channel:
+        """Return the open channel to `address`, opening it if need be. Raises NotConnected, which says why."""
+        channel = self._open.get(address)
+        if channel is not None and channel.is_open:
+            return channel
+        if self._closed:
+            raise ClientClosed("this client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._connect(address))
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise NotConnected(
+                f"no connection to {address} within {limit:g} s: is the address right, and reachable?"
+            ) from None
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise ClientClosed("this client is closed") from None
+            raise
+
+    async def request(
+        self, address: str, header: Header, body: bytes, timeout: float, *, code: int | None = None
+    ) -> Frame:
+        """Ask once; again on a fresh channel if the old one turns out to be dead. Only for what may be done twice."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        used_before = address in self._open
+        channel = await self.get(address, timeout)
+        try:
+            return await channel.request(header, body, self._left(deadline, address), code=code)
+        except NotConnected:
+            # A server closes connections that were idle; that shows only when we write.
+            if not used_before:
+                raise
+        channel = await self.get(address, self._left(deadline, address))
+        return await channel.request(header, body, self._left(deadline, address), code=code)
+
+    def drop(self, address: str) -> None:
+        """Close the channel to `address`; the next one who needs it opens a new one."""
+        channel = self._open.pop(address, None)
+        if channel is not None:
+            channel.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        channels = list(self._open.values())
+        self._open.clear()
+        for channel in channels:
+            channel.close()
+        for channel in channels:
+            await channel.wait_closed()
+
+    async def _connect(self, address: str) -> Channel:
+        channel = await Channel.connect(
+            address,
+            timeout=self._connect_timeout,
+            tls=self._tls,
+            on_request=self._on_request,
+            on_closed=self._lost,
+            pending_max=self._pending_max,
+        )
+        if self._on_open is not None:
+            try:
+                await self._on_open(channel)
+            except BaseException:
+                channel.close()
+                raise
+        return channel
+
+    def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
+        del self._opening[address]
+        if task.cancelled() or task.exception() is not None:
+            return
+        channel = task.result()
+        if self._closed:
+            channel.close()
+        elif channel.is_open:
+            self._open[address] = channel
+
+    def _lost(self, channel: Channel) -> None:
+        if self._open.get(channel.address) is channel:
+            del self._open[channel.address]
+
+    def _left(self, deadline: float, address: str) -> float:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise RequestTimeout(f"{address} could not be asked in time")
+        return left
