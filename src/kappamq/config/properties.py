@@ -1,8 +1,8 @@
 """The text format of `java.util.Properties`, which broker.conf and the bodies of configuration requests are written in.
 
 Reading follows Java's rules: `#` and `!` start comments, a trailing backslash continues the line, the name ends at the
-first unescaped `=`, `:` or blank, and `\\uXXXX` stands for a character. Unlike Java we read UTF-8, not Latin-1, and a name
-given twice is reported instead of the first being forgotten silently.
+first unescaped `=`, `:` or blank, and `\\uXXXX` stands for a character. Unlike Java we read UTF-8, not Latin-1, and a
+name given twice is reported instead of the first being forgotten silently.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def render(properties: Mapping[str, str]) -> str:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with comments dropped and continuations joined, each with the number of its first natural line."""
-    pending, start = "", 0
+    pending: list[str] = []
+    start = 0
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, raw in enumerate(lines, 1):
         line = raw.lstrip(_BLANK)
@@ -68,14 +69,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             start = number
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
-            pending += line[:-1]
-            # An empty continuation must still count as pending, and the name cannot be empty: keep a blank.
-            pending = pending or " "
+            pending.append(line[:-1])
             continue
-        yield start, pending + line
-        pending = ""
-    if pending.strip():
-        yield start, pending
+        yield start, "".join([*pending, line])
+        pending = []
+    if "".join(pending):
+        yield start, "".join(pending)
 
 
 def _split(line: str, where: str, number: int) -> tuple[str, str]:

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from kappamq.config import checks
+from kappamq.errors import ConfigError
+
+
+@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:9876", "[::1]:65535", "my-host.example:80"])
+def test_good_addresses(text: str) -> None:
+    checks.address("x", text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:b", "a b:1", "::1:80", "http://a:1", "a:1;b:2"]
+)
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        checks.address("x", text)
+
+
+@pytest.mark.parametrize("value", [0, 11, True, "5", None])
+def test_between_takes_numbers_in_range_only(value: object) -> None:
+    with pytest.raises(ConfigError, match="x must be a number from 1 to 10"):
+        checks.between("x", value, 1, 10)  # type: ignore[arg-type]
+
+
+def test_the_rest() -> None:
+    checks.between("x", 1, 1, 10)
+    checks.at_least("x", 3, 3)
+    with pytest.raises(ConfigError, match="at least 3"):
+        checks.at_least("x", 2, 3)
+    with pytest.raises(ConfigError, match="one of a, b"):
+        checks.one_of("x", "c", ("a", "b"))
+    with pytest.raises(ConfigError, match="not empty"):
+        checks.not_empty("x", " ")

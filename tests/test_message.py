@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+
+
+def test_keys_may_be_a_text_a_list_or_a_tuple() -> None:
+    for keys in ("a b", ["a", "b"], ("a", "b")):
+        assert Message("t", b"", keys=keys).keys == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_body_may_be_any_buffer() -> None:
+    assert Message("t", bytearray(b"xy")).body == b"xy"  # type: ignore[arg-type]
+    assert Message("t", memoryview(b"xy")[1:]).body == b"y"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"topic": "", "body": b""}, "needs a topic"),
+        ({"topic": None, "body": b""}, "needs a topic"),
+        ({"topic": "t", "body": "text"}, "encode the text"),
+        ({"topic": "t", "body": 7}, "memoryview"),
+        ({"topic": "t", "body": b"", "keys": ("a b",)}, "without blanks"),
+        ({"topic": "t", "body": b"", "keys": ("",)}, "without blanks"),
+        ({"topic": "t", "body": b"", "flag": 1 << 31}, "32 bit"),
+        ({"topic": "t", "body": b"", "delay_level": -1}, "delay_level"),
+    ],
+)
+def test_wrong_messages_say_what_is_wrong(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        Message(**arguments)
+
+
+def test_queues_sort_by_topic_broker_and_id_and_can_be_keys() -> None:
+    queues = [MessageQueue("t", "b", 10), MessageQueue("t", "b", 9), MessageQueue("s", "z", 99)]
+    assert sorted(queues) == [queues[2], queues[1], queues[0]]
+    assert len({*queues, MessageQueue("t", "b", 9)}) == 3
+    assert str(queues[0]) == "t@b/10"
+
+
+def test_values_survive_pickling() -> None:
+    queue = MessageQueue("t", "b", 1)
+    values = [
+        Message("t", b"x", keys=("k",), properties={"a": "b"}),
+        SendResult(status=SendStatus.OK, message_id="m", queue=queue, queue_offset=3),
+        received(queue),
+    ]
+    assert pickle.loads(pickle.dumps(values)) == values
+
+
+def received(queue: MessageQueue) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="t", body=b"\xc3\xa4\xff", queue=queue, queue_offset=3, log_offset=4, message_id="m", offset_id="o"
+    )
+
+
+def test_text_never_fails() -> None:
+    assert received(MessageQueue("t", "b", 1)).text == "ä�"
+
+
+def test_only_ok_is_ok() -> None:
+    for status in SendStatus:
+        result = SendResult(status=status, message_id="m", queue=MessageQueue("t", "b", 1), queue_offset=3)
+        assert result.ok == (status == "ok")

@@ -1,0 +1,177 @@
+"""The shape of our own code: which way dependencies point, what stays pure, and that every module has its test."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "kappamq"
+TESTS = ROOT / "tests"
+
+COMMON = {"message", "errors", "clock", "config"}
+# folder -> folders it may import besides itself and COMMON. Folders not named here stand on top and may import all.
+MAY_IMPORT = {
+    "native": "",
+    "raft": "",
+    "filters": "",
+    "protocol": "native",
+    "store": "protocol native",
+    "net": "protocol",
+    "replication": "raft store protocol",
+    "nameserver": "net protocol",
+    "client": "net protocol filters",
+    "broker": "replication store net protocol native filters",
+    "spark": "client store protocol filters",
+    # The common modules know nobody; response codes are numbers the error tree is built on.
+    "message": "",
+    "clock": "",
+    "errors": "protocol",
+    "config": "",
+}
+# These are handed the time and the dice, so that a test or the simulator can hold them.
+PURE = {"native", "raft", "filters", "protocol", "store", "replication"}
+IMPURE_MODULES = set("asyncio socket time random threading secrets uuid ssl selectors concurrent".split())
+# path -> what it may import in spite of that, with the reason
+EXCEPTIONS: dict[str, set[str]] = {}
+LINES_MAX = 500
+
+
+@dataclass(frozen=True)
+class Module:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(SOURCE).as_posix()
+
+    @property
+    def folder(self) -> str:
+        """The package below kappamq it is in; for a module directly in kappamq, its own name."""
+        return self.path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
+
+    @cached_property
+    def imported(self) -> set[str]:
+        """Every module named in an import anywhere in the file, dotted, relative ones made absolute."""
+        package = ["kappamq", *self.path.relative_to(SOURCE).parts[:-1]]
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                found |= {f"{module}.{alias.name}" for alias in node.names} if module == "kappamq" else {module}
+        return found
+
+    @property
+    def our_imports(self) -> set[str]:
+        return {name.split(".")[1] for name in self.imported if name.startswith("kappamq.")}
+
+    @property
+    def foreign_imports(self) -> set[str]:
+        return {name.split(".")[0] for name in self.imported}
+
+    @property
+    def has_code(self) -> bool:
+        """Whether there is anything to test: an __init__ that only gathers names has nothing."""
+        if self.path.name == "__main__.py":
+            return False
+        if self.path.name != "__init__.py":
+            return True
+        return any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) for node in self.tree.body)
+
+    @property
+    def test_file(self) -> Path:
+        relative = self.path.relative_to(SOURCE)
+        stem = relative.parent.name if relative.name == "__init__.py" else relative.stem
+        if relative == Path("__init__.py"):
+            stem = "init"
+        return TESTS / relative.parent / f"test_{stem}.py"
+
+
+MODULES = [Module(path) for path in sorted(SOURCE.rglob("*.py"))]
+# Helpers may sleep while they poll (tests/waiting.py); a test itself must wait for something.
+TEST_FILES = sorted(TESTS.rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_module_is_tidy(module: Module) -> None:
+    assert module.text.strip() == "" or ast.get_docstring(module.tree), f"{module.name} does not say what it is for"
+    allowed = MAY_IMPORT.get(module.folder)
+    if allowed is not None:
+        wrong = module.our_imports - {module.folder, *COMMON, *allowed.split()}
+        assert not wrong, f"{module.name} imports {wrong}: dependencies point the other way"
+    if module.folder in PURE:
+        wrong = module.foreign_imports & IMPURE_MODULES - EXCEPTIONS.get(module.name, set())
+        assert not wrong, f"{module.name} is pure and must be handed what it imports from {wrong}"
+    lines = module.text.count("\n")
+    assert lines <= LINES_MAX, f"{module.name} has {lines} lines; split it by idea (at most {LINES_MAX})"
+    if module.has_code:
+        assert module.test_file.exists(), f"{module.name} has no test: write {module.test_file.relative_to(ROOT)}"
+
+
+def test_errors_import_only_the_codes() -> None:
+    errors = Module(SOURCE / "errors.py")
+    assert {name for name in errors.imported if name.startswith("kappamq.")} == {"kappamq.protocol.codes"}
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_tests_do_not_sleep_for_luck(path: Path) -> None:
+    """A pause is either too short on a busy machine or too long everywhere else: wait for what is meant.
+
+    `sleep(0)` is no pause. A test about time itself may say so: `# sleep: <reason>` on the line.
+    """
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "sleep":
+            continue
+        zero = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        reason = any("# sleep: " in line for line in lines[node.lineno - 1 : node.end_lineno])
+        assert zero or reason, f"{path.name}:{node.lineno} sleeps for luck; use tests/waiting.py"
+
+
+def test_show_the_longest() -> None:
+    """A place to look, not a law: printed with `pytest -s`."""
+    files = sorted(((module.text.count("\n"), module.name) for module in MODULES), reverse=True)
+    functions = sorted(
+        (
+            (node.end_lineno - node.lineno + 1, f"{module.name}:{node.name}")
+            for module in MODULES
+            for node in ast.walk(module.tree)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None
+        ),
+        reverse=True,
+    )
+    for title, rows in (("longest files", files), ("longest functions", functions)):
+        print(f"\n{title}:", *(f"  {lines:5} {name}" for lines, name in rows[:8]), sep="\n")
+
+
+def test_no_package_registry_is_named() -> None:
+    # Spelled in parts so that this file does not name them either.
+    hosts = [
+        "pypi" + ".org",
+        "repo1." + "maven",
+        "repo.maven." + "apache",
+        "files.python" + "hosted",
+        "registry.npm" + "js",
+    ]
+    suffixes = {".py", ".md", ".toml", ".xml", ".cfg", ".txt", ".yml", ".json", ".sh", ".c", ".h", ".pyx"}
+    for folder in ("src", "tests", "docs", "examples", "benchmarks", ".ci"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and (path.suffix in suffixes or folder == ".ci") and "target" not in path.parts:
+                text = path.read_text(encoding="utf-8", errors="replace")
+                assert not [host for host in hosts if host in text], f"{path} names a package registry"
