@@ -1,0 +1,49 @@
+"""Addresses as text (`10.0.0.1:10911`, `[::1]:10911`) and as the bytes inside a record; no name is ever looked up."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from kappamq.errors import ProtocolError
+
+
+def pack_ip(text: str) -> bytes:
+    """Return the 4 or 16 bytes of a numeric address. An IPv4 address dressed as IPv6 becomes IPv4."""
+    try:
+        parsed = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        raise ProtocolError(f"{text[:60]!r} is not a numeric IP address") from None
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    return parsed.packed
+
+
+def unpack_ip(data: bytes) -> str:
+    """Return the text of 4 or 16 address bytes."""
+    if len(data) not in (4, 16):
+        raise ProtocolError(f"an address has 4 or 16 bytes, got {len(data)}")
+    return str(ipaddress.ip_address(data))
+
+
+def join(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split(text: str) -> tuple[str, int]:
+    """Read `host:port`; brackets around the host are taken off. Raises ProtocolError."""
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 0xFFFF:
+        raise ProtocolError(f"{text[:80]!r} is not an address like 10.0.0.1:10911")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Is this a numeric loopback address, or the name for it?"""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
