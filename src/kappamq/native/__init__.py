@@ -1,0 +1,26 @@
+"""The loops that run once per message: buffers in, numbers out.
+
+`load()` picks the compiled kernel where it is built and the pure-Python twin otherwise; both offer the same names and give
+the same answers byte for byte (tests/native holds them to it).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+
+def load(kind: str = "auto") -> ModuleType:
+    """The kernel module: "native", "twin", or "auto" for the compiled one where it exists."""
+    if kind not in ("auto", "native", "twin"):
+        raise ValueError(f"kernel is 'auto', 'native' or 'twin', not {kind!r}")
+    if kind != "twin":
+        try:
+            from kappamq.native import _kernel  # type: ignore[attr-defined, unused-ignore]
+
+            return _kernel  # type: ignore[no-any-return, unused-ignore]
+        except ImportError:
+            if kind == "native":
+                raise
+    from kappamq.native import pure
+
+    return pure

@@ -1,0 +1,102 @@
+"""The numbers that both kernels share: record fields, verdicts, limits. Nothing here runs; kernel.c repeats these as #defines."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
+MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
+MAGIC_BLANK: Final = 0xCBD43194 - (1 << 32)
+BLANK_BYTES: Final = 8
+"""A log file ends with (bytes left, blank magic); a record must leave room for it."""
+
+# Fixed front of a record: size, magic, body CRC, queue id, flag, queue offset, log offset, sys flag, born ms, born host,
+# store ms, store host, reconsume times, prepared offset, body length. Hosts are 8 bytes (IPv4) or 20 (IPv6), port included.
+HEAD: Final = {
+    (8, 8): struct.Struct(">iiiiiqqiq8sq8siqi"),
+    (20, 8): struct.Struct(">iiiiiqqiq20sq8siqi"),
+    (8, 20): struct.Struct(">iiiiiqqiq8sq20siqi"),
+    (20, 20): struct.Struct(">iiiiiqqiq20sq20siqi"),
+}
+assert HEAD[8, 8].size == 88
+
+ENTRY: Final = struct.Struct(">qiq")
+"""Consume-queue entry: log offset, record bytes, tag code. Entry n of a queue lies at n * 20."""
+INDEX_PENDING: Final = struct.Struct(">iqq")
+"""What dispatch leaves for the key index, native byte order irrelevant: key hash, log offset, store ms."""
+
+TAIL_CRC_NAME: Final = b"__CRC32#\x01"
+TAIL_CRC_BYTES: Final = 20
+BATCH_NAME: Final = b"__BATCH#\x01"
+BATCH_PROPERTY_BYTES: Final = 20
+"""First member of a batch: how many log bytes the whole batch occupies, ten decimal digits."""
+PROPERTIES_BYTES_MAX: Final = 32767
+TOPIC_BYTES_MAX: Final = 127
+"""Longer ones (retry topics) need record version 2 and go the slow way."""
+
+SYS_COMPRESSED: Final = 0x1
+SYS_TRANSACTION: Final = 0xC
+SYS_BORN_V6: Final = 0x10
+SYS_STORE_V6: Final = 0x20
+SYS_PLAIN: Final = 0x701
+"""Compression bits: the only ones a plain send may carry."""
+
+# What a topic allows the kernel to do without asking Python.
+TOPIC_SEND: Final = 1
+TOPIC_PULL: Final = 2
+TOPIC_FOLD: Final = 4
+"""Dispatch hands records of this topic to Python (metadata folds)."""
+
+# Verdict of a burst.
+DONE: Final = 0
+"""Every complete frame is dealt with."""
+LEFT: Final = 1
+"""The frame at `consumed` is Python's."""
+FULL: Final = 2
+"""The append buffer or the log file has no room for the frame at `consumed`: write, roll if need be, call again."""
+BAD: Final = 3
+"""The bytes at `consumed` are no frame: close the connection."""
+
+# Verdict of a pull.
+FOUND: Final = 0
+NO_MATCH: Final = 1
+EMPTY: Final = 2
+"""The offset is the queue's end: nothing yet."""
+TOO_SMALL: Final = 3
+TOO_LARGE: Final = 4
+NO_MESSAGES: Final = 5
+"""The queue has never held anything."""
+NEED_ENTRIES: Final = 6
+"""The entries are on disk only: lend them and ask again."""
+COLD: Final = 7
+"""The records may not be in memory: warm the span (payload) and ask again with warm=True."""
+GONE: Final = 8
+"""The entries are there, the records behind them are deleted."""
+NOT_FOR_KERNEL: Final = -1
+
+PULL_COMMIT: Final = 1
+PULL_SUSPEND: Final = 2
+PULL_SUBSCRIPTION: Final = 4
+PULL_LITE: Final = 16
+
+SCAN_ENTRIES_MAX: Final = 800
+"""A pull with a selective filter looks at this many entries, then answers `no match, go on from here`."""
+
+# Why a scan over log bytes stopped.
+SCAN_MORE: Final = 0
+"""The bytes ended within a record (or batch): hand in more."""
+SCAN_BLANK: Final = 1
+"""End mark of a file."""
+SCAN_EMPTY: Final = 2
+"""Zeros: nothing was ever written here."""
+SCAN_DAMAGED: Final = 3
+"""Bytes that are no good record."""
+
+SPECIAL_PROPERTIES: Final = frozenset(
+    """DELAY REAL_TOPIC REAL_QID TRAN_MSG RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON CLUSTER INNER_NUM INNER_BASE
+    POP_CK INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRAN_PREPARED_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELAY_MS
+    TIMER_DELIVER_MS TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL
+    __CRC32# __BATCH#""".split()
+)
+"""A message with one of these is not plain: the broker has to think about it."""
