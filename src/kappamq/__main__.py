@@ -1,0 +1,5 @@
+"""`python -m kappamq` is `kappamq`."""
+
+from kappamq.cli import main
+
+main()

@@ -1,0 +1,57 @@
+"""The command line. Each family of commands has a file; whatever is heavy is imported inside the command that needs it.
+
+`kappamq --help` is answered often and must be quick: this file and those of the commands import typer and little else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kappamq.cli import serve
+from kappamq.cli.options import OutputOption
+from kappamq.cli.output import Format, Output
+
+app = typer.Typer(
+    name="kappamq",
+    help="A message broker that speaks Apache RocketMQ's protocol: servers, client tools and checks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    if version:
+        show_version(Format.TEXT)
+        raise typer.Exit
+
+
+def show_version(output: OutputOption = Format.TEXT) -> None:
+    """Print the version, and which kernel is in use."""
+    import platform
+
+    kernel = "native" if serve.kernel_is_native() else "twin"
+    python = platform.python_version()
+    Output(output).line(
+        f"kappamq {serve.version()} (Python {python}, kernel: {kernel})",
+        version=serve.version(),
+        python=python,
+        kernel=kernel,
+    )
+
+
+app.command("up")(serve.up)
+app.command("nameserver")(serve.nameserver)
+app.command("broker")(serve.broker)
+app.command("version")(show_version)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,95 @@
+"""Options that several commands share, declared once, and the rule for errors: a sentence and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from kappamq.cli.exits import Exit, exit_for
+from kappamq.cli.output import Format, Output
+from kappamq.errors import ConfigError, KappaError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+HOME_VARIABLE = "KAPPAMQ_HOME"
+
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="text for people, json for programs.")]
+NameServerOption = Annotated[
+    str,
+    typer.Option(
+        "--nameserver",
+        "-n",
+        envvar=["KAPPAMQ_NAMESERVER", "NAMESRV_ADDR"],
+        help="host:port of a name server; several separated by ;",
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help=f"The data directory; else ${HOME_VARIABLE}, else ~/.kappamq.", show_default=False),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PROPERTY=VALUE", help="A property as in broker.conf; may be repeated."),
+]
+ListenOption = Annotated[str, typer.Option("--listen", help="The address to listen on.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Also log what is going on, to standard error.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.001, max=3600, help="Seconds to wait for an answer.")]
+
+
+def spoken(function: F) -> F:
+    """Wrap a command: an error becomes a sentence (or a JSON line) and its exit code, never a stack trace.
+
+    Only errors of the world are caught. A bug still shows where it happened.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except (KappaError, OSError, KeyboardInterrupt) as error:
+            fail(Output(options.get("output", Format.TEXT)), error)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def fail(out: Output, error: BaseException | str, code: Exit | None = None) -> NoReturn:
+    if code is None:
+        code = exit_for(error) if isinstance(error, BaseException) else Exit.FAILED
+    if code is Exit.INTERRUPTED:
+        out.note("interrupted")
+    else:
+        out.error(error, code)
+    raise typer.Exit(int(code))
+
+
+def data_directory(given: Path | None) -> Path:
+    """`--data`, else $KAPPAMQ_HOME, else ~/.kappamq; absolute, so that what is printed can be used anywhere."""
+    if given is None:
+        named = os.environ.get(HOME_VARIABLE, "")
+        given = Path(named) if named else Path("~/.kappamq")
+    try:
+        return given.expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"cannot find the home directory for {given}: {error}; give --data") from error
+
+
+def properties(given: list[str] | None) -> dict[str, str]:
+    """`--set name=value ...` as properties. Here, unlike in a file, an unknown name is an error: it is a slip."""
+    from kappamq.config import apache
+
+    found: dict[str, str] = {}
+    for text in given or []:
+        name, separator, value = text.partition("=")
+        name = name.strip()
+        if not separator or not name:
+            raise ConfigError(f"--set {text}: write it as property=value")
+        if not apache.is_known(name):
+            raise ConfigError(f"--set: unknown property {apache.unknown_name(name)}")
+        found[name] = value.strip()
+    return found

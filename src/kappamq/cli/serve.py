@@ -1,0 +1,298 @@
+"""`up`, `nameserver` and `broker`: programs that run until they are told to stop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kappamq.cli.options import (
+    DEFAULT_NAMESERVER,
+    DataOption,
+    ListenOption,
+    OutputOption,
+    SetOption,
+    VerboseOption,
+    data_directory,
+    properties,
+    spoken,
+)
+from kappamq.cli.output import Format, Output
+
+if TYPE_CHECKING:
+    from kappamq.config.apache import BrokerSettings, Findings
+
+PortOption = Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option("--advertise", help="The host (or host:port) that clients are told.", show_default=False),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="A property file with RocketMQ's names.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json: one line when ready.")]
+
+
+@spoken
+def up(
+    data: DataOption = None,
+    nameserver_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="0: any free one. Default: 9876, or a free one.", show_default=False),
+    ] = None,
+    broker_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_534,
+            help="Port-2 is used as well; 0: any free pair. Default: 10911, or free ones.",
+            show_default=False,
+        ),
+    ] = None,
+    listen: ListenOption = "0.0.0.0",
+    advertise: AdvertiseOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+    output: OutputOption = Format.TEXT,
+    verbose: VerboseOption = False,
+) -> None:
+    """Start a name server and a broker in this process."""
+    out = Output(Format.JSON if json else output)
+    prepare_process(verbose)
+    from kappamq.config import apache
+    from kappamq.local import Local
+
+    given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
+    if advertise is not None:
+        given["brokerIP1"] = advertise
+    root = data_directory(Path(given["storePathRootDir"]) if data is None and "storePathRootDir" in given else data)
+    given.pop("storePathRootDir", None)
+    local = Local.at(root, nameserver_port=nameserver_port, broker_port=broker_port, host=listen, properties=given)
+    tell_findings(out, local.findings)
+
+    def ready(seconds: float) -> None:
+        if out.json:
+            out.raw({"nameserver": local.nameserver, "broker": local.broker, "data": str(local.data)})
+            return
+        out.console().print(
+            f"[bold green]KappaMQ {version()} is ready[/] in {seconds:.2f} s\n"
+            f"  name server  [bold]{local.nameserver}[/]\n"
+            f"  broker       [bold]{local.broker}[/]  {about(local.settings)}\n"
+            f"  data         {local.data}"
+        )
+        other = "" if local.nameserver == DEFAULT_NAMESERVER else f" -n {local.nameserver}"
+        out.note(f"Try: kappamq send{other} --topic tea --body 'first flush'. Ctrl-C stops.")
+
+    run_server(local.start, local.stop, ready, out)
+
+
+@spoken
+def nameserver(
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="0: any free one.")] = None,
+    listen: Annotated[str | None, typer.Option("--listen", help="The address to listen on.")] = None,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+    output: OutputOption = Format.TEXT,
+    verbose: VerboseOption = False,
+) -> None:
+    """Start a name server."""
+    out = Output(Format.JSON if json else output)
+    prepare_process(verbose)
+    from kappamq.clock import SystemClock
+    from kappamq.config import apache
+    from kappamq.local import NAMESERVER_PORT, choose_port, reachable
+    from kappamq.nameserver.nameserver import NameServer
+
+    given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
+    flags = {"port": port, "listen_host": listen}
+    settings, findings = apache.nameserver_settings(
+        given,
+        defaults={"nameserver": {"root": data_directory(data) / "namesrv", "port": NAMESERVER_PORT}},
+        overrides={"nameserver": {name: value for name, value in flags.items() if value is not None}},
+    )
+    tell_findings(out, findings)
+    choose_port("name server", settings.nameserver.listen_host, settings.nameserver.port, NAMESERVER_PORT, (0,))
+    server = NameServer(settings.nameserver, SystemClock())
+
+    def ready(seconds: float) -> None:
+        address = reachable(server.address)
+        out.line(
+            f"[bold green]name server is ready[/] in {seconds:.2f} s on [bold]{address}[/]",
+            nameserver=address,
+            data=str(settings.nameserver.root),
+        )
+
+    run_server(server.start, server.stop, ready, out)
+
+
+@spoken
+def broker(
+    config: ConfigOption = None,
+    nameserver: Annotated[
+        str | None,
+        typer.Option(
+            "--nameserver",
+            "-n",
+            envvar=["KAPPAMQ_NAMESERVER", "NAMESRV_ADDR"],
+            help=f"Where to register; several separated by ;, or none. Default: {DEFAULT_NAMESERVER}.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_534, help="Port-2 is used as well; 0: any free pair. Default: 10911.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Default: this machine's name.", show_default=False)] = None,
+    listen: Annotated[str | None, typer.Option("--listen", help="Default: 0.0.0.0.", show_default=False)] = None,
+    advertise: AdvertiseOption = None,
+    data: DataOption = None,
+    set_: SetOption = None,
+    strict: Annotated[bool, typer.Option(help="Unknown properties in the file are an error.")] = False,
+    json: JsonOption = False,
+    output: OutputOption = Format.TEXT,
+    verbose: VerboseOption = False,
+) -> None:
+    """Start a broker; `-c broker.conf` takes RocketMQ's property names."""
+    out = Output(Format.JSON if json else output)
+    prepare_process(verbose)
+    from kappamq.clock import SystemClock
+    from kappamq.config import apache
+    from kappamq.config.client import split_addresses
+    from kappamq.errors import ConfigError
+    from kappamq.local import BROKER_PORT, BROKER_PORT_OFFSETS, choose_port, reachable
+
+    given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
+    flags: dict[str, Any] = {"port": port, "name": name, "listen_host": listen, "advertise": advertise}
+    if nameserver is not None:
+        flags["nameservers"] = () if nameserver == "none" else split_addresses(nameserver)
+    overrides: dict[str, dict[str, Any]] = {"broker": {key: value for key, value in flags.items() if value is not None}}
+    if data is not None:
+        overrides["store"] = {"root": data_directory(data)}
+        given.pop("storePathRootDir", None)
+    settings, findings = apache.broker_settings(
+        given,
+        defaults={"store": {"root": data_directory(None)}, "broker": {"nameservers": (DEFAULT_NAMESERVER,)}},
+        overrides=overrides,
+    )
+    if strict and findings.unknown:
+        raise ConfigError(f"unknown properties: {', '.join(findings.unknown)}")
+    tell_findings(out, findings)
+    host = settings.broker.listen_host
+    free = choose_port("broker", host, settings.broker.port, BROKER_PORT, BROKER_PORT_OFFSETS)
+    settings = settings.replace({"broker": {"port": free}})
+
+    from kappamq.broker.broker import Broker
+
+    server = Broker(settings.broker, settings.store, settings.net, SystemClock())
+
+    def ready(seconds: float) -> None:
+        address = reachable(f"{host}:{server.port}")
+        registered = list(settings.broker.nameservers)
+        out.line(
+            f"[bold green]broker is ready[/] in {seconds:.2f} s on [bold]{address}[/]  {about(settings)}\n"
+            f"  name servers  {', '.join(registered) or 'none: only clients that know the address find it'}\n"
+            f"  data          {settings.store.root}",
+            broker=address,
+            name=settings.broker.name,
+            nameservers=registered,
+            data=str(settings.store.root),
+        )
+
+    run_server(server.start, server.stop, ready, out)
+
+
+# --- what the three share ---------------------------------------------------------------------------------------------
+
+
+def version() -> str:
+    from kappamq import __version__
+
+    return __version__
+
+
+def about(settings: BrokerSettings) -> str:
+    kind = "native kernel" if kernel_is_native() else "pure-Python twin: no compiled kernel"
+    return f"{settings.broker.name}, cluster {settings.broker.cluster}, {settings.store.flush} flush, {kind}"
+
+
+def kernel_is_native() -> bool:
+    from kappamq import native
+
+    return native.load().__name__.endswith("_kernel")
+
+
+def tell_findings(out: Output, findings: Findings) -> None:
+    for line in findings.lines():
+        out.warn(line)
+
+
+def prepare_process(verbose: bool) -> None:
+    """Logging to standard error, and as many descriptors as the system lets us have."""
+    import logging
+    import resource
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            logging.getLogger(__name__).warning("open files stay limited to %d; `ulimit -n` raises it", soft)
+
+
+def run_server(
+    start: Callable[[], Awaitable[object]],
+    stop: Callable[[], Awaitable[object]],
+    ready: Callable[[float], None],
+    out: Output,
+) -> None:
+    """Start, say so, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once."""
+    import asyncio
+    import os
+    import signal
+    import time
+
+    from kappamq.local import run
+
+    began = time.perf_counter()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+
+        def signalled() -> None:
+            if told.is_set():
+                os._exit(130)
+            told.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, signalled)
+        starting = asyncio.ensure_future(start())
+        waiting = asyncio.ensure_future(told.wait())
+        await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+        try:
+            await starting
+        except asyncio.CancelledError:
+            waiting.cancel()
+            await stop()
+            return
+        except BaseException:
+            waiting.cancel()
+            raise
+        ready(time.perf_counter() - began)
+        await waiting
+        out.note("stopping ...")
+        await stop()
+
+    run(main())

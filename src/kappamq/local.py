@@ -1,0 +1,269 @@
+"""Name server and broker in one process and one event loop: for `kappamq up`, tests and examples.
+
+    async with Local.at(Path("data")) as local:             # on a running loop
+        ...
+
+    with LocalThread(Local.at(Path("data"))) as local:      # from blocking code: a loop of its own in a thread
+        Producer(nameserver=local.nameserver)
+
+Ports: None takes the usual one, or any free one if that is taken; 0 takes any free one; a number takes exactly that
+one, and if another program has it, starting fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kappamq.broker.broker import Broker
+from kappamq.clock import Clock, SystemClock
+from kappamq.config.apache import BrokerSettings, Findings, broker_settings
+from kappamq.config.nameserver import NameServerConfig
+from kappamq.errors import ConfigError, KappaError
+from kappamq.nameserver.nameserver import NameServer
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NAMESERVER_PORT = 9876
+BROKER_PORT = 10911
+# A broker also listens on port-2, and port+1 is where its copies will connect.
+BROKER_PORT_OFFSETS = (-2, 0, 1)
+STOP_S_MAX = 30.0
+_PROBES_MAX = 200
+
+
+class Local:
+    """A name server and a broker that know each other. Start it once, stop it once."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        nameserver: NameServerConfig,
+        *,
+        nameserver_port: int | None = None,
+        broker_port: int | None = None,
+        findings: Findings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.findings = findings or Findings()
+        self._nameserver_config = nameserver
+        self._nameserver_port = nameserver_port
+        self._broker_port = broker_port
+        self._clock = clock or SystemClock()
+        self._nameserver: NameServer | None = None
+        self._broker: Broker | None = None
+
+    @classmethod
+    def at(
+        cls,
+        data: Path,
+        *,
+        nameserver_port: int | None = None,
+        broker_port: int | None = None,
+        host: str = "0.0.0.0",
+        properties: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Everything in the directory `data`; `properties` as in broker.conf (RocketMQ's names or ours)."""
+        settings, findings = broker_settings(
+            properties or {},
+            defaults={"store": {"root": data}, "broker": {"listen_host": host}},
+        )
+        # A port in the properties is as explicit as one in the arguments.
+        named = {"listenPort", "broker.port"} & (properties or {}).keys()
+        if broker_port is None and named:
+            broker_port = settings.broker.port
+        return cls(
+            settings,
+            NameServerConfig(listen_host=settings.broker.listen_host, root=settings.store.root / "namesrv"),
+            nameserver_port=nameserver_port,
+            broker_port=broker_port,
+            findings=findings,
+            clock=clock,
+        )
+
+    async def start(self) -> Self:
+        """Returns when both answer. Raises ConfigError for a taken port, StoreError for the data directory."""
+        host = self.settings.broker.listen_host
+        port = choose_port("name server", host, self._nameserver_port, NAMESERVER_PORT, (0,))
+        self._nameserver = NameServer(replace(self._nameserver_config, port=port), self._clock)
+        try:
+            await self._nameserver.start()
+            port = choose_port("broker", host, self._broker_port, BROKER_PORT, BROKER_PORT_OFFSETS)
+            nameservers = (self.nameserver, *self.settings.broker.nameservers)
+            self.settings = self.settings.replace({"broker": {"port": port, "nameservers": nameservers}})
+            self._broker = Broker(self.settings.broker, self.settings.store, self.settings.net, self._clock)
+            await self._broker.start()
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise ConfigError(f"a port was taken by another program just now ({error}); start again") from error
+            raise
+        return self
+
+    async def stop(self) -> None:
+        """The broker first, so that it can sign off at the name server. Fine to call twice."""
+        broker, self._broker = self._broker, None
+        nameserver, self._nameserver = self._nameserver, None
+        try:
+            if broker is not None:
+                await broker.stop()
+        finally:
+            if nameserver is not None:
+                await nameserver.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def data(self) -> Path:
+        return self.settings.store.root
+
+    @property
+    def nameserver(self) -> str:
+        """host:port to reach it from this machine."""
+        if self._nameserver is None:
+            raise KappaError("the name server is not running: call start() first")
+        return reachable(self._nameserver.address)
+
+    @property
+    def broker(self) -> str:
+        if self._broker is None:
+            raise KappaError("the broker is not running: call start() first")
+        host = self.settings.broker.listen_host
+        return reachable(f"[{host}]:{self._broker.port}" if ":" in host else f"{host}:{self._broker.port}")
+
+
+class LocalThread:
+    """A `Local` on an event loop in a thread of its own, for blocking code."""
+
+    def __init__(self, local: Local) -> None:
+        self.local = local
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="kappamq-local", daemon=True)
+
+    def __enter__(self) -> Local:
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self.local
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(STOP_S_MAX)
+        if self._thread.is_alive():
+            raise KappaError(f"the broker did not stop within {STOP_S_MAX:.0f} s")
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            run(self._main())
+        except BaseException as error:  # handed to the thread that waits in __enter__ or __exit__
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with self.local:
+            self._started.set()
+            await self._stop.wait()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a program to its end, on uvloop where it is installed."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(main)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        log.info("uvloop is not installed: using asyncio's own event loop, which is slower")
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: tuple[int, ...]) -> int:
+    """A port whose neighbours at `offsets` are free as well. See the top of the file for None, 0 and a number."""
+    if wanted:
+        taken = [wanted + offset for offset in offsets if not is_free(host, wanted + offset)]
+        if taken:
+            ports = " and ".join(map(str, taken))
+            also = f" (a {what} on {wanted} needs it, too)" if taken != [wanted] else ""
+            raise ConfigError(
+                f"port {ports} is taken by another program{also}; choose another, or 0 for any free one; "
+                f"`ss -ltnp` shows who has it"
+            )
+        return wanted
+    if wanted is None and all(is_free(host, usual + offset) for offset in offsets):
+        return usual
+    for _ in range(_PROBES_MAX):
+        with _listening(host, 0) as probe:
+            port = int(probe.getsockname()[1])
+        if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
+            return port
+    raise ConfigError(f"no free port for the {what} in {_PROBES_MAX} tries; does another program use them all?")
+
+
+def is_free(host: str, port: int) -> bool:
+    try:
+        _listening(host, port).close()
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return False
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return True
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
+    found = socket.socket(family, kind, protocol)
+    try:
+        # As servers do: a port whose old connections are still fading counts as free.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(1)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def reachable(address: str) -> str:
+    """An address to connect to from this machine for one that was listened on."""
+    host, _, port = address.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)
+    return f"{host}:{port}"
