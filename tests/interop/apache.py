@@ -16,6 +16,7 @@ from typing import Self
 
 from tests.interop import jars
 from tests.interop.process import Process, free_port
+from tests.interop.raw import routed
 
 # Logs in one small file per process: the default configuration prints a page at each start and needs a second for it.
 LOGBACK = """<configuration>
@@ -38,13 +39,20 @@ SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 def java_command(
-    bundle: jars.Bundle, home: Path, main: str, *, heap_mb: int, options: tuple[str, ...] = (), level: str = "WARN"
+    bundle: jars.Bundle,
+    home: Path,
+    main: str,
+    *,
+    heap_mb: int,
+    options: tuple[str, ...] = (),
+    before: tuple[Path, ...] = (),  # class folders in front of the jars
+    level: str = "WARN",
 ) -> list[str]:
     """The command line up to and including the main class; `home` takes the logs and all that goes to a user's home."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "rmq.logback.xml").write_text(LOGBACK.replace("@LEVEL@", level))
     command = [jars.java_tool("java"), f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", f"-Duser.home={home}", *OPENED, *options]
-    return [*command, "-cp", jars.class_path(bundle, home), main]
+    return [*command, "-cp", jars.class_path(bundle, home, *before), main]
 
 
 class _Server:
@@ -126,6 +134,9 @@ class Broker(_Server):
         out.unlink(missing_ok=True)
         self.process = Process([*command, "-c", str(conf)], out, {"ROCKETMQ_HOME": str(self.home)})
         self.process.wait_until(lambda: "boot success" in self.process.tail(), "Apache's broker")
+        # It says so before the name server has heard of its topics.
+        nameserver = str(self.properties["namesrvAddr"])
+        self.process.wait_until(lambda: routed(nameserver, "TBW102", self.address), "registration of Apache's broker")
         return self
 
 

@@ -74,7 +74,7 @@ def java_tool(name: str) -> str:
 def directory(bundle: Bundle) -> Path:
     """The folder that holds every jar of the bundle, fetched first if it is not here yet."""
     place = cache() / "jars" / f"{bundle.name}-{bundle.version}"
-    with only_one_process(place.with_suffix(".lock")):
+    with only_one_process(place.with_name(place.name + ".lock")):
         if not place.exists():
             _fetch(bundle, place)
     return place
@@ -85,7 +85,7 @@ def class_path(bundle: Bundle, *before: Path) -> str:
 
 
 def _fetch(bundle: Bundle, place: Path) -> None:
-    work = place.with_suffix(".part")
+    work = place.with_name(place.name + ".part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     pom = work / "pom.xml"

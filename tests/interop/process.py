@@ -21,14 +21,16 @@ def _die_with_parent() -> None:
 class Process:
     """Started at once; `stop` ends it politely, `kill` as a power cut would end it (but for the page cache)."""
 
-    def __init__(self, command: Iterable[str], log: Path, env: dict[str, str] | None = None) -> None:
-        self.log = log
-        with log.open("ab") as out:
+    def __init__(
+        self, command: Iterable[str], out: Path, env: dict[str, str] | None = None, errors: Path | None = None
+    ) -> None:
+        self.logs = [out] if errors is None else [out, errors]
+        with out.open("ab") as stdout, (errors or out).open("ab") as stderr:
             self.popen = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
+                stdout=stdout,
+                stderr=stderr,
                 env={**os.environ, **(env or {})},
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - the parent runs no other threads while it forks
             )
@@ -42,7 +44,7 @@ class Process:
         return self.popen.poll() is None
 
     def tail(self, characters: int = 3000) -> str:
-        return self.log.read_text(errors="replace")[-characters:]
+        return "".join(log.read_text(errors="replace")[-characters:] for log in self.logs)
 
     def wait_until(self, ready: Callable[[], bool], what: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
@@ -67,20 +69,6 @@ class Process:
         if self.running:
             self.popen.kill()
         self.popen.wait()
-
-
-def wait_until(ready: Callable[[], bool], what: str, seconds: float = 30, pause: float = 0.05) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(pause)
-
-
-def listening(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port(*beside: int) -> int:
