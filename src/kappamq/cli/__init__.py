@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import serve
+from kappamq.cli import doctor, serve
 from kappamq.cli.options import OutputOption
 from kappamq.cli.output import Format, Output
 
@@ -50,6 +50,7 @@ def show_version(output: OutputOption = Format.TEXT) -> None:
 app.command("up")(serve.up)
 app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
+app.command("doctor")(doctor.doctor)
 app.command("version")(show_version)
 
 

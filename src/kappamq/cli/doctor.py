@@ -1,0 +1,54 @@
+"""`kappamq doctor`: looks, explains, and says what to do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import (
+    DEFAULT_NAMESERVER,
+    DataOption,
+    NameServerOption,
+    OutputOption,
+    data_directory,
+    spoken,
+)
+from kappamq.cli.output import Format, Output
+
+_MARKS = {"ok": "[green]ok  [/]", "note": "[yellow]note[/]", "bad": "[bold red]bad [/]"}
+
+
+@spoken
+def doctor(
+    nameserver: NameServerOption = DEFAULT_NAMESERVER,
+    data: DataOption = None,
+    timeout: Annotated[float, typer.Option(min=0.01, max=60, help="Seconds to wait for each connection.")] = 2.0,
+    offline: Annotated[bool, typer.Option("--offline", help="Only this machine and the data directory.")] = False,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Check this machine, the data directory, and every address a client would be sent to."""
+    from kappamq.cli import checks
+
+    out = Output(output)
+    found = [checks.kernel(), checks.event_loop(), checks.open_files(), checks.clock()]
+    found += checks.data_directory(data_directory(data))
+    if not offline:
+        from kappamq.cli import reach
+        from kappamq.config.client import ClientConfig, split_addresses
+        from kappamq.local import run
+
+        nameservers = ClientConfig(nameservers=split_addresses(nameserver)).nameservers
+        found += run(reach.check(nameservers, timeout))
+    for finding in found:
+        if out.json:
+            out.raw(finding)
+            continue
+        from rich.markup import escape
+
+        out.console().print(f"{_MARKS[finding.health]} {escape(finding.what)}: {escape(finding.text)}")
+        if finding.advice:
+            out.console().print(f"       [dim]{escape(finding.advice)}[/]")
+    if any(finding.health is checks.Health.BAD for finding in found):
+        raise typer.Exit(int(Exit.FAILED))

@@ -1,0 +1,130 @@
+"""Who can be reached from here: name servers, and every broker address that they hand out."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Sequence
+
+from kappamq.cli.checks import Finding, bad, note, ok
+from kappamq.errors import KappaError, NotConnected, for_code
+from kappamq.net.channel import Channel, split_address
+from kappamq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
+from kappamq.protocol.headers import Header
+from kappamq.protocol.headers_nameserver import GetAllTopics, GetClusterInfo, GetRoute
+
+TOPICS_MAX = 100  # routes asked for; brokers without a topic among them are found through the cluster list
+BROKERS_MAX = 200
+TEMPLATE_TOPIC = "TBW102"
+
+
+async def check(nameservers: Sequence[str], timeout: float) -> list[Finding]:
+    """Everything about the network, name server by name server."""
+    found: list[Finding] = []
+    for nameserver in nameservers:
+        found += await check_nameserver(nameserver, timeout)
+    return found
+
+
+async def check_nameserver(nameserver: str, timeout: float) -> list[Finding]:
+    what = f"name server {nameserver}"
+    try:
+        channel = await Channel.connect(nameserver, timeout=timeout)
+    except KappaError as error:
+        advice = "is it running (`kappamq nameserver`, `kappamq up`), is the port right, does a firewall block it?"
+        return [bad(what, str(error), advice)]
+    try:
+        brokers = await broker_addresses(channel, timeout)
+    except KappaError as error:
+        return [bad(what, f"connected, but: {error}", "is this really a name server? A broker listens on 10911")]
+    finally:
+        channel.close()
+    if not brokers:
+        return [
+            ok(what, "answers"),
+            bad(
+                "brokers",
+                f"{nameserver} knows no broker",
+                f"start one (`kappamq broker -n {nameserver}`); one that runs already registers every 30 s and logs "
+                "why it cannot",
+            ),
+        ]
+    found = [ok(what, f"answers and knows {len(brokers)} broker address(es)")]
+    for (name, broker_id), address in sorted(brokers.items())[:BROKERS_MAX]:
+        found += await check_broker(name, broker_id, address, nameserver, timeout)
+    return found
+
+
+async def broker_addresses(channel: Channel, timeout: float) -> dict[tuple[str, int], str]:
+    """(broker name, id) -> address as clients are told it: by route, else by the cluster list."""
+
+    async def ask(header: Header) -> bytes:
+        answer = await channel.request(header, timeout=timeout)
+        if answer.code != 0:
+            raise for_code(answer.code, answer.remark)
+        return answer.body
+
+    cluster = ClusterInfo.decode(await ask(GetClusterInfo()))
+    found = {
+        (name, number): where for name, data in cluster.brokers.items() for number, where in data.addresses.items()
+    }
+    topics = TopicList.decode(await ask(GetAllTopics())).topics
+    for topic in [TEMPLATE_TOPIC, *sorted(topics)[:TOPICS_MAX]]:
+        try:
+            route = TopicRouteData.decode(await ask(GetRoute(topic=topic)))
+        except NotConnected:
+            raise
+        except KappaError:
+            continue  # deleted in between, or no template topic: nothing wrong with that
+        for broker in route.brokers:
+            found |= {(broker.broker_name, number): where for number, where in broker.addresses.items()}
+    return found
+
+
+async def check_broker(name: str, broker_id: int, address: str, nameserver: str, timeout: float) -> list[Finding]:
+    role = "master" if broker_id == 0 else f"slave {broker_id}"
+    what = f"broker {name} ({role})"
+    try:
+        host, port = split_address(address)
+    except KappaError as error:
+        return [bad(what, str(error), "the broker registered an address nobody can use: set brokerIP1 (--advertise)")]
+    failure = await connect_failure(host, port, timeout)
+    if failure is not None:
+        return [bad(what, f"{address} cannot be reached from here: {failure}", why_unreachable(host, nameserver))]
+    fast = await connect_failure(host, port - 2, timeout)
+    if fast is not None:
+        return [
+            note(
+                what,
+                f"{address} answers, but not its second port {port - 2}: {fast}",
+                "clients with the VIP channel switched on and slaves need it: open it in the firewall",
+            )
+        ]
+    return [ok(what, f"{address} and port {port - 2} can be reached")]
+
+
+async def connect_failure(host: str, port: int, timeout: float) -> str | None:
+    try:
+        async with asyncio.timeout(timeout):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return f"no answer within {timeout:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    writer.close()
+    return None
+
+
+def why_unreachable(host: str, nameserver: str) -> str:
+    """The usual reasons, by the kind of address the broker told."""
+    fix = "start the broker with brokerIP1 in broker.conf (or --advertise) set to an address that clients can reach"
+    try:
+        broker_ip = ipaddress.ip_address(host)
+    except ValueError:
+        return f"the name must resolve from here to the broker's machine; else {fix}"
+    nameserver_host = nameserver.rpartition(":")[0].strip("[]")
+    if broker_ip.is_loopback and nameserver_host not in ("localhost", "127.0.0.1", "::1"):
+        return f"it is a loopback address, good only on the broker's own machine: {fix}"
+    if broker_ip in ipaddress.ip_network("172.16.0.0/12") or broker_ip.is_link_local:
+        return f"it looks like an address inside a container or a private link: {fix}, and publish port and port-2"
+    return f"is the broker running, and does a firewall let the port through? If it is another machine's view: {fix}"
