@@ -6,39 +6,30 @@
     with LocalThread(Local.at(Path("data"))) as local:      # from blocking code: a loop of its own in a thread
         Producer(nameserver=local.nameserver)
 
-Ports: None takes the usual one, or any free one if that is taken; 0 takes any free one; a number takes exactly that
-one, and if another program has it, starting fails.
+Ports are chosen as ports.py says: None is the usual one or a free one, 0 any free one, a number exactly that one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import logging
-import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from kappamq.broker.broker import Broker
 from kappamq.clock import Clock, SystemClock
 from kappamq.config.apache import BrokerSettings, Findings, broker_settings
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.errors import ConfigError, KappaError
+from kappamq.event_loop import run
 from kappamq.nameserver.nameserver import NameServer
+from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, choose_port, reachable
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-NAMESERVER_PORT = 9876
-BROKER_PORT = 10911
-# A broker also listens on port-2, and port+1 is where its copies will connect.
-BROKER_PORT_OFFSETS = (-2, 0, 1)
 STOP_S_MAX = 30.0
-_PROBES_MAX = 200
 
 
 class Local:
@@ -193,77 +184,3 @@ class LocalThread:
         async with self.local:
             self._started.set()
             await self._stop.wait()
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a program to its end, on uvloop where it is installed."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(main)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        log.info("uvloop is not installed: using asyncio's own event loop, which is slower")
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: tuple[int, ...]) -> int:
-    """A port whose neighbours at `offsets` are free as well. See the top of the file for None, 0 and a number."""
-    if wanted:
-        taken = [wanted + offset for offset in offsets if not is_free(host, wanted + offset)]
-        if taken:
-            ports = " and ".join(map(str, taken))
-            also = f" (a {what} on {wanted} needs it, too)" if taken != [wanted] else ""
-            raise ConfigError(
-                f"port {ports} is taken by another program{also}; choose another, or 0 for any free one; "
-                f"`ss -ltnp` shows who has it"
-            )
-        return wanted
-    if wanted is None and all(is_free(host, usual + offset) for offset in offsets):
-        return usual
-    for _ in range(_PROBES_MAX):
-        with _listening(host, 0) as probe:
-            port = int(probe.getsockname()[1])
-        if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
-            return port
-    raise ConfigError(f"no free port for the {what} in {_PROBES_MAX} tries; does another program use them all?")
-
-
-def is_free(host: str, port: int) -> bool:
-    try:
-        _listening(host, port).close()
-    except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            return False
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    return True
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
-        )[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
-    found = socket.socket(family, kind, protocol)
-    try:
-        # As servers do: a port whose old connections are still fading counts as free.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(1)
-    except BaseException:
-        found.close()
-        raise
-    return found
-
-
-def reachable(address: str) -> str:
-    """An address to connect to from this machine for one that was listened on."""
-    host, _, port = address.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)
-    return f"{host}:{port}"

@@ -120,5 +120,5 @@ def test_the_kernel_can_be_asked_about_the_clock() -> None:
 def test_kernel_and_loop() -> None:
     assert checks.event_loop().health in (Health.OK, Health.NOTE)
     finding = checks.kernel()
-    assert finding.health is (Health.OK if "compiled" == finding.text else Health.NOTE)
+    assert finding.health is (Health.OK if finding.text == "compiled" else Health.NOTE)
     assert os.path.exists("/")

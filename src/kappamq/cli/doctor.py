@@ -37,7 +37,7 @@ def doctor(
     if not offline:
         from kappamq.cli import reach
         from kappamq.config.client import ClientConfig, split_addresses
-        from kappamq.local import run
+        from kappamq.event_loop import run
 
         nameservers = ClientConfig(nameservers=split_addresses(nameserver)).nameservers
         found += run(reach.check(nameservers, timeout))

@@ -106,8 +106,8 @@ def nameserver(
     prepare_process(verbose)
     from kappamq.clock import SystemClock
     from kappamq.config import apache
-    from kappamq.local import NAMESERVER_PORT, choose_port, reachable
     from kappamq.nameserver.nameserver import NameServer
+    from kappamq.ports import NAMESERVER_PORT, choose_port, reachable
 
     given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
     flags = {"port": port, "listen_host": listen}
@@ -164,7 +164,7 @@ def broker(
     from kappamq.config import apache
     from kappamq.config.client import split_addresses
     from kappamq.errors import ConfigError
-    from kappamq.local import BROKER_PORT, BROKER_PORT_OFFSETS, choose_port, reachable
+    from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, choose_port, reachable
 
     given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
     flags: dict[str, Any] = {"port": port, "name": name, "listen_host": listen, "advertise": advertise}
@@ -261,7 +261,7 @@ def run_server(
     import signal
     import time
 
-    from kappamq.local import run
+    from kappamq.event_loop import run
 
     began = time.perf_counter()
 

@@ -20,8 +20,8 @@ class NetConfig:
     )  # a header holds the properties too (32 KiB, up to six times that as JSON escapes)
     read_bytes: int = 256 * KIB  # per socket read. larger: bigger bursts, more memory while they are handled
 
-    connections_max: int = 20_000  # more: more descriptors (nofile) and memory
-    connections_per_ip_max: int = 16_000  # smaller: one host cannot take all; larger: many clients behind one address
+    connections_max: int = 16_000  # more: more descriptors (nofile) and memory
+    connections_per_ip_max: int = 12_000  # smaller: one host cannot take all; larger: many clients behind one address
     listen_backlog: int = 1024
 
     first_frame_s: float = 5.0  # a connection that says nothing whole in this time is closed

@@ -1,0 +1,130 @@
+"""`kappamq send`: messages from the command line, a file or a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, fail, spoken
+from kappamq.cli.output import Format, Output
+from kappamq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kappamq.message import Message, SendResult
+
+COUNT_MAX = 1_000_000
+
+
+@spoken
+def send(
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Made by the broker if it does not exist yet.")],
+    body: Annotated[str | None, typer.Option("--body", "-b", help="The text to send.", show_default=False)] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="Send this file's bytes; - for standard input.", show_default=False),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="One message for every line of the file.")] = False,
+    tags: Annotated[str, typer.Option(help="A tag that consumers can select by.")] = "",
+    key: Annotated[list[str] | None, typer.Option(help="A key to find it by; may be repeated.")] = None,
+    property_: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
+    ] = None,
+    order_key: Annotated[
+        str | None, typer.Option(help="Messages of one order key keep their order.", show_default=False)
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=COUNT_MAX, help="Send it this many times.")] = 1,
+    timeout: TimeoutOption = 3.0,
+    nameserver: NameServerOption = DEFAULT_NAMESERVER,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Send one message, a file, or every line of one."""
+    out = Output(output)
+    if (body is None) == (file is None):
+        fail(out, "give the message with --body TEXT, or with --file PATH (- for standard input)", Exit.USAGE)
+    if lines and file is None:
+        fail(out, "--lines needs --file PATH (- for standard input)", Exit.USAGE)
+    values = {"tags": tags, "keys": tuple(key or ()), "properties": _pairs(property_)}
+    from kappamq.message import Message
+
+    def messages() -> Iterator[Message]:
+        for content in _bodies(body, file, lines):
+            try:
+                message = Message(topic, content, **values)  # type: ignore[arg-type]
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+            for _ in range(count):
+                yield message
+
+    from kappamq.event_loop import run
+
+    run(_send_all(messages(), order_key, timeout, nameserver, out))
+
+
+async def _send_all(
+    messages: Iterator[Message], order_key: str | None, timeout: float, nameserver: str, out: Output
+) -> None:
+    from kappamq.client.producer import AsyncProducer
+
+    sent = 0
+    began = time.perf_counter()
+    async with AsyncProducer(nameserver) as producer:
+        with out.progress("sending", None, unit="messages") as at:
+            for message in messages:
+                start = time.perf_counter()
+                result = await producer.send(message, key=order_key, timeout=timeout)
+                _tell(out, result, (time.perf_counter() - start) * 1000)
+                sent += 1
+                at(sent)
+    seconds = time.perf_counter() - began
+    if sent > 1:
+        out.note(f"{sent} messages in {seconds:.1f} s")
+    if not sent:
+        out.note("nothing to send: the input was empty")
+
+
+def _tell(out: Output, result: SendResult, ms: float) -> None:
+    warning = "" if result.ok else f"  [yellow]{result.status}[/]"
+    out.line(
+        f"sent  {result.queue.topic}/{result.queue.queue_id}  offset {result.queue_offset}  "
+        f"id {result.message_id}  stored in {ms:.1f} ms{warning}",
+        status=str(result.status),
+        topic=result.queue.topic,
+        broker=result.queue.broker,
+        queue=result.queue.queue_id,
+        offset=result.queue_offset,
+        id=result.message_id,
+        offset_id=result.offset_id,
+        ms=round(ms, 3),
+    )
+
+
+def _bodies(body: str | None, file: Path | None, lines: bool) -> Iterator[bytes]:
+    if body is not None:
+        # Arguments may hold bytes that are not UTF-8; they travel as they were typed.
+        yield body.encode("utf-8", "surrogateescape")
+        return
+    assert file is not None
+    try:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
+            if lines:
+                yield from (line.rstrip(b"\r\n") for line in source)
+            else:
+                yield source.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _pairs(given: list[str] | None) -> dict[str, Any]:
+    found = {}
+    for text in given or []:
+        name, separator, value = text.partition("=")
+        if not separator or not name or not value:
+            raise ConfigError(f"--property {text}: write it as name=value, neither of them empty")
+        found[name] = value
+    return found

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from kappamq import ports
+from kappamq.errors import ConfigError
+from kappamq.ports import choose_port, is_free, reachable
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def taken(port: int = 0) -> Iterator[int]:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((HOST, port))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_an_explicit_port_is_taken_as_it_is() -> None:
+    with taken() as port:
+        pass
+    assert choose_port("broker", HOST, port, 1, (0,)) == port
+
+
+def test_an_explicit_port_that_is_taken_is_an_error() -> None:
+    with taken() as port, pytest.raises(ConfigError, match=f"port {port} is taken by another program; .*0 for any"):
+        choose_port("broker", HOST, port, 1, (-2, 0, 1))
+
+
+def test_a_taken_neighbour_is_named() -> None:
+    with taken() as port, pytest.raises(ConfigError, match=f"port {port} is taken.*a broker on {port + 2} needs it"):
+        choose_port("broker", HOST, port + 2, 1, (-2, 0))
+
+
+def test_the_usual_port_or_a_free_one() -> None:
+    with taken() as port:
+        other = choose_port("broker", HOST, None, port, (-2, 0, 1))
+        assert other != port
+    usual = choose_port("broker", HOST, 0, 1, (-2, 0, 1))
+    assert choose_port("broker", HOST, None, usual, (-2, 0, 1)) == usual
+
+
+def test_any_free_pair_has_free_neighbours() -> None:
+    port = choose_port("broker", HOST, 0, 1, (-2, 0, 1))
+    with ExitStack() as stack:
+        for offset in (-2, 0, 1):
+            stack.enter_context(taken(port + offset))
+        assert not is_free(HOST, port)
+
+
+def test_no_free_port_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda host, port: False)
+    with pytest.raises(ConfigError, match="no free port"):
+        choose_port("broker", HOST, 0, 1, (0,))
+
+
+@pytest.mark.parametrize(("host", "text"), [("192.0.2.1", "cannot listen on"), ("no such host", "no address")])
+def test_addresses_that_are_not_ours(host: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        is_free(host, 12345)
+
+
+@pytest.mark.parametrize(
+    ("listening", "connect"),
+    [
+        ("0.0.0.0:1", "127.0.0.1:1"),
+        ("[::]:1", "[::1]:1"),
+        (":::1", "[::1]:1"),
+        ("10.0.0.1:1", "10.0.0.1:1"),
+        (":1", "127.0.0.1:1"),
+    ],
+)
+def test_reachable(listening: str, connect: str) -> None:
+    assert reachable(listening) == connect
