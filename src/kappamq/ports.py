@@ -1,7 +1,7 @@
 """Choosing ports to listen on, and the addresses to reach them by.
 
-None takes the usual port, or any free one if that is taken; 0 takes any free one; a number takes exactly that one, and if
-another program has it, that is an error.
+None takes the usual port, or any free one if that is taken; 0 takes any free one; a number takes exactly that one, and
+if another program has it, that is an error.
 """
 
 from __future__ import annotations

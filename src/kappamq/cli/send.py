@@ -27,7 +27,7 @@ def send(
     body: Annotated[str | None, typer.Option("--body", "-b", help="The text to send.", show_default=False)] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", help="Send this file's bytes; - for standard input.", show_default=False),
+        typer.Option("--file", "-f", help="Send a file; - for standard input.", show_default=False),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="One message for every line of the file.")] = False,
     tags: Annotated[str, typer.Option(help="A tag that consumers can select by.")] = "",
