@@ -25,8 +25,8 @@ DEPTH_MAX: Final = 64
 _strict = msgspec.json.Decoder(Any).decode
 _encode = msgspec.json.Encoder().encode
 
-_BLANK = re.compile(r"(?:[\s\ufeff]|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
-_SPARE = re.compile(r"(?:[\s\ufeff,]|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
+_BLANK = re.compile(r"[\s\ufeff]*")
+_SPARE = re.compile(r"[\s\ufeff,]*")
 _WORD = re.compile(r"[^\s\"',:{}\[\]]+")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[LSBFD]?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -113,7 +113,7 @@ class _Writer:
             put(_java_double(value))
         elif isinstance(value, dict):
             pairs = [(key, item) for key, item in value.items() if item is not None]
-            pairs.sort(key=lambda pair: (isinstance(pair[0], str), pair[0]))
+            pairs.sort(key=lambda pair: (isinstance(pair[0], str), isinstance(pair[0], MessageQueue), pair[0]))
             self._nest("{", "}", pairs, self._write_pair)
         elif isinstance(value, list | tuple | set | frozenset):
             self._nest("[", "]", value, self.write)
