@@ -1,9 +1,9 @@
-"""The numbers that both kernels share: record fields, verdicts, limits. Nothing here runs; kernel.c repeats these as #defines."""
+"""What both kernels share: record fields, verdicts, limits, the shape of answers. kernel.h repeats the numbers as constants."""
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
@@ -33,7 +33,12 @@ BATCH_PROPERTY_BYTES: Final = 20
 """First member of a batch: how many log bytes the whole batch occupies, ten decimal digits."""
 PROPERTIES_BYTES_MAX: Final = 32767
 TOPIC_BYTES_MAX: Final = 127
-"""Longer ones (retry topics) need record version 2 and go the slow way."""
+"""Longer ones (retry topics) need record version 2."""
+TOPIC_BYTES_LIMIT: Final = 32767
+QUEUE_OFFSET_MAX: Final = 1 << 58
+"""Entry n lies at n * 20: beyond this no file offset could name it, so a record that claims more is damaged."""
+BATCH_MEMBERS_MAX: Final = 8192
+"""A larger batch is Python's: its answer lists an id per member."""
 
 SYS_COMPRESSED: Final = 0x1
 SYS_TRANSACTION: Final = 0xC
@@ -83,6 +88,11 @@ PULL_LITE: Final = 16
 SCAN_ENTRIES_MAX: Final = 800
 """A pull with a selective filter looks at this many entries, then answers `no match, go on from here`."""
 
+TAIL_KEEP_BYTES: Final = 1024 * 20
+"""When memory for entries runs short, a long tail is first cut to its newest 1024 entries: readers at the end stay fast."""
+LENT_BYTES_MAX: Final = 16 << 20
+"""Entries read back from disk that are kept, over all queues; the oldest loan goes first."""
+
 # Why a scan over log bytes stopped.
 SCAN_MORE: Final = 0
 """The bytes ended within a record (or batch): hand in more."""
@@ -100,3 +110,12 @@ SPECIAL_PROPERTIES: Final = frozenset(
     __CRC32# __BATCH#""".split()
 )
 """A message with one of these is not plain: the broker has to think about it."""
+
+PullTuple = tuple[int, int, int, int, int, int, int, int, bool, Any]
+"""verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload"""
+BurstTuple = tuple[int, int, bytes, int, bytes, list[PullTuple], list[tuple[int, int, int]]]
+"""consumed, verdict, acks, end, replies, pulls, commits: see pure.Kernel.burst"""
+
+
+class SegmentFull(Exception):
+    """The log file or the append buffer has no room: write what is pending, open the next file if need be, try again."""

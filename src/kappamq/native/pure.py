@@ -11,29 +11,54 @@ write, and the loops over them. It does no I/O and knows no clock. The broker's 
 from __future__ import annotations
 
 import struct
-import zlib
-from typing import Any
+from typing import Any, Final
 
+from kappamq.native.flusher import Flusher
 from kappamq.native.layout import (
-    BAD, BATCH_NAME, BATCH_PROPERTY_BYTES, BLANK_BYTES, COLD, DONE, FOUND, FULL, HEAD, LEFT, MAGIC_V1, MAGIC_V2, PROPERTIES_BYTES_MAX,
-    PULL_COMMIT, PULL_SUSPEND, SYS_BORN_V6, SYS_STORE_V6, TAIL_CRC_BYTES, TAIL_CRC_NAME, TOPIC_BYTES_MAX, TOPIC_PULL, TOPIC_SEND,
+    BAD,
+    BATCH_NAME,
+    BATCH_PROPERTY_BYTES,
+    BLANK_BYTES,
+    COLD,
+    DONE,
+    FOUND,
+    FULL,
+    HEAD,
+    LEFT,
+    PROPERTIES_BYTES_MAX,
+    PULL_COMMIT,
+    PULL_SUSPEND,
+    SYS_TRANSACTION,
+    TAIL_CRC_BYTES,
+    TOPIC_BYTES_MAX,
+    TOPIC_PULL,
+    TOPIC_SEND,
+    BurstTuple,
+    PullTuple,
+    SegmentFull,
 )  # fmt: skip
-from kappamq.native.pure_queues import Buffer, Queues, Topic, scan
-from kappamq.native.pure_scan import PULL, SEND_BATCH, LITE_PULL, Head, Pull, Send, plain_properties, plain_pull, plain_send, read_binary, read_json
+from kappamq.native.pure_index import index_apply
+from kappamq.native.pure_queues import Queue, Queues, Topic
+from kappamq.native.pure_record import Buffer, Member, encode, scan, split_batch
+from kappamq.native.pure_replies import Replies
+from kappamq.native.pure_scan import (
+    LITE_PULL,
+    PULL,
+    SEND_BATCH,
+    Header,
+    plain_fixed,
+    plain_properties,
+    plain_pull,
+    plain_time,
+    plain_unique_key,
+    read_binary,
+    read_json,
+)  # fmt: skip
 
-NAME = "twin"
-VERSION = 479
-LANGUAGE = 3
+NAME: Final = "twin"
 
-_MEMBER = struct.Struct(">iiiii")
-_BINARY_HEAD = struct.Struct(">hBhii")
-
-PullTuple = tuple[int, int, int, int, int, int, int, int, bool, Any]
-BurstTuple = tuple[int, int, bytes, int, bytes, list[PullTuple], list[tuple[int, int, int]]]
-
-
-class SegmentFull(Exception):
-    """The log file has no room for the record: write what is pending, open the next file, try again."""
+_FRAME: Final = struct.Struct(">iI")
+_LANES_MAX: Final = 4096
 
 
 class Kernel(Queues):
@@ -43,6 +68,7 @@ class Kernel(Queues):
         transfer_bytes_max: int, transfer_count_max: int,
     ) -> None:  # fmt: skip
         super().__init__(segment_bytes)
+        check_host(store_host)
         self.store_host = store_host
         self.tail_crc = tail_crc
         self.message_bytes_max = message_bytes_max
@@ -57,15 +83,23 @@ class Kernel(Queues):
         self.put_count = self.put_bytes = self.get_count = self.get_bytes = 0
         trace = "true" if trace_on else "false"
         self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{cluster}\x02".encode()
-        self._region, self._trace = region, trace
+        self._replies = Replies(store_host, region, trace)
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None]] = {}
+        # What the repeated fields of a send stand for: see plain_fixed. Emptied when a topic changes.
+        self._lanes: dict[tuple[int | str, ...], tuple[Queue, int, int, int]] = {}
         self._pending = bytearray()
         self._written = 0  # log offset of the first pending byte
         self._segment_end = 0
 
-    # -- what Python tells the kernel --------------------------------------------------------------------------------------
+    # -- what Python tells the kernel -------------------------------------------------------------------------------
 
-    def set_row(self, row: int, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None) -> None:
+    def set_topic(self, name: str, write_queues: int, read_queues: int, flags: int) -> None:
+        super().set_topic(name, write_queues, read_queues, flags)
+        self._lanes.clear()
+
+    def set_row(
+        self, row: int, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None
+    ) -> None:
         """Pulls of `group` on `topic` are known as `row`; `codes` are the tag hashes it wants, None for all.
 
         `version` is the newest subscription version we know; a pull that knows a newer one goes to Python. An `explicit`
@@ -78,6 +112,8 @@ class Kernel(Queues):
     def open_segment(self, position: int, segment_end: int) -> None:
         """Appends go to `position` from now on, none beyond `segment_end`."""
         assert not self._pending, "write what is pending first"
+        if not 0 <= position <= segment_end < 1 << 62:
+            raise ValueError(f"no log file holds the bytes [{position}, {segment_end})")
         self._written, self._segment_end = position, segment_end
 
     @property
@@ -92,236 +128,232 @@ class Kernel(Queues):
         self._pending.clear()
         return start, data
 
-    # -- a socket read -----------------------------------------------------------------------------------------------------
+    # -- a socket read ----------------------------------------------------------------------------------------------
 
     def burst(self, data: Buffer, position: int, born: bytes, now_ms: int) -> BurstTuple:
         """Deal with the frames of `data` from `position` on, in order, until one is Python's.
 
         Returns (consumed, verdict, acks, end, replies, pulls, commits): `acks` answer sends and may leave when the log is
         safe up to `end`; `replies` may leave at once; `pulls` are understood but need something (entries, warm pages,
-        a message) first: (verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, span); `commits`
-        are consumer offsets that came with pulls: (row, queue id, offset)."""
+        a message) first: (verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload), the
+        payload being that of `pull`; `commits` are consumer offsets that came with pulls: (row, queue id, offset)."""
+        check_host(born)
         acks: list[bytes] = []
         replies: list[bytes] = []
         pulls: list[PullTuple] = []
         commits: list[tuple[int, int, int]] = []
+        if type(data) is not bytes:
+            data = bytes(data)
         size = len(data)
         verdict = DONE
-        while size - position >= 4:
-            total = int.from_bytes(data[position : position + 4], "big", signed=True)
-            if total < 4 or total > self.frame_bytes_max:
-                verdict = BAD
-                break
-            if size - position < 8:
-                break
-            form = data[position + 4]
-            header_bytes = int.from_bytes(data[position + 5 : position + 8], "big")
-            if form > 1 or header_bytes > total - 4 or header_bytes > self.header_bytes_max:
+        while size - position >= 8:
+            total, mark = _FRAME.unpack_from(data, position)
+            header_bytes = mark & 0xFFFFFF
+            if (
+                total < 4 or total > self.frame_bytes_max
+                or mark >= 0x2000000 or header_bytes > total - 4 or header_bytes > self.header_bytes_max
+            ):  # fmt: skip
                 verdict = BAD
                 break
             end = position + 4 + total
             if size < end:
                 break
-            header_end = position + 8 + header_bytes
-            verdict = self._frame(data, position + 8, header_end, end, form == 1, born, now_ms, acks, replies, pulls, commits)
-            if verdict != DONE:
+            if self.force_slow:
+                verdict = LEFT
+                break
+            body_at = position + 8 + header_bytes
+            binary = mark >= 0x1000000
+            text = data[position + 8 : body_at]
+            header = read_binary(text) if binary else read_json(text)
+            if header is None or header.flag & ~2:
+                verdict = LEFT
+            elif header.code == PULL or header.code == LITE_PULL:
+                verdict = self._plain_pull(header, binary, body_at == end, replies, pulls, commits)
+            else:
+                verdict = self._plain_send(header, binary, data[body_at:end], born, now_ms, acks)
+            if verdict:
                 break
             self.fast_frames += 1
             position = end
+        else:
+            # A claim that no frame may make is refused as soon as it is there.
+            if size - position >= 4:
+                total = int.from_bytes(data[position : position + 4], "big", signed=True)
+                if total < 4 or total > self.frame_bytes_max:
+                    verdict = BAD
         if verdict == LEFT:
             self.left_frames += 1
         return position, verdict, b"".join(acks), self.append_offset, b"".join(replies), pulls, commits
 
-    def _frame(
-        self, data: Buffer, header_at: int, body_at: int, end: int, binary: bool, born: bytes, now_ms: int,
-        acks: list[bytes], replies: list[bytes], pulls: list[PullTuple], commits: list[tuple[int, int, int]],
-    ) -> int:  # fmt: skip
-        if self.force_slow:
-            return LEFT
-        header = bytes(data[header_at:body_at])
-        head = read_binary(header) if binary else read_json(header)
-        if head is None or head.flag & ~2:
-            return LEFT
-        if head.code == PULL or head.code == LITE_PULL:
-            return self._plain_pull(head, binary, body_at == end, replies, pulls, commits)
-        send = plain_send(head)
-        if send is None or not self.accepting:
-            return LEFT
-        topic = self.topics.get(send.topic.encode())
-        if topic is None or not topic.flags & TOPIC_SEND or send.queue_id >= topic.write_queues:
-            return LEFT
-        if not 0 < end - body_at <= self.message_bytes_max:
-            return LEFT
-        body = bytes(data[body_at:end])
-        if head.code == SEND_BATCH:
-            return self._plain_batch(head, send, topic, body, born, now_ms, binary, acks)
-        properties = send.properties.encode()
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
-        properties += self._added
-        log_offset = self.append_offset
-        offset = topic.queue(send.queue_id).next
-        stored = self._append(
-            topic, send.queue_id, send.flag, send.sys_flag, send.born_ms, born, send.reconsume_times, 0, body, properties, now_ms
-        )
-        if stored is None:
-            return LEFT
-        if stored < 0:
-            return FULL
-        if not head.flag & 2:
-            acks.append(self._send_reply(head.opaque, binary, self._offset_id(log_offset), send.queue_id, offset, send.unique_key))
-        return DONE
+    # -- sends ------------------------------------------------------------------------------------------------------
 
-    def _append(
-        self, topic: Topic, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
-        prepared: int, body: bytes, properties: bytes, now_ms: int,
-    ) -> int | None:  # fmt: skip
-        """Bytes appended; negative if there is no room for them here; None if no record can hold the properties."""
-        queue = topic.queue(queue_id)
-        record = self._encode(
-            topic.name, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms,
-            queue.next, self.append_offset,
-        )  # fmt: skip
-        if record is None:
-            return None
-        if not self._room(len(record)):
-            return -len(record)
-        self._pending += record
-        queue.next += 1
-        self.put_count += 1
-        self.put_bytes += len(record)
-        return len(record)
+    def _plain_send(
+        self, header: Header[Any], binary: bool, body: bytes, born: bytes, now_ms: int, acks: list[bytes]
+    ) -> int:  # fmt: skip
+        if not self.accepting:
+            return LEFT
+        code, ext = header.code, header.ext
+        key = (code, header.version, ext.b, ext.d, ext.e, ext.f, ext.h, ext.j, ext.k, ext.l, ext.m)
+        lane = self._lanes.get(key)
+        if lane is None:
+            fixed = plain_fixed(code, header.version, ext)
+            if fixed is None:
+                return LEFT
+            topic = self.topics.get(fixed.topic.encode())
+            if topic is None or not topic.flags & TOPIC_SEND or fixed.queue_id >= topic.write_queues:
+                return LEFT
+            if len(self._lanes) >= _LANES_MAX:
+                self._lanes.clear()
+            lane = topic.queue(fixed.queue_id), fixed.sys_flag, fixed.flag, fixed.reconsume_times
+            self._lanes[key] = lane
+        queue, sys_flag, flag, reconsume_times = lane
+        born_ms = plain_time(ext.g)
+        text = ext.i
+        pairs = plain_properties(text)
+        if born_ms is None or pairs is None or not 0 < len(body) <= self.message_bytes_max:
+            return LEFT
+        offset = queue.next
+        if code == SEND_BATCH:
+            members = split_batch(body, True)
+            if members is None:
+                return LEFT
+            offsets = self._append_members(queue, sys_flag, born_ms, born, reconsume_times, members, now_ms)
+            if not offsets:
+                return LEFT if offsets is None else FULL
+            unique_key = ""  # the members carry their own
+        else:
+            unique_key = plain_unique_key(pairs)
+            if not unique_key:
+                return LEFT
+            properties = (text if text[-1] == "\x02" else text + "\x02").encode() + self._added
+            log_offset = self._written + len(self._pending)
+            record = encode(
+                queue.topic.name, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties, now_ms,
+                offset, log_offset, self.store_host, self.tail_crc,
+            )  # fmt: skip
+            if record is None:
+                return LEFT
+            size = len(record)
+            if not self._room(size):
+                return FULL
+            self._pending += record
+            queue.next = offset + 1
+            self.put_count += 1
+            self.put_bytes += size
+            offsets = [log_offset]
+        if not header.flag & 2:
+            acks.append(self._replies.sent(header.opaque, binary, offsets, queue.id, offset, unique_key))
+        return DONE
 
     def _room(self, size: int) -> bool:
-        if self._pending and len(self._pending) + size > self.pending_bytes_max:
+        pending = len(self._pending)
+        if pending and pending + size > self.pending_bytes_max:
             return False
-        return self.append_offset + size + BLANK_BYTES <= self._segment_end
-
-    def _encode(
-        self, topic: bytes, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
-        prepared: int, body: bytes, properties: bytes, now_ms: int, queue_offset: int, log_offset: int,
-    ) -> bytes | None:  # fmt: skip
-        store_host = self.store_host
-        sys_flag &= ~(SYS_BORN_V6 | SYS_STORE_V6)
-        sys_flag |= (SYS_BORN_V6 if len(born) == 20 else 0) | (SYS_STORE_V6 if len(store_host) == 20 else 0)
-        tail = TAIL_CRC_BYTES if self.tail_crc else 0
-        if tail and properties and properties[-1] != 2:
-            properties += b"\x02"
-        properties_bytes = len(properties) + tail
-        if properties_bytes > PROPERTIES_BYTES_MAX:
-            return None
-        head = HEAD[len(born), len(store_host)]
-        long_topic = len(topic) > TOPIC_BYTES_MAX
-        size = head.size + len(body) + (2 if long_topic else 1) + len(topic) + 2 + properties_bytes
-        record = b"".join(
-            (
-                head.pack(
-                    size, MAGIC_V2 if long_topic else MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset,
-                    log_offset, sys_flag, born_ms, born, now_ms, store_host, reconsume_times, prepared, len(body),
-                ),
-                body, len(topic).to_bytes(2 if long_topic else 1, "big"), topic, properties_bytes.to_bytes(2, "big"), properties,
-            )
-        )  # fmt: skip
-        if tail:
-            record += TAIL_CRC_NAME + (b"%010d" % (zlib.crc32(record) & 0x7FFFFFFF))[::-1] + b"\x02"
-        return record
-
-    def _offset_id(self, log_offset: int) -> str:
-        return (self.store_host + log_offset.to_bytes(8, "big")).hex().upper()
-
-    # -- batches -----------------------------------------------------------------------------------------------------------
-
-    def _plain_batch(
-        self, head: Head, send: Send, topic: Topic, body: bytes, born: bytes, now_ms: int, binary: bool, acks: list[bytes]
-    ) -> int:
-        members = split_batch(body, plain=True)
-        if members is None:
-            return LEFT
-        first = topic.queue(send.queue_id).next
-        offsets = self._append_members(
-            topic, send.queue_id, send.sys_flag, send.born_ms, born, send.reconsume_times, members, now_ms
-        )
-        if offsets is None:
-            return LEFT
-        if not offsets:
-            return FULL
-        if not head.flag & 2:
-            ids = ",".join([self._offset_id(log_offset) for log_offset in offsets])
-            acks.append(self._send_reply(head.opaque, binary, ids, send.queue_id, first, ""))
-        return DONE
+        return self._written + pending + size + BLANK_BYTES <= self._segment_end
 
     def _append_members(
-        self, topic: Topic, queue_id: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
-        members: list[tuple[int, bytes, bytes]], now_ms: int,
-    ) -> list[int] | None:  # fmt: skip
+        self,
+        queue: Queue,
+        sys_flag: int,
+        born_ms: int,
+        born: bytes,
+        reconsume_times: int,
+        members: list[Member],
+        now_ms: int,
+    ) -> list[int] | None:
         """Log offsets of the members, all of them or none: [] if there is no room here, None if no record can hold one."""
-        queue = topic.queue(queue_id)
+        topic = queue.topic.name
         several = len(members) > 1
-        tail = TAIL_CRC_BYTES if self.tail_crc else 0
-        fixed = HEAD[len(born), len(self.store_host)].size + len(topic.name) + (5 if len(topic.name) <= TOPIC_BYTES_MAX else 6) - 2
+        extra = (TAIL_CRC_BYTES if self.tail_crc else 0) + (BATCH_PROPERTY_BYTES if several else 0)
+        fixed = HEAD[len(born), len(self.store_host)].size + len(topic) + (3 if len(topic) <= TOPIC_BYTES_MAX else 4)
         total = 0
-        for number, (_flag, body, properties) in enumerate(members):
-            length = len(properties) + (1 if properties and properties[-1] != 2 else 0) + tail
-            length += BATCH_PROPERTY_BYTES if several and number == 0 else 0
+        for _flag, body, properties in members:
+            length = len(properties) + extra + (1 if properties and properties[-1] != 2 else 0)
             if length > PROPERTIES_BYTES_MAX:
                 return None
             total += fixed + len(body) + length
+            extra = TAIL_CRC_BYTES if self.tail_crc else 0
         if not self._room(total):
             return []
         offsets: list[int] = []
+        mark = BATCH_NAME + b"%010d\x02" % total if several else b""
+        log_offset = self.append_offset
+        records: list[bytes] = []
         for number, (flag, body, properties) in enumerate(members):
             if properties and properties[-1] != 2:
                 properties += b"\x02"
-            if several and number == 0:
-                properties += BATCH_NAME + b"%010d\x02" % total
-            offsets.append(self.append_offset)
-            record = self._encode(
-                topic.name, queue_id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties, now_ms,
-                queue.next, self.append_offset,
+            offsets.append(log_offset)
+            record = encode(
+                topic, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties + mark, now_ms,
+                queue.next + number, log_offset, self.store_host, self.tail_crc,
             )  # fmt: skip
             assert record is not None
-            self._pending += record
-            queue.next += 1
+            records.append(record)
+            log_offset += len(record)
+            mark = b""
+        self._pending += b"".join(records)
+        queue.next += len(members)
         self.put_count += len(members)
         self.put_bytes += total
         return offsets
 
-    # -- the slow path ends here, too --------------------------------------------------------------------------------------
+    # -- the slow path ends here, too -------------------------------------------------------------------------------
 
     def append(
         self, topic: str, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
         prepared: int, body: bytes, properties: bytes, now_ms: int,
     ) -> tuple[int, int, int]:  # fmt: skip
-        """Append one record as given: (log offset, queue offset, size). Raises SegmentFull, or ValueError if it cannot be."""
-        found = self.topic(topic.encode())
-        log_offset, queue_offset = self.append_offset, found.queue(queue_id).next
-        size = self._append(found, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms)
-        if size is None:
+        """Append one record as given: (log offset, queue offset, size). Raises SegmentFull, or ValueError if it cannot be.
+
+        Records of prepared and rolled back transactions have no place in the queue: their offset is 0."""
+        check_host(born)
+        queue = self.queue(topic, queue_id)
+        counted = sys_flag & SYS_TRANSACTION in (0, 0x8)
+        log_offset, queue_offset = self.append_offset, queue.next if counted else 0
+        try:
+            record = encode(
+                queue.topic.name, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms,
+                queue_offset, log_offset, self.store_host, self.tail_crc,
+            )  # fmt: skip
+        except struct.error as error:
+            raise ValueError(f"no record can hold this: {error}") from None
+        if record is None:
             raise ValueError(f"properties are longer than {PROPERTIES_BYTES_MAX} bytes")
-        if size < 0:
-            raise SegmentFull(-size)
-        return log_offset, queue_offset, size
+        if not self._room(len(record)):
+            raise SegmentFull(len(record))
+        self._pending += record
+        queue.next += counted
+        self.put_count += 1
+        self.put_bytes += len(record)
+        return log_offset, queue_offset, len(record)
 
     def append_batch(
         self, topic: str, queue_id: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
-        members: list[tuple[int, bytes, bytes]], now_ms: int,
+        members: list[Member], now_ms: int,
     ) -> tuple[list[int], int]:  # fmt: skip
         """Append (flag, body, properties) records, consecutively, all or none: (their log offsets, first queue offset)."""
-        found = self.topic(topic.encode())
-        first = found.queue(queue_id).next
-        offsets = self._append_members(found, queue_id, sys_flag, born_ms, born, reconsume_times, members, now_ms)
+        check_host(born)
+        if not members:
+            raise ValueError("a batch has at least one member")
+        queue = self.queue(topic, queue_id)
+        first = queue.next
+        try:
+            offsets = self._append_members(queue, sys_flag, born_ms, born, reconsume_times, members, now_ms)
+        except struct.error as error:
+            raise ValueError(f"no record can hold this: {error}") from None
         if offsets is None:
             raise ValueError(f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes")
         if not offsets:
             raise SegmentFull(len(members))
         return offsets, first
 
-    # -- pulls -------------------------------------------------------------------------------------------------------------
+    # -- pulls ------------------------------------------------------------------------------------------------------
 
     def _plain_pull(
-        self, head: Head, binary: bool, bodiless: bool, replies: list[bytes], pulls: list[PullTuple], commits: list[tuple[int, int, int]]
-    ) -> int:
-        pull = plain_pull(head)
+        self, header: Header[Any], binary: bool, bodiless: bool, replies: list[bytes], pulls: list[PullTuple],
+        commits: list[tuple[int, int, int]],
+    ) -> int:  # fmt: skip
+        pull = plain_pull(header)
         if pull is None or not bodiless:
             return LEFT
         known = self._rows.get((pull.group, pull.topic, pull.explicit))
@@ -334,26 +366,39 @@ class Kernel(Queues):
         if pull.sys_flag & PULL_COMMIT and pull.sys_flag & PULL_SUSPEND:
             commits.append((row, pull.queue_id, pull.commit_offset))
         count = min(pull.count_max, self.transfer_count_max)
-        verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, head.opaque, binary, False)
+        verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, header.opaque, binary, False)
         if verdict == FOUND:
             replies.append(payload)
         else:
             pulls.append(
-                (verdict, row, pull.queue_id, pull.offset, count, pull.sys_flag, pull.suspend_ms, head.opaque, binary, payload)
+                (
+                    verdict,
+                    row,
+                    pull.queue_id,
+                    pull.offset,
+                    count,
+                    pull.sys_flag,
+                    pull.suspend_ms,
+                    header.opaque,
+                    binary,
+                    payload,
+                )
             )
         return DONE
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int, binary: bool, warm: bool
-    ) -> tuple[int, Any]:
+        self, topic: str, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int, binary: bool,
+        warm: bool,
+    ) -> tuple[int, Any]:  # fmt: skip
         """Try a pull: (FOUND, the whole reply), (COLD, (first log byte, one past the last)) or (why not, (next, min, end)).
 
-        With `warm` the caller vouches that the records are in memory."""
+        With `warm` the caller vouches that the records are in memory; COLD then means that they are not where they should be."""
         return self._pull(self.topics.get(topic.encode()), queue_id, offset, count_max, codes, opaque, binary, warm)
 
     def _pull(
-        self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int, binary: bool, warm: bool
-    ) -> tuple[int, Any]:
+        self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int,
+        binary: bool, warm: bool,
+    ) -> tuple[int, Any]:  # fmt: skip
         verdict, next_offset, low, end, chosen = self.select(
             topic, queue_id, offset, count_max, self.transfer_bytes_max, codes, warm
         )
@@ -366,81 +411,12 @@ class Kernel(Queues):
             return COLD, (chosen[0][0], chosen[-1][0] + chosen[-1][1])
         self.get_count += len(chosen)
         self.get_bytes += len(body)
-        return FOUND, self._pull_reply(opaque, binary, next_offset, low, end, body)
-
-    # -- replies -----------------------------------------------------------------------------------------------------------
-
-    def _send_reply(self, opaque: int, binary: bool, ids: str, queue_id: int, offset: int, unique_key: str) -> bytes:
-        if binary:
-            ext = [("msgId", ids), ("queueId", str(queue_id)), ("queueOffset", str(offset))]
-            if unique_key:
-                ext.append(("transactionId", unique_key))
-            ext += (("MSG_REGION", self._region), ("TRACE_ON", self._trace))
-            return _binary_reply(opaque, b"", ext, b"")
-        transaction = f'"transactionId":"{unique_key}",' if unique_key else ""
-        return _json_reply(
-            f'{{"code":0,"extFields":{{"msgId":"{ids}","queueId":"{queue_id}","queueOffset":"{offset}",{transaction}'
-            f'"MSG_REGION":"{self._region}","TRACE_ON":"{self._trace}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
-            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}',
-            b"",
-        )
-
-    def _pull_reply(self, opaque: int, binary: bool, next_offset: int, low: int, end: int, body: bytes) -> bytes:
-        if binary:
-            ext = [
-                ("suggestWhichBrokerId", "0"), ("nextBeginOffset", str(next_offset)), ("minOffset", str(low)), ("maxOffset", str(end)),
-            ]  # fmt: skip
-            return _binary_reply(opaque, b"FOUND", ext, body)
-        return _json_reply(
-            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"0","nextBeginOffset":"{next_offset}","minOffset":"{low}",'
-            f'"maxOffset":"{end}"}},"flag":1,"language":"PYTHON","opaque":{opaque},"remark":"FOUND",'
-            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}',
-            body,
-        )
+        return FOUND, self._replies.pulled(opaque, binary, next_offset, low, end, body)
 
 
-def split_batch(body: bytes, plain: bool) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, properties) of each member of a batch; None unless every length fits (and, if `plain`, no member is special)."""
-    members: list[tuple[int, bytes, bytes]] = []
-    at, limit = 0, len(body)
-    while at < limit:
-        if limit - at < 22:
-            return None
-        size, _magic, _crc, flag, body_bytes = _MEMBER.unpack_from(body, at)
-        properties_at = at + 20 + body_bytes + 2
-        if body_bytes < 1 or properties_at > limit:
-            return None
-        end = properties_at + int.from_bytes(body[properties_at - 2 : properties_at], "big")
-        if end != at + size or end > limit or end - properties_at > PROPERTIES_BYTES_MAX:
-            return None
-        properties = body[properties_at:end]
-        if plain:
-            try:
-                if plain_properties(properties.decode()) is None:
-                    return None
-            except UnicodeDecodeError:
-                return None
-        members.append((flag, body[at + 20 : at + 20 + body_bytes], properties))
-        at = end
-    return members or None
+def check_host(host: bytes) -> None:
+    if len(host) != 8 and len(host) != 20:
+        raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
 
 
-def _json_reply(header: str, body: bytes) -> bytes:
-    text = header.encode()
-    return (4 + len(text) + len(body)).to_bytes(4, "big") + len(text).to_bytes(4, "big") + text + body
-
-
-def _binary_reply(opaque: int, remark: bytes, ext: list[tuple[str, str]], body: bytes) -> bytes:
-    fields = b"".join(
-        [
-            len(name).to_bytes(2, "big") + name.encode() + len(value.encode()).to_bytes(4, "big") + value.encode()
-            for name, value in ext
-        ]
-    )
-    header = b"".join(
-        (_BINARY_HEAD.pack(0, LANGUAGE, VERSION, opaque, 1), len(remark).to_bytes(4, "big"), remark, len(fields).to_bytes(4, "big"), fields)
-    )
-    return (4 + len(header) + len(body)).to_bytes(4, "big") + (1 << 24 | len(header)).to_bytes(4, "big") + header + body
-
-
-__all__ = ["NAME", "BurstTuple", "Kernel", "Pull", "SegmentFull", "scan", "split_batch"]
+__all__ = ["NAME", "Flusher", "Kernel", "SegmentFull", "index_apply", "scan", "split_batch"]

@@ -1,46 +1,59 @@
-"""Topics, queues and the loops over log bytes, in Python: dispatch, scan, gather. The meaning of the same functions in kernel.c."""
+"""Topics, queues and the loops over them, in Python: dispatch, select, gather. The meaning of queues.c."""
 
 from __future__ import annotations
 
-import zlib
-from mmap import mmap
-from operator import mul
+from typing import Final
 
 from kappamq.native.layout import (
-    BATCH_NAME, BATCH_PROPERTY_BYTES, COLD, EMPTY, ENTRY, FOUND, GONE, HEAD, INDEX_PENDING, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
-    NEED_ENTRIES, NO_MATCH, NO_MESSAGES, SCAN_BLANK, SCAN_DAMAGED, SCAN_EMPTY, SCAN_ENTRIES_MAX, SCAN_MORE, SYS_BORN_V6,
-    SYS_STORE_V6, SYS_TRANSACTION, TAIL_CRC_BYTES, TAIL_CRC_NAME, TOO_LARGE, TOO_SMALL, TOPIC_FOLD,
+    COLD,
+    EMPTY,
+    ENTRY,
+    FOUND,
+    GONE,
+    INDEX_PENDING,
+    LENT_BYTES_MAX,
+    NEED_ENTRIES,
+    NO_MATCH,
+    NO_MESSAGES,
+    QUEUE_OFFSET_MAX,
+    SCAN_ENTRIES_MAX,
+    SYS_TRANSACTION,
+    TAIL_KEEP_BYTES,
+    TOO_LARGE,
+    TOO_SMALL,
+    TOPIC_BYTES_LIMIT,
+    TOPIC_FOLD,
 )  # fmt: skip
+from kappamq.native.pure_record import Buffer, Fields, hash_on, index_hash, java_hash, parse, property_values
 
-Buffer = bytes | bytearray | memoryview | mmap
-
-_POWERS = [pow(31, n, 1 << 32) for n in range(1024)]
-_POWERS.reverse()
-_ROLLBACK, _PREPARED = 0xC, 0x4
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-
-
-def java_hash(data: bytes) -> int:
-    """java.lang.String.hashCode of UTF-8 text, as signed 32 bits."""
-    units = memoryview(data) if data.isascii() else memoryview(data.decode("utf-8", "replace").encode("utf-16-le")).cast("H")
-    if len(units) > len(_POWERS):
-        value = 0
-        for unit in units:
-            value = (31 * value + unit) & 0xFFFFFFFF
-    else:
-        value = sum(map(mul, units, _POWERS[len(_POWERS) - len(units) :])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
-def key_hash(data: bytes) -> int:
-    value = abs(java_hash(data))
-    return 0 if value == 1 << 31 else value
+_ROLLBACK: Final = 0xC
+_PREPARED: Final = 0x4
+SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_INT64_MAX: Final = (1 << 63) - 1
+_KEY_HEAD: Final = 20
+"""Message ids of one producer process begin with the same 20 characters, so the hash of these is remembered."""
+_MEMO_MAX: Final = 4096
 
 
 class Queue:
-    __slots__ = ("end", "lent", "lent_first", "min", "next", "stored", "tail", "tail_first", "watched")
+    __slots__ = (
+        "dirty",
+        "end",
+        "id",
+        "lent",
+        "lent_first",
+        "min",
+        "next",
+        "stored",
+        "tail",
+        "tail_first",
+        "topic",
+        "watched",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, topic: Topic, queue_id: int) -> None:
+        self.topic = topic
+        self.id = queue_id
         self.min = 0  # first offset that can be read
         self.end = 0  # one past the last visible entry
         self.next = 0  # the offset the next append gets; ahead of `end` while records wait for dispatch
@@ -50,13 +63,15 @@ class Queue:
         self.lent = b""  # entries read back from disk for a reader further behind
         self.lent_first = 0
         self.watched = False  # somebody waits for the next entry
+        self.dirty = False  # has entries that are in no file
 
 
 class Topic:
-    __slots__ = ("flags", "name", "queues", "read_queues", "write_queues")
+    __slots__ = ("flags", "hash", "name", "queues", "read_queues", "write_queues")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
+        self.hash = hash_on(0, name + b"#")  # every index key of the topic begins with it
         self.flags = 0
         self.write_queues = 0
         self.read_queues = 0
@@ -65,145 +80,48 @@ class Topic:
     def queue(self, queue_id: int) -> Queue:
         queue = self.queues.get(queue_id)
         if queue is None:
-            queue = self.queues[queue_id] = Queue()
+            queue = self.queues[queue_id] = Queue(self, queue_id)
         return queue
-
-
-class Fields:
-    """One record's fields as far as dispatch needs them; filled by `parse`."""
-
-    __slots__ = ("body_at", "body_bytes", "log_offset", "properties", "queue_id", "queue_offset", "size", "store_ms", "sys_flag", "topic")
-    size: int
-    queue_id: int
-    queue_offset: int
-    log_offset: int
-    sys_flag: int
-    store_ms: int
-    body_at: int
-    body_bytes: int
-    topic: bytes
-    properties: bytes
-
-
-def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
-    """The record at `at`, or why there is none (SCAN_*). `limit` is one past the last byte that may be looked at."""
-    if limit - at < 8:
-        return SCAN_MORE
-    size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
-    magic = int.from_bytes(buffer[at + 4 : at + 8], "big", signed=True)
-    if magic == MAGIC_BLANK and size >= 8:
-        return SCAN_BLANK
-    if size == 0 and magic == 0:
-        return SCAN_EMPTY
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < 91:
-        return SCAN_DAMAGED
-    if at + size > limit:
-        return SCAN_MORE
-    sys_flag = int.from_bytes(buffer[at + 36 : at + 40], "big", signed=True)
-    head = HEAD[20 if sys_flag & SYS_BORN_V6 else 8, 20 if sys_flag & SYS_STORE_V6 else 8]
-    body_at = at + head.size
-    end = at + size
-    if body_at + 1 > end:
-        return SCAN_DAMAGED
-    fields = Fields()
-    (
-        fields.size, _magic, _crc, fields.queue_id, _flag, fields.queue_offset, fields.log_offset, fields.sys_flag, _born,
-        _born_host, fields.store_ms, _store_host, _reconsume, _prepared, fields.body_bytes,
-    ) = head.unpack_from(buffer, at)  # fmt: skip
-    fields.body_at = body_at
-    topic_at = body_at + fields.body_bytes
-    if fields.body_bytes < 0 or fields.queue_id < 0 or fields.queue_offset < 0 or topic_at + 3 > end:
-        return SCAN_DAMAGED
-    if magic == MAGIC_V1:
-        topic_end = topic_at + 1 + buffer[topic_at]
-        fields.topic = bytes(buffer[topic_at + 1 : topic_end])
-    else:
-        topic_end = topic_at + 2 + int.from_bytes(buffer[topic_at : topic_at + 2], "big")
-        fields.topic = bytes(buffer[topic_at + 2 : topic_end])
-    if topic_end + 2 > end:
-        return SCAN_DAMAGED
-    properties_at = topic_end + 2
-    if properties_at + int.from_bytes(buffer[topic_end:properties_at], "big") != end:
-        return SCAN_DAMAGED
-    fields.properties = bytes(buffer[properties_at:end])
-    return fields
-
-
-def batch_bytes(properties: bytes) -> int:
-    """Log bytes of the batch that this record opens, 0 if it opens none."""
-    if properties.startswith(BATCH_NAME):
-        at = len(BATCH_NAME)
-    else:
-        at = properties.find(b"\x02" + BATCH_NAME) + 1 + len(BATCH_NAME)
-        if at == len(BATCH_NAME):
-            return 0
-    digits = properties[at : at + 10]
-    return int(digits) if len(digits) == 10 and digits.isdigit() else 0
-
-
-def intact(buffer: Buffer, at: int, fields: Fields) -> bool:
-    """Body CRC holds, and the tail CRC where there is one."""
-    body = buffer[fields.body_at : fields.body_at + fields.body_bytes]
-    if int.from_bytes(buffer[at + 8 : at + 12], "big") != zlib.crc32(body) & 0x7FFFFFFF:
-        return False
-    properties = fields.properties
-    if len(properties) < TAIL_CRC_BYTES or not properties.startswith(TAIL_CRC_NAME, len(properties) - TAIL_CRC_BYTES):
-        return True
-    value = zlib.crc32(buffer[at : at + fields.size - TAIL_CRC_BYTES]) & 0x7FFFFFFF
-    return properties[-11:-1] == (b"%010d" % value)[::-1]
-
-
-def scan(buffer: Buffer, log_offset: int, check: bool) -> tuple[int, int, int, int]:
-    """How far `buffer`, which lies at `log_offset`, holds good records: (bytes, why it stopped, records, last store ms).
-
-    A batch counts only when all of it is there: nobody ever sees half of one.
-    """
-    at = good = records = whole_records = store_ms = whole_ms = batch_end = 0
-    limit = len(buffer)
-    why = SCAN_MORE
-    while at < limit:
-        fields = parse(buffer, at, limit)
-        if isinstance(fields, int):
-            why = fields
-            break
-        if fields.log_offset != log_offset + at or (check and not intact(buffer, at, fields)):
-            why = SCAN_DAMAGED
-            break
-        if at >= batch_end:
-            length = batch_bytes(fields.properties)
-            batch_end = at + length if length else 0
-        at += fields.size
-        records += 1
-        store_ms = fields.store_ms
-        if at >= batch_end:
-            good, whole_records, whole_ms = at, records, store_ms
-    return good, why, whole_records, whole_ms
 
 
 class Queues:
     """Topic and queue tables with the loops over them."""
 
     def __init__(self, segment_bytes: int) -> None:
+        if segment_bytes <= 0:
+            raise ValueError(f"{segment_bytes=} must be positive")
         self.segment_bytes = segment_bytes
         self.topics: dict[bytes, Topic] = {}
         self.hot_from = 0  # log bytes from here on are in memory for sure
         self.log_min = 0  # first log byte that still exists
         self.tail_bytes_max = 16 << 20
-        self._maps: dict[int, tuple[Buffer, int]] = {}
-        self._dirty: dict[tuple[bytes, int], Queue] = {}
-        self._tail_bytes = 0
-        self._index = bytearray()
         self.index_enabled = True
-        self._tag_codes: dict[bytes, int] = {}
         self.delays_ms: tuple[int, ...] = ()  # of the delay levels, level 1 first
+        self._maps: dict[int, Buffer] = {}
+        self._dirty: dict[Queue, None] = {}  # in the order in which they got their first unstored entry
+        self._settled: dict[Queue, None] = {}  # all entries stored, tail still in memory; longest settled first
+        self._lent: dict[Queue, None] = {}  # oldest loan first
+        self._tail_bytes = self._lent_bytes = 0
+        self._index = bytearray()
+        self._tag_codes: dict[bytes, int] = {}
+        self._key_heads: dict[bytes, int] = {}
 
-    # -- tables ------------------------------------------------------------------------------------------------------------
+    # -- tables -----------------------------------------------------------------------------------------------------
 
     def topic(self, name: bytes) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
+            if len(name) > TOPIC_BYTES_LIMIT:
+                raise ValueError(
+                    f"a topic name has {len(name)} bytes; no record can hold more than {TOPIC_BYTES_LIMIT}"
+                )
             topic = self.topics[name] = Topic(name)
         return topic
+
+    def queue(self, name: str, queue_id: int) -> Queue:
+        if not 0 <= queue_id < 1 << 31:
+            raise ValueError(f"queue id {queue_id} of topic {name} is no number of 31 bits")
+        return self.topic(name.encode()).queue(queue_id)
 
     def set_topic(self, name: str, write_queues: int, read_queues: int, flags: int) -> None:
         topic = self.topic(name.encode())
@@ -211,15 +129,18 @@ class Queues:
 
     def set_queue(self, name: str, queue_id: int, min_offset: int, end: int) -> None:
         """What the files of this queue hold: entries [min_offset, end). Forgets what memory held beyond."""
-        queue = self.topic(name.encode()).queue(queue_id)
-        self._tail_bytes -= len(queue.tail)
-        queue.tail.clear()
+        if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX:
+            raise ValueError(f"queue {name}/{queue_id} cannot hold the entries [{min_offset}, {end})")
+        queue = self.queue(name, queue_id)
+        self._drop_tail(queue)
+        self._drop_lent(queue)
         queue.min, queue.end, queue.next, queue.stored, queue.tail_first = min_offset, end, end, end, end
-        queue.lent, queue.lent_first = b"", 0
-        self._dirty.pop((name.encode(), queue_id), None)
+        queue.dirty = False
+        self._dirty.pop(queue, None)
+        self._settled.pop(queue, None)
 
     def set_queue_min(self, name: str, queue_id: int, min_offset: int) -> None:
-        self.topic(name.encode()).queue(queue_id).min = min_offset
+        self.queue(name, queue_id).min = min_offset
 
     def queue_state(self, name: str, queue_id: int) -> tuple[int, int, int, int]:
         """(min, end, next, stored) of a queue; zeros if it has never been seen."""
@@ -232,70 +153,98 @@ class Queues:
         return sorted(topic.queues) if topic is not None else []
 
     def watch(self, name: str, queue_id: int, on: bool) -> None:
-        self.topic(name.encode()).queue(queue_id).watched = on
+        self.queue(name, queue_id).watched = on
 
     def lend_entries(self, name: str, queue_id: int, first: int, entries: bytes) -> None:
-        queue = self.topic(name.encode()).queue(queue_id)
-        queue.lent, queue.lent_first = entries, first
+        """Entries [first, ...) of a queue as its files hold them, for pulls that are further behind than memory reaches."""
+        if len(entries) % ENTRY.size or not 0 <= first <= QUEUE_OFFSET_MAX:
+            raise ValueError(f"{len(entries)} bytes from {first} on are no entries of queue {name}/{queue_id}")
+        queue = self.queue(name, queue_id)
+        self._drop_lent(queue)
+        if entries:
+            queue.lent, queue.lent_first = bytes(entries), first
+            self._lent_bytes += len(entries)
+            self._lent[queue] = None
+            while self._lent_bytes > LENT_BYTES_MAX and len(self._lent) > 1:
+                self._drop_lent(next(iter(self._lent)))
+
+    def _drop_lent(self, queue: Queue) -> None:
+        if queue.lent:
+            self._lent_bytes -= len(queue.lent)
+            queue.lent, queue.lent_first = b"", 0
+            del self._lent[queue]
 
     def map_segment(self, start: int, buffer: Buffer | None) -> None:
+        """Where the log file that begins at `start` can be read; None: nowhere any more (do this before closing it)."""
+        if start < 0 or start % self.segment_bytes:
+            raise ValueError(f"no log file begins at {start}: they are {self.segment_bytes} bytes long")
         if buffer is None:
             self._maps.pop(start // self.segment_bytes, None)
         else:
-            self._maps[start // self.segment_bytes] = (buffer, start)
+            self._maps[start // self.segment_bytes] = buffer
 
-    # -- dispatch ----------------------------------------------------------------------------------------------------------
+    # -- dispatch ---------------------------------------------------------------------------------------------------
 
-    def dispatch(self, buffer: Buffer, log_offset: int) -> tuple[int, list[tuple[str, int]], list[tuple[str, int, int]]]:
+    def dispatch(
+        self, buffer: Buffer, log_offset: int
+    ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int, int]]]:
         """Enter the records in `buffer` into their queues and the key index.
 
         Returns (bytes eaten, watched queues that grew, (topic, position, size) of records in fold topics). Stops at the
-        first byte that is no whole record. Doing it twice does nothing the second time.
-        """
+        first byte that is no whole record. Doing it twice does nothing the second time (but for index entries)."""
         woken: list[tuple[str, int]] = []
         folds: list[tuple[str, int, int]] = []
         at, limit = 0, len(buffer)
+        topics = self.topics
         while at < limit:
             fields = parse(buffer, at, limit)
             if isinstance(fields, int):
                 break
-            topic = self.topic(fields.topic)
-            transaction = fields.sys_flag & SYS_TRANSACTION
-            if transaction != _PREPARED and transaction != _ROLLBACK:
-                pairs = dict([p.split(b"\x01", 1) for p in fields.properties.split(b"\x02") if b"\x01" in p])
-                if self._enter(topic, fields, log_offset + at, pairs):
-                    woken.append((topic.name.decode(), fields.queue_id))
+            name, properties = fields[8], fields[9]
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = Topic(name)
+            transaction = fields[4] & SYS_TRANSACTION
+            if transaction != _ROLLBACK:
+                if transaction != _PREPARED and self._enter(topic, fields, log_offset + at):
+                    woken.append((name.decode(), fields[1]))
                 if self.index_enabled:
-                    self._enter_keys(topic.name, fields, log_offset + at, pairs)
+                    self._enter_keys(topic, properties, log_offset + at, fields[5])
+            size = fields[0]
             if topic.flags & TOPIC_FOLD:
-                folds.append((topic.name.decode(), at, fields.size))
-            at += fields.size
+                folds.append((name.decode(), at, size))
+            at += size
         return at, woken, folds
 
-    def _enter(self, topic: Topic, fields: Fields, log_offset: int, pairs: dict[bytes, bytes]) -> bool:
-        queue = topic.queue(fields.queue_id)
-        offset = fields.queue_offset
-        if offset < queue.end:
-            return False  # entered before
-        if offset > queue.end:
+    def _enter(self, topic: Topic, fields: Fields, log_offset: int) -> bool:
+        size, queue_id, offset, _log_offset, _sys_flag, store_ms, _body_at, _body_bytes, name, properties = fields
+        queue = topic.queues.get(queue_id) or topic.queue(queue_id)
+        end = queue.end
+        if offset != end:
+            if offset < end:
+                return False  # entered before
             # A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here.
-            self._tail_bytes -= len(queue.tail)
-            queue.tail.clear()
+            self._drop_tail(queue)
             queue.tail_first = queue.stored = queue.min = offset
-        tags = pairs.get(b"TAGS", b"")
+        tags = _value(properties, b"TAGS")
         code = self._tag_codes.get(tags)
         if code is None:
-            if len(self._tag_codes) > 10_000:
+            if len(self._tag_codes) >= _MEMO_MAX:
                 self._tag_codes.clear()
             code = self._tag_codes[tags] = java_hash(tags)
-        if topic.name == SCHEDULE_TOPIC and b"DELAY" in pairs:
-            code = fields.store_ms + self._delay_ms(pairs[b"DELAY"])  # there the field holds the time it is due
-        queue.tail += ENTRY.pack(log_offset, fields.size, code)
+        if name == SCHEDULE_TOPIC:
+            delay = _value(properties, b"DELAY")
+            if delay:
+                code = min(store_ms + self._delay_ms(delay), _INT64_MAX)  # there the field holds the time it is due
+        queue.tail += ENTRY.pack(log_offset, size, code)
         self._tail_bytes += ENTRY.size
-        queue.end = offset + 1
-        if queue.next < queue.end:
-            queue.next = queue.end
-        self._dirty[topic.name, fields.queue_id] = queue
+        queue.end = offset = offset + 1
+        if queue.next < offset:
+            queue.next = offset
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty[queue] = None
+            self._settled.pop(queue, None)
         if queue.watched:
             queue.watched = False
             return True
@@ -306,29 +255,55 @@ class Queues:
             return 1000
         return self.delays_ms[min(int(text), len(self.delays_ms)) - 1]
 
-    def _enter_keys(self, topic: bytes, fields: Fields, log_offset: int, pairs: dict[bytes, bytes]) -> None:
-        unique = pairs.get(b"UNIQ_KEY")
+    def _enter_keys(self, topic: Topic, properties: bytes, log_offset: int, store_ms: int) -> None:
+        unique = _value(properties, b"UNIQ_KEY")
         if unique:
-            self._index += INDEX_PENDING.pack(key_hash(topic + b"#" + unique), log_offset, fields.store_ms)
-        keys = pairs.get(b"KEYS")
+            head, rest = unique[:_KEY_HEAD], unique[_KEY_HEAD:]
+            # A character may be cut in two there, so only ASCII heads are remembered.
+            if head.isascii():
+                value = self._key_heads.get(head)
+                if value is None:
+                    if len(self._key_heads) >= _MEMO_MAX:
+                        self._key_heads.clear()
+                    value = self._key_heads[head] = hash_on(0, head)
+                value = hash_on(topic.hash * pow(31, len(head), 1 << 32) + value, rest)
+            else:
+                value = hash_on(topic.hash, unique)
+            self._index += INDEX_PENDING.pack(index_hash(value), log_offset, store_ms)
+        keys = _value(properties, b"KEYS")
         if keys:
             for key in keys.split(b" "):
                 if key:
-                    self._index += INDEX_PENDING.pack(key_hash(topic + b"#" + key), log_offset, fields.store_ms)
+                    self._index += INDEX_PENDING.pack(index_hash(hash_on(topic.hash, key)), log_offset, store_ms)
 
     def take_entries(self, queues_max: int) -> list[tuple[str, int, int, bytes]]:
         """Entries not yet in files, (topic, queue id, first offset, bytes), of at most so many queues; they count as stored."""
         taken: list[tuple[str, int, int, bytes]] = []
-        for key in list(self._dirty)[:queues_max]:
-            queue = self._dirty.pop(key)
+        for queue in list(self._dirty)[: max(queues_max, 0)]:
             data = bytes(queue.tail[(queue.stored - queue.tail_first) * ENTRY.size :])
-            taken.append((key[0].decode(), key[1], queue.stored, data))
+            taken.append((queue.topic.name.decode(), queue.id, queue.stored, data))
             queue.stored = queue.end
-            if self._tail_bytes > self.tail_bytes_max:
-                self._tail_bytes -= len(queue.tail)
-                queue.tail = bytearray()
+            queue.dirty = False
+            del self._dirty[queue]
+            self._settled[queue] = None
+        settled = self._settled
+        while self._tail_bytes > self.tail_bytes_max and settled:
+            queue = next(iter(settled))
+            del settled[queue]
+            excess = len(queue.tail) - TAIL_KEEP_BYTES
+            if excess > 0:
+                del queue.tail[:excess]
+                queue.tail_first += excess // ENTRY.size
+                self._tail_bytes -= excess
+                settled[queue] = None
+            else:
+                self._drop_tail(queue)
                 queue.tail_first = queue.end
         return taken
+
+    def _drop_tail(self, queue: Queue) -> None:
+        self._tail_bytes -= len(queue.tail)
+        queue.tail = bytearray()
 
     def dirty_queues(self) -> int:
         return len(self._dirty)
@@ -338,7 +313,7 @@ class Queues:
         self._index.clear()
         return data
 
-    # -- gather ------------------------------------------------------------------------------------------------------------
+    # -- gather -----------------------------------------------------------------------------------------------------
 
     def select(
         self, topic: Topic | None, queue_id: int, offset: int, count_max: int, bytes_max: int,
@@ -363,14 +338,15 @@ class Queues:
             return NEED_ENTRIES, offset, low, end, []
         chosen: list[tuple[int, int]] = []
         total = 0
+        look = min(len(entries) // ENTRY.size - (offset - first), end - offset, max(SCAN_ENTRIES_MAX, count_max))
         at = (offset - first) * ENTRY.size
-        stop = min(len(entries), at + max(SCAN_ENTRIES_MAX, count_max) * ENTRY.size)
         gone = False
         next_offset = offset
-        for log_offset, size, code in ENTRY.iter_unpack(entries[at:stop]):
-            if log_offset < self.log_min:
+        log_min = self.log_min
+        for log_offset, size, code in ENTRY.iter_unpack(entries[at : at + look * ENTRY.size]):
+            if log_offset < log_min:
                 gone = True  # the file behind it has been deleted, or it is filler
-            elif codes is None or _int32(code) in codes:
+            elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):
                     break
                 chosen.append((log_offset, size))
@@ -385,17 +361,28 @@ class Queues:
     def collect(self, chosen: list[tuple[int, int]]) -> bytes | None:
         """The records' bytes, one after the other; None if one of them is not mapped or does not lie where it should."""
         parts: list[bytes] = []
+        segment_bytes, maps = self.segment_bytes, self._maps
         for log_offset, size in chosen:
-            found = self._maps.get(log_offset // self.segment_bytes)
-            if found is None:
+            number, at = divmod(log_offset, segment_bytes)
+            buffer = maps.get(number)
+            if buffer is None:
                 return None
-            buffer, start = found
-            part = buffer[log_offset - start : log_offset - start + size]
-            if size < 91 or len(part) != size or int.from_bytes(part[:4], "big") != size:
+            part = buffer[at : at + size] if size >= 91 else b""
+            if len(part) != size or int.from_bytes(part[:4], "big") != size:
                 return None
             parts.append(part)  # type: ignore[arg-type]
         return b"".join(parts)
 
 
-def _int32(code: int) -> int:
-    return ((code + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+def _value(properties: bytes, name: bytes) -> bytes:
+    """One property, b"" if it is not there."""
+    at = properties.rfind(name + b"\x01")
+    if at < 0:
+        return b""
+    if at == 0 or properties[at - 1] == 2:
+        at += len(name) + 1
+        end = properties.find(b"\x02", at)
+        value = properties[at:end] if end >= 0 else properties[at:]
+        if value:
+            return value
+    return property_values(properties).get(name, b"")  # the name within another name or value, or an empty half

@@ -1,66 +1,114 @@
 """Header scan, in Python: which frames are plain sends and pulls, and what they say.
 
-Both wire forms (JSON and binary) end in the same table name -> value. A frame is *plain* only if every field in it is known
-and well-formed; everything else returns None and is Python's to judge. kernel.c must agree on each single frame, so the rules
-are spelled out here even where msgspec would be more generous: no duplicate keys, no double backslash, whole numbers.
+Both wire forms (JSON and binary) end in the same typed fields. A frame is *plain* only if every field in it is known and
+well-formed; everything else returns None and is Python's to judge. scan.c must agree on each single frame. The rules:
+
+- JSON is standard JSON. Where a key comes twice the last one wins, in either form, but all of them must be well-formed.
+- `code`, `flag`, `opaque` and (optional) `version` are whole numbers of 32 bits; `language`, `remark` and
+  `serializeTypeCurrentRPC` are strings or null; `extFields` holds strings under the names that the request code knows.
+- Numbers inside `extFields` are an optional minus and up to 10 digits (18 for times and offsets), leading zeros allowed.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import Any, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from kappamq.native.layout import PULL_COMMIT, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND, SPECIAL_PROPERTIES, SYS_PLAIN
 
 SEND, SEND_V2, SEND_BATCH, PULL, LITE_PULL = 10, 310, 320, 11, 361
-FAST_CODES = frozenset((SEND, SEND_V2, SEND_BATCH, PULL, LITE_PULL))
 
-LONG_NAMES = {
-    "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e", "sysFlag": "f",
-    "bornTimestamp": "g", "flag": "h", "properties": "i", "reconsumeTimes": "j", "unitMode": "k", "maxReconsumeTimes": "l",
-    "batch": "m", "brokerName": "n",
+LONG_NAMES: Final = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
+    "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes",
+    "m": "batch", "n": "brokerName",
 }  # fmt: skip
-IGNORED = frozenset(("lo", "ns", "nsd", "bname", "oway"))
-SEND_KEYS = frozenset("abcdefghijklmn") | IGNORED
-SEND_KEYS_LONG = frozenset(LONG_NAMES) | IGNORED
-PULL_KEYS = IGNORED | {
-    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
-    "subscription", "subVersion", "expressionType", "maxMsgBytes", "requestSource",
-}  # fmt: skip
-TOP_KEYS = frozenset(("code", "flag", "language", "opaque", "remark", "version", "extFields", "serializeTypeCurrentRPC"))
-BOOLEANS = frozenset(("true", "false"))
 
-_BINARY_HEAD = struct.Struct(">hBhiii")
-_INT = r"(-?[0-9]{1,10})"
-_LONG = r"(-?[0-9]{1,18})"
-_SEND_NUMBERS = re.compile("\0".join((_INT, _INT, _INT, _LONG, _INT, _INT, _INT))).fullmatch
-_PULL_NUMBERS = re.compile("\0".join((_INT, _LONG, _INT, _INT, _LONG, _LONG, _LONG, _INT, _INT))).fullmatch
-_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
-_PRINTABLE_KEY = re.compile(r"[ !#-\[\]-~]+").fullmatch
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_BINARY_HEAD: Final = struct.Struct(">hBhiii")
+_INT: Final = r"(-?[0-9]{1,10})"
+_LONG: Final = r"(-?[0-9]{1,18})"
+_SEND_NUMBERS: Final = re.compile("\0".join((_INT, _INT, _INT, _INT, _INT, _INT))).fullmatch
+_PULL_NUMBERS: Final = re.compile("\0".join((_INT, _LONG, _INT, _INT, _LONG, _LONG, _LONG, _INT, _INT))).fullmatch
+_long_number: Final = re.compile(_LONG).fullmatch
+_INT_MIN: Final = -(1 << 31)
+_INT_MAX: Final = (1 << 31) - 1
+_printable_key: Final = re.compile(r"[ !#-\[\]-~]+").fullmatch
 
 
-class Head(NamedTuple):
-    """What every header says, whatever its form."""
+class SendFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Ext fields of a send, under their one-letter names; wire.md 4 says what each means."""
+
+    a: str
+    b: str
+    c: str
+    d: str
+    e: str
+    f: str
+    g: str
+    h: str
+    i: str = ""
+    j: str = "0"
+    k: str = "false"
+    l: str = "0"  # noqa: E741 - the wire's name
+    m: str = "false"
+    n: str = ""
+    lo: str = ""
+    ns: str = ""
+    nsd: str = ""
+    bname: str = ""
+    oway: str = ""
+
+
+LongSendFields: Final = msgspec.defstruct(
+    "LongSendFields",
+    [
+        (field.name, str) if field.required else (field.name, str, field.default)
+        for field in msgspec.structs.fields(SendFields)
+    ],
+    rename=LONG_NAMES,
+    forbid_unknown_fields=True,
+    gc=False,
+)  # code 10 spells the same fields out
+
+
+class PullFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, rename="camel"):
+    consumer_group: str
+    topic: str
+    queue_id: str
+    queue_offset: str
+    max_msg_nums: str
+    sys_flag: str
+    commit_offset: str
+    suspend_timeout_millis: str
+    sub_version: str
+    subscription: str = ""
+    expression_type: str = "TAG"
+    max_msg_bytes: str = "0"
+    request_source: str = "-1"
+    lo: str = ""
+    ns: str = ""
+    nsd: str = ""
+    bname: str = ""
+    oway: str = ""
+
+
+Fields = TypeVar("Fields")
+
+
+class Header(msgspec.Struct, Generic[Fields], kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What every header says, whatever its form. The order is that of Java's JSON: msgspec finds the next field fastest."""
 
     code: int
+    ext: Fields = msgspec.field(name="extFields")
     flag: int
+    language: str | None = None
     opaque: int
-    ext: dict[str, str]
-
-
-class Send(NamedTuple):
-    topic: str
-    queue_id: int
-    sys_flag: int
-    born_ms: int
-    flag: int
-    reconsume_times: int
-    properties: str
-    unique_key: str  # "" in a batch: its members carry their own
+    remark: str | None = None
+    serialize_type: str | None = msgspec.field(default=None, name="serializeTypeCurrentRPC")
+    version: int = 0
 
 
 class Pull(NamedTuple):
@@ -76,150 +124,159 @@ class Pull(NamedTuple):
     explicit: bool  # the subscription came with the request (and is "*")
 
 
-def read_json(header: bytes) -> Head | None:
-    if b"\\\\" in header:
-        return None  # the count of quotes below could not tell a closing quote from an escaped one
+class Fixed(NamedTuple):
+    """What a send says apart from its time, its properties and its body: the same from one message to the next."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    flag: int
+    reconsume_times: int
+
+
+_FIELDS: Final[dict[int, Any]] = {
+    SEND: LongSendFields, SEND_V2: SendFields, SEND_BATCH: SendFields, PULL: PullFields, LITE_PULL: PullFields,
+}  # fmt: skip
+_DECODE: Final = {
+    code: msgspec.json.Decoder(Header[fields]).decode  # type: ignore[valid-type]
+    for code, fields in _FIELDS.items()
+}
+_decode_code: Final = msgspec.json.Decoder(Header[msgspec.Raw]).decode
+_GUESS: Final = {(b'{"code":%d,"' % code)[:12]: code for code in _FIELDS}
+
+
+def read_json(header: bytes) -> Header[Any] | None:
+    top: Header[Any] | None
+    code = _GUESS.get(header[:12])
+    if code is not None:
+        try:
+            top = _DECODE[code](header)
+            if top.code == code:
+                return top if _INT_MIN <= top.opaque <= _INT_MAX else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # perhaps the guess was wrong
     try:
-        top = _decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        decode = _DECODE.get(_decode_code(header).code)
+        top = decode(header) if decode is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    code, ext = top.get("code"), top.get("extFields")
-    flag, opaque, version = top.get("flag"), top.get("opaque"), top.get("version", 0)
-    if type(code) is not int or type(flag) is not int or type(opaque) is not int or type(version) is not int:
-        return None
-    if code not in FAST_CODES or type(ext) is not dict or not top.keys() <= TOP_KEYS:
-        return None
-    if not (_INT_MIN <= opaque <= _INT_MAX and _INT_MIN <= version <= _INT_MAX and _INT_MIN <= flag <= _INT_MAX):
-        return None
-    strings = len(top) + 2 * len(ext)
-    for name in ("language", "remark", "serializeTypeCurrentRPC"):
-        value = top.get(name)
-        if type(value) is str:
-            strings += 1
-        elif value is not None:
-            return None
-    # Strings in the text and strings decoded agree unless a key came twice.
-    if header.count(b'"') - header.count(b'\\"') != 2 * strings:
-        return None
-    for value in ext.values():
-        if type(value) is not str:
-            return None
-    return Head(code, flag, opaque, ext)
+    return top if top is not None and _INT_MIN <= top.opaque <= _INT_MAX else None
 
 
-def read_binary(header: bytes) -> Head | None:
-    if len(header) < 21:
+def read_binary(header: bytes) -> Header[Any] | None:
+    end = len(header)
+    if end < 21:
         return None
-    code, _language, _version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
-    if code not in FAST_CODES or remark_bytes != 0:
-        return None
-    end = 21 + int.from_bytes(header[17:21], "big", signed=True)
-    if end != len(header):
+    code, _language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
+    fields = _FIELDS.get(code)
+    if fields is None or remark_bytes != 0 or 21 + int.from_bytes(header[17:21], "big", signed=True) != end:
         return None
     ext: dict[str, str] = {}
+    number = int.from_bytes
     position = 21
-    count = 0
     try:
         while position < end:
-            name_end = position + 2 + int.from_bytes(header[position : position + 2], "big", signed=True)
+            name_at = position + 2
+            name_end = name_at + number(header[position:name_at], "big", signed=True)
             value_at = name_end + 4
-            if name_end <= position + 2 or value_at > end:
+            if name_end <= name_at or value_at > end:
                 return None
-            value_end = value_at + int.from_bytes(header[name_end:value_at], "big", signed=True)
-            if value_end <= value_at or value_end > end:
+            position = value_at + number(header[name_end:value_at], "big", signed=True)
+            if position <= value_at or position > end:
                 return None
-            ext[header[position + 2 : name_end].decode()] = header[value_at:value_end].decode()
-            count += 1
-            position = value_end
-    except UnicodeDecodeError:
+            ext[str(header[name_at:name_end], "utf-8")] = str(header[value_at:position], "utf-8")
+        return Header(code=code, ext=msgspec.convert(ext, fields), flag=flag, opaque=opaque, version=version)
+    except (UnicodeDecodeError, msgspec.ValidationError):
         return None
-    if count != len(ext):
-        return None
-    return Head(code, flag, opaque, ext)
 
 
-def plain_send(head: Head) -> Send | None:
-    ext = head.ext
-    if head.code == SEND:
-        if not ext.keys() <= SEND_KEYS_LONG:
-            return None
-        ext = {LONG_NAMES.get(name, name): value for name, value in ext.items()}
-    elif not ext.keys() <= SEND_KEYS:
+def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
+    """The fields that a producer repeats. The caller remembers the answer by exactly those that are looked at here."""
+    match = _SEND_NUMBERS("\0".join((ext.d, ext.e, ext.f, ext.h, ext.j, ext.l)))
+    if match is None or not _INT_MIN <= version <= _INT_MAX:
         return None
-    get = ext.get
-    try:
-        numbers = "\0".join((ext["d"], ext["e"], ext["f"], ext["g"], ext["h"], get("j", "0"), get("l", "0")))
-        topic = ext["b"]
-        if "a" not in ext or "c" not in ext:
-            return None
-    except KeyError:
+    numbers = [int(text) for text in match.groups()]
+    if min(numbers) < _INT_MIN or max(numbers) > _INT_MAX:
         return None
-    match = _SEND_NUMBERS(numbers)
-    if match is None:
-        return None
-    default_queues, queue_id, sys_flag, born_ms, flag, reconsume_times, reconsume_max = map(int, match.groups())
+    _default_queues, queue_id, sys_flag, flag, reconsume_times, _reconsume_max = numbers
     if sys_flag & ~SYS_PLAIN or queue_id < 0:
         return None
-    for value in (default_queues, queue_id, sys_flag, flag, reconsume_times, reconsume_max):
-        if not _INT_MIN <= value <= _INT_MAX:
-            return None
-    batch = get("m", "false")
-    if get("k", "false") not in BOOLEANS or batch != ("true" if head.code == SEND_BATCH else "false"):
+    if ext.k not in ("true", "false") or ext.m != ("true" if code == SEND_BATCH else "false"):
         return None
-    properties = get("i", "")
-    unique_key = ""
-    if head.code != SEND_BATCH:
-        pairs = plain_properties(properties)
-        if pairs is None:
-            return None
-        unique_key = pairs.get("UNIQ_KEY", "")
-        if _PRINTABLE_KEY(unique_key) is None:
-            return None  # absent: Python makes one; odd: Python escapes it
-    return Send(topic, queue_id, sys_flag, born_ms, flag, reconsume_times, properties, unique_key)
+    return Fixed(ext.b, queue_id, sys_flag, flag, reconsume_times)
+
+
+def plain_time(text: str) -> int | None:
+    if len(text) <= 18 and text.isdigit() and text.isascii():
+        return int(text)
+    match = _long_number(text)
+    return int(match[0]) if match is not None else None
 
 
 def plain_properties(text: str) -> dict[str, str] | None:
-    """Name -> value, or None unless every pair is well-formed, none is special, and the sender waits for the store."""
+    """Name -> value, or None unless every pair is well-formed, none is special, and the sender waits for the store.
+
+    Neither name nor value may be empty, and a value may not end in 0x01."""
     if not text:
         return {}
+    if text[-1] != "\x02":
+        text += "\x02"
+    if "\x01\x02" in text or "\x02\x01" in text:
+        return None
     try:
-        pairs = dict([pair.split("\x01", 1) for pair in (text[:-1] if text[-1] == "\x02" else text).split("\x02")])
+        pairs = dict([pair.split("\x01", 1) for pair in text[:-1].split("\x02")])
     except ValueError:
         return None
-    if "" in pairs or "" in pairs.values() or not SPECIAL_PROPERTIES.isdisjoint(pairs):
+    if text[0] == "\x01" or not SPECIAL_PROPERTIES.isdisjoint(pairs):
         return None
     return pairs if pairs.get("WAIT", "true") == "true" else None
 
 
-def plain_pull(head: Head) -> Pull | None:
-    ext = head.ext
-    if not ext.keys() <= PULL_KEYS:
-        return None
-    get = ext.get
-    try:
-        group, topic = ext["consumerGroup"], ext["topic"]
-        numbers = "\0".join(
-            (
-                ext["queueId"], ext["queueOffset"], ext["maxMsgNums"], ext["sysFlag"], ext["commitOffset"],
-                ext["suspendTimeoutMillis"], ext["subVersion"], get("maxMsgBytes", "0"), get("requestSource", "-1"),
-            )
-        )  # fmt: skip
-    except KeyError:
-        return None
+def plain_unique_key(pairs: dict[str, str]) -> str:
+    """The sender's message id, or "" where there is none (Python makes one) or an odd one (Python escapes it)."""
+    key = pairs.get("UNIQ_KEY", "")
+    if (key.isalnum() and key.isascii()) or _printable_key(key) is not None:
+        return key
+    return ""
+
+
+def plain_pull(header: Header[PullFields]) -> Pull | None:
+    ext = header.ext
+    numbers = "\0".join(
+        (
+            ext.queue_id, ext.queue_offset, ext.max_msg_nums, ext.sys_flag, ext.commit_offset, ext.suspend_timeout_millis,
+            ext.sub_version, ext.max_msg_bytes, ext.request_source,
+        )
+    )  # fmt: skip
     match = _PULL_NUMBERS(numbers)
-    if match is None:
+    if match is None or not _INT_MIN <= header.version <= _INT_MAX:
         return None
-    queue_id, offset, count_max, sys_flag, commit_offset, suspend_ms, version, bytes_max, source = map(int, match.groups())
-    if not (0 <= queue_id <= _INT_MAX and 0 < count_max <= _INT_MAX and offset >= 0 and suspend_ms >= 0 and source == -1):
+    queue_id, offset, count_max, sys_flag, commit_offset, suspend_ms, version, bytes_max, source = map(
+        int, match.groups()
+    )
+    if not (
+        0 <= queue_id <= _INT_MAX and 0 < count_max <= _INT_MAX and offset >= 0 and suspend_ms >= 0 and source == -1
+    ):
         return None
     if not 0 <= bytes_max <= _INT_MAX:
         return None
-    lite = PULL_LITE if head.code == LITE_PULL else 0
-    if sys_flag & ~(PULL_COMMIT | PULL_SUSPEND | PULL_SUBSCRIPTION) != lite or head.flag & 2:
+    lite = PULL_LITE if header.code == LITE_PULL else 0
+    if sys_flag & ~(PULL_COMMIT | PULL_SUSPEND | PULL_SUBSCRIPTION) != lite or header.flag & 2:
         return None
-    if get("expressionType", "TAG") != "TAG":
+    if ext.expression_type != "TAG":
         return None
     explicit = bool(sys_flag & PULL_SUBSCRIPTION)
-    if explicit and get("subscription") != "*":
+    if explicit and ext.subscription != "*":
         return None
-    return Pull(group, topic, queue_id, offset, count_max, sys_flag, commit_offset, suspend_ms, version, explicit)
+    return Pull(
+        ext.consumer_group,
+        ext.topic,
+        queue_id,
+        offset,
+        count_max,
+        sys_flag,
+        commit_offset,
+        suspend_ms,
+        version,
+        explicit,
+    )

@@ -1,0 +1,257 @@
+"""One stored record, in Python: its bytes, its checks, its hashes. The meaning of record.c."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from mmap import mmap
+from operator import mul
+from typing import Any, Final
+
+from kappamq.native.layout import (
+    BATCH_MEMBERS_MAX,
+    BATCH_NAME,
+    HEAD,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_BYTES_MAX,
+    QUEUE_OFFSET_MAX,
+    SCAN_BLANK,
+    SCAN_DAMAGED,
+    SCAN_EMPTY,
+    SCAN_MORE,
+    SYS_BORN_V6,
+    SYS_STORE_V6,
+    TAIL_CRC_BYTES,
+    TAIL_CRC_NAME,
+    TOPIC_BYTES_LIMIT,
+    TOPIC_BYTES_MAX,
+)  # fmt: skip
+from kappamq.native.pure_scan import plain_properties
+
+Buffer = bytes | bytearray | memoryview | mmap
+Fields = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
+"""size, queue id, queue offset, log offset, sys flag, store ms, body position, body bytes, topic, properties"""
+Member = tuple[int, bytes, bytes]
+"""flag, body, properties"""
+
+_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(1023, -1, -1))
+_SHORT: Final = tuple(_POWERS[1024 - n :] for n in range(65))
+_FACTORS: Final = tuple(pow(31, n, 1 << 32) for n in range(65))
+_MARK: Final = struct.Struct(">ii")
+_MEMBER: Final = struct.Struct(">iiiii")
+_HEAD_V4: Final = HEAD[8, 8]
+_V6: Final = SYS_BORN_V6 | SYS_STORE_V6
+
+
+# -- hashes --------------------------------------------------------------------------------------------------------
+
+
+def hash_on(value: int, data: bytes) -> int:
+    """java.lang.String.hashCode of a text whose beginning hashes to `value` and which goes on with `data` (UTF-8), unsigned.
+
+    Bytes that are no UTF-8 count as U+FFFD, one per maximal broken piece, as Java reads them."""
+    units: Any = data if data.isascii() else memoryview(data.decode("utf-8", "replace").encode("utf-16-le")).cast("H")
+    count = len(units)
+    if count <= 64:
+        total: int = value * _FACTORS[count] + sum(map(mul, units, _SHORT[count]))
+        return total & 0xFFFFFFFF
+    for start in range(0, count, 1024):
+        piece = units[start : start + 1024]
+        value = (value * pow(31, len(piece), 1 << 32) + sum(map(mul, piece, _POWERS[1024 - len(piece) :]))) & 0xFFFFFFFF
+    return value
+
+
+def java_hash(data: bytes) -> int:
+    """java.lang.String.hashCode of UTF-8 text, as signed 32 bits."""
+    value = hash_on(0, data)
+    return value - (1 << 32) if value >> 31 else value
+
+
+def index_hash(value: int) -> int:
+    """What the key index makes of an (unsigned) hash: its magnitude, 0 for the one that has none."""
+    return value & 0x7FFFFFFF if value <= 1 << 31 else (1 << 32) - value
+
+
+# -- making --------------------------------------------------------------------------------------------------------
+
+
+def encode(
+    topic: bytes, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int, prepared: int,
+    body: bytes, properties: bytes, now_ms: int, queue_offset: int, log_offset: int, store_host: bytes, tail_crc: bool,
+) -> bytes | None:  # fmt: skip
+    """The record's bytes; None if no record can hold the properties."""
+    sys_flag = (
+        (sys_flag & ~_V6) | (SYS_BORN_V6 if len(born) == 20 else 0) | (SYS_STORE_V6 if len(store_host) == 20 else 0)
+    )
+    properties_bytes = len(properties)
+    if tail_crc:
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+            properties_bytes += 1
+        properties_bytes += TAIL_CRC_BYTES
+    if properties_bytes > PROPERTIES_BYTES_MAX:
+        return None
+    head = HEAD[len(born), len(store_host)]
+    topic_bytes = len(topic)
+    if topic_bytes <= TOPIC_BYTES_MAX:
+        magic, length = MAGIC_V1, topic_bytes.to_bytes(1, "big")
+    else:
+        magic, length = MAGIC_V2, topic_bytes.to_bytes(2, "big")
+    size = head.size + len(body) + len(length) + topic_bytes + 2 + properties_bytes
+    record = b"".join(
+        (
+            head.pack(
+                size, magic, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms, born,
+                now_ms, store_host, reconsume_times, prepared, len(body),
+            ),
+            body, length, topic, properties_bytes.to_bytes(2, "big"), properties,
+        )
+    )  # fmt: skip
+    if not tail_crc:
+        return record
+    return b"%b__CRC32#\x01%b\x02" % (record, (b"%010d" % (zlib.crc32(record) & 0x7FFFFFFF))[::-1])
+
+
+def split_batch(body: bytes, plain: bool) -> list[Member] | None:
+    """(flag, body, properties) of each member of a batch; None unless every length fits (and, if `plain`, none is special)."""
+    members: list[Member] = []
+    at, limit = 0, len(body)
+    while at < limit:
+        if limit - at < 22:
+            return None
+        size, _magic, _crc, flag, body_bytes = _MEMBER.unpack_from(body, at)
+        properties_at = at + 20 + body_bytes + 2
+        if body_bytes < 1 or properties_at > limit:
+            return None
+        end = properties_at + int.from_bytes(body[properties_at - 2 : properties_at], "big")
+        if end != at + size or end > limit or end - properties_at > PROPERTIES_BYTES_MAX:
+            return None
+        properties = body[properties_at:end]
+        if plain:
+            try:
+                if plain_properties(properties.decode()) is None:
+                    return None
+            except UnicodeDecodeError:
+                return None
+        members.append((flag, body[at + 20 : at + 20 + body_bytes], properties))
+        at = end
+    return members if members and (not plain or len(members) <= BATCH_MEMBERS_MAX) else None
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
+    """The record at `at`, or why there is none (SCAN_*). `limit` is one past the last byte that may be looked at."""
+    if limit - at < 8:
+        return SCAN_MORE
+    size, magic = _MARK.unpack_from(buffer, at)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        if magic == MAGIC_BLANK and size >= 8:
+            return SCAN_BLANK
+        return SCAN_EMPTY if size == 0 and magic == 0 else SCAN_DAMAGED
+    if size < 91:
+        return SCAN_DAMAGED
+    end = at + size
+    if end > limit:
+        return SCAN_MORE
+    head = _HEAD_V4
+    (
+        _size, _magic, _crc, queue_id, _flag, queue_offset, log_offset, sys_flag, _born, _born_host, store_ms, _store_host,
+        _reconsume, _prepared, body_bytes,
+    ) = head.unpack_from(buffer, at)  # fmt: skip
+    if sys_flag & _V6:
+        head = HEAD[20 if sys_flag & SYS_BORN_V6 else 8, 20 if sys_flag & SYS_STORE_V6 else 8]
+        if size < head.size + 3:
+            return SCAN_DAMAGED
+        fields = head.unpack_from(buffer, at)
+        store_ms, body_bytes = fields[10], fields[14]
+    body_at = at + head.size
+    topic_at = body_at + body_bytes
+    if body_bytes < 0 or queue_id < 0 or not 0 <= queue_offset <= QUEUE_OFFSET_MAX or topic_at + 3 > end:
+        return SCAN_DAMAGED
+    if magic == MAGIC_V1:
+        topic_end = topic_at + 1 + buffer[topic_at]
+        topic = bytes(buffer[topic_at + 1 : topic_end])
+    else:
+        topic_end = topic_at + 2 + int.from_bytes(buffer[topic_at : topic_at + 2], "big")
+        if topic_end > topic_at + 2 + TOPIC_BYTES_LIMIT:
+            return SCAN_DAMAGED
+        topic = bytes(buffer[topic_at + 2 : topic_end])
+    properties_at = topic_end + 2
+    if properties_at > end or properties_at + int.from_bytes(buffer[topic_end:properties_at], "big") != end:
+        return SCAN_DAMAGED
+    if not topic.isascii() and not _is_text(topic):
+        return SCAN_DAMAGED
+    return (
+        size, queue_id, queue_offset, log_offset, sys_flag, store_ms, body_at, body_bytes, topic,
+        bytes(buffer[properties_at:end]),
+    )  # fmt: skip
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def property_values(properties: bytes) -> dict[bytes, bytes]:
+    """Name -> value as the Java side reads it: a pair with an empty half does not count, a later pair wins."""
+    pairs = [piece.partition(b"\x01") for piece in properties.split(b"\x02")]
+    return {name: value for name, _separator, value in pairs if name and value}
+
+
+def batch_bytes(properties: bytes) -> int:
+    """Log bytes of the batch that this record opens, 0 if it opens none."""
+    if properties.startswith(BATCH_NAME):
+        at = len(BATCH_NAME)
+    else:
+        at = properties.find(b"\x02" + BATCH_NAME) + 1 + len(BATCH_NAME)
+        if at == len(BATCH_NAME):
+            return 0
+    digits = properties[at : at + 10]
+    return int(digits) if len(digits) == 10 and digits.isdigit() else 0
+
+
+def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, properties: bytes) -> bool:
+    """Body CRC holds, and the tail CRC where there is one."""
+    body = buffer[body_at : body_at + body_bytes]
+    if int.from_bytes(buffer[at + 8 : at + 12], "big") != zlib.crc32(body) & 0x7FFFFFFF:
+        return False
+    if len(properties) < TAIL_CRC_BYTES or not properties.startswith(TAIL_CRC_NAME, len(properties) - TAIL_CRC_BYTES):
+        return True
+    value = zlib.crc32(buffer[at : at + size - TAIL_CRC_BYTES]) & 0x7FFFFFFF
+    return properties[-11:-1] == (b"%010d" % value)[::-1]
+
+
+def scan(buffer: Buffer, log_offset: int, check: bool) -> tuple[int, int, int, int]:
+    """How far `buffer`, which lies at `log_offset`, holds good records: (bytes, why it stopped, records, last store ms).
+
+    A batch counts only when all of it is there: nobody ever sees half of one. Where a file ends or turns to zeros within a
+    batch, what is left of the batch is damage."""
+    at = good = records = whole_records = store_ms = whole_ms = batch_end = 0
+    limit = len(buffer)
+    why = SCAN_MORE
+    while at < limit:
+        fields = parse(buffer, at, limit)
+        if isinstance(fields, int):
+            why = fields if fields == SCAN_MORE or at == good else SCAN_DAMAGED
+            break
+        size, _id, _number, claimed_offset, _sys_flag, store_ms, body_at, body_bytes, _topic, properties = fields
+        if claimed_offset != log_offset + at or (
+            check and not intact(buffer, at, size, body_at, body_bytes, properties)
+        ):
+            why = SCAN_DAMAGED
+            break
+        if at >= batch_end:
+            length = batch_bytes(properties)
+            batch_end = at + length if length else 0
+        at += size
+        records += 1
+        if at >= batch_end:
+            good, whole_records, whole_ms = at, records, store_ms
+    return good, why, whole_records, whole_ms

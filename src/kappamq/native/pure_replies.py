@@ -1,0 +1,67 @@
+"""What the kernel answers: the response frames of a send and of a pull, in both wire forms."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Final
+
+VERSION: Final = 479
+LANGUAGE: Final = 3  # Python
+_BINARY_HEAD: Final = struct.Struct(">hBhii")
+_LENGTHS: Final = struct.Struct(">iI")
+
+
+class Replies:
+    def __init__(self, store_host: bytes, region: str, trace: str) -> None:
+        self._host = store_host.hex().upper()
+        self._region, self._trace = region, trace
+        quoted = json.dumps(region, ensure_ascii=False)
+        self._sent = f'"MSG_REGION":{quoted},"TRACE_ON":"{trace}"}},"flag":1,"language":"PYTHON","opaque":'
+
+    def sent(
+        self, opaque: int, binary: bool, log_offsets: list[int], queue_id: int, queue_offset: int, unique_key: str
+    ) -> bytes:
+        host = self._host
+        ids = ",".join([f"{host}{log_offset:016X}" for log_offset in log_offsets])
+        if binary:
+            ext = [("msgId", ids), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
+            if unique_key:
+                ext.append(("transactionId", unique_key))
+            ext += (("MSG_REGION", self._region), ("TRACE_ON", self._trace))
+            return _binary_reply(opaque, b"", ext, b"")
+        transaction = f'"transactionId":"{unique_key}",' if unique_key else ""
+        text = (
+            f'{{"code":0,"extFields":{{"msgId":"{ids}","queueId":"{queue_id}","queueOffset":"{queue_offset}",{transaction}'
+            f'{self._sent}{opaque},"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        ).encode()
+        return _LENGTHS.pack(4 + len(text), len(text)) + text
+
+    def pulled(self, opaque: int, binary: bool, next_offset: int, low: int, end: int, body: bytes) -> bytes:
+        if binary:
+            ext = [
+                ("suggestWhichBrokerId", "0"), ("nextBeginOffset", str(next_offset)), ("minOffset", str(low)),
+                ("maxOffset", str(end)),
+            ]  # fmt: skip
+            return _binary_reply(opaque, b"FOUND", ext, body)
+        text = (
+            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"0","nextBeginOffset":"{next_offset}","minOffset":"{low}",'
+            f'"maxOffset":"{end}"}},"flag":1,"language":"PYTHON","opaque":{opaque},"remark":"FOUND",'
+            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        ).encode()
+        return b"".join((_LENGTHS.pack(4 + len(text) + len(body), len(text)), text, body))
+
+
+def _binary_reply(opaque: int, remark: bytes, ext: list[tuple[str, str]], body: bytes) -> bytes:
+    parts: list[bytes] = []
+    for name, value in ext:
+        value_bytes = value.encode()
+        parts += (len(name).to_bytes(2, "big"), name.encode(), len(value_bytes).to_bytes(4, "big"), value_bytes)
+    fields = b"".join(parts)
+    header = b"".join(
+        (
+            _BINARY_HEAD.pack(0, LANGUAGE, VERSION, opaque, 1), len(remark).to_bytes(4, "big"), remark,
+            len(fields).to_bytes(4, "big"), fields,
+        )
+    )  # fmt: skip
+    return b"".join((_LENGTHS.pack(4 + len(header) + len(body), 1 << 24 | len(header)), header, body))
