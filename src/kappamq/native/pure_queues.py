@@ -301,6 +301,15 @@ class Queues:
                 queue.tail_first = queue.end
         return taken
 
+    def tail_entries(self, name: str, queue_id: int, offset: int, count: int) -> bytes:
+        """Entries [offset, offset + count) as far as memory holds them; b"" if it does not hold the first."""
+        topic = self.topics.get(name.encode())
+        queue = topic.queues.get(queue_id) if topic is not None else None
+        if queue is None or not queue.tail_first <= offset < queue.end or count <= 0:
+            return b""
+        at = (offset - queue.tail_first) * ENTRY.size
+        return bytes(queue.tail[at : at + count * ENTRY.size])
+
     def _drop_tail(self, queue: Queue) -> None:
         self._tail_bytes -= len(queue.tail)
         queue.tail = bytearray()
