@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kappamq.errors import ProtocolError, StoreError
+from kappamq.store import snapshots
+from kappamq.store.files import Files
+from kappamq.store.snapshots import Snapshot, Snapshots, decode, encode
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+TABLES = st.dictionaries(st.text(max_size=8).filter(lambda name: name != "kappamq"), VALUES, max_size=4)
+OFFSETS = st.integers(0, (1 << 63) - 1)
+
+# As a Java broker writes it (reference/store.md, section 5).
+JAVAS = b"""{
+\t"dataVersion":{
+\t\t"counter":2,
+\t\t"stateVersion":0,
+\t\t"timestamp":1794770777972
+\t},
+\t"offsetTable":{
+\t\t"T@g":{0:7,3:8
+\t\t}
+\t}
+}"""
+JAVAS_TABLE = {
+    "dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": 1794770777972},
+    "offsetTable": {"T@g": {"0": 7, "3": 8}},
+}
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@given(TABLES, OFFSETS)
+def test_round_trip(table: dict[str, Any], offset: int) -> None:
+    assert decode(encode(table, offset)) == Snapshot(table, offset)
+
+
+def test_layout_is_javas() -> None:
+    text = encode(JAVAS_TABLE, 4711).decode()
+    assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":2,\n\t\t"stateVersion":0,\n\t\t"timestamp":')
+    assert '\n\t"kappamq":{\n' in text
+    assert '\n\t\t"logOffset":4711' in text
+
+
+def test_reads_what_java_wrote(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_bytes(JAVAS)
+    assert Snapshots(tmp_path).load("consumerOffset.json") == Snapshot(JAVAS_TABLE, None)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    store = Snapshots(tmp_path / "config")
+    assert store.load("topics.json") is None
+    assert store.notes == []
+    assert store.needed_from() is None
+    assert not (tmp_path / "config").exists()
+
+
+def test_save_keeps_the_one_before(tmp_path: Path) -> None:
+    store = Snapshots(tmp_path / "config")
+    store.save("topics.json", {"n": 1}, 100)
+    assert os.listdir(tmp_path / "config") == ["topics.json"]
+    store.save("topics.json", {"n": 2}, 200)
+    store.save("topics.json", {"n": 3}, 300)
+    assert sorted(os.listdir(tmp_path / "config")) == ["topics.json", "topics.json.bak"]
+    assert Snapshots(tmp_path / "config").load("topics.json") == Snapshot({"n": 3}, 300)
+    assert decode((tmp_path / "config" / "topics.json.bak").read_bytes()) == Snapshot({"n": 2}, 200)
+
+
+def test_java_rewriting_a_file_is_noticed(tmp_path: Path) -> None:
+    Snapshots(tmp_path).save("consumerOffset.json", {"x": 1}, 100)
+    (tmp_path / "consumerOffset.json").rename(tmp_path / "consumerOffset.json.bak")
+    (tmp_path / "consumerOffset.json").write_bytes(JAVAS)
+    assert Snapshots(tmp_path).load("consumerOffset.json") == Snapshot(JAVAS_TABLE, None)
+
+
+def test_a_hand_that_edits_a_file_is_noticed(tmp_path: Path) -> None:
+    store = Snapshots(tmp_path)
+    store.save("topics.json", {"perm": 6}, 100)
+    path = tmp_path / "topics.json"
+    path.write_bytes(path.read_bytes().replace(b'"perm":6', b'"perm":4'))
+    found = store.load("topics.json")
+    assert found == Snapshot({"perm": 4}, None, "it was changed since a broker wrote it, and is taken as it is now")
+
+
+@given(table=TABLES, offset=OFFSETS, data=st.data())
+def test_every_truncation_falls_back(table: dict[str, Any], offset: int, data: st.DataObject) -> None:
+    with folder() as place:
+        store = Snapshots(place)
+        store.save("t.json", {"old": True}, 1)
+        store.save("t.json", table, offset)
+        whole = (place / "t.json").read_bytes()
+        cut = data.draw(st.integers(0, len(whole) - 1))
+        (place / "t.json").write_bytes(whole[:cut])
+        found = store.load("t.json")
+        assert found is not None
+        assert (found.table, found.log_offset) == ({"old": True}, 1)
+        assert "t.json is broken" in found.note
+        assert "t.json.bak is used instead" in found.note
+        assert (place / "t.json.broken-1").read_bytes() == whole[:cut]
+        assert not (place / "t.json").exists()
+        # And again: what was kept stays.
+        store.save("t.json", table, offset)
+        (place / "t.json").write_bytes(b"")
+        store.load("t.json")
+        assert (place / "t.json.broken-1").read_bytes() == whole[:cut]
+        assert (place / "t.json.broken-2").read_bytes() == b""
+
+
+@given(table=TABLES, offset=OFFSETS, data=st.data())
+def test_a_changed_byte_never_passes_for_ours(table: dict[str, Any], offset: int, data: st.DataObject) -> None:
+    whole = encode(table, offset)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    try:
+        found = decode(changed)
+    except ProtocolError:
+        return
+    assert found.log_offset is None
+
+
+@given(st.binary(max_size=64) | st.text(max_size=64).map(str.encode))
+def test_garbage_is_kept_and_never_raises(garbage: bytes) -> None:
+    with folder() as place:
+        (place / "t.json").write_bytes(garbage)
+        store = Snapshots(place)
+        found = store.load("t.json")
+        if found is None:
+            assert (place / "t.json.broken-1").read_bytes() == garbage
+            assert "kept as t.json.broken-1" in store.notes[0]
+            assert store.notes[-1] == "nothing is known of t.json but what the log says"
+        else:
+            assert isinstance(found.table, dict)
+            assert found.log_offset is None
+
+
+def test_both_broken(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(b'{"a":')
+    (tmp_path / "t.json.bak").write_bytes(b"[1]")
+    store = Snapshots(tmp_path)
+    assert store.load("t.json") is None
+    assert sorted(os.listdir(tmp_path)) == ["t.json.bak.broken-1", "t.json.broken-1"]
+    assert "it holds no JSON object but list" in store.notes[1]
+
+
+class Trouble(Files):
+    """Fails at the n-th call that changes something."""
+
+    def __init__(self, fail_at: int) -> None:
+        self.left = fail_at
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(5, "Input/output error")
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._step()
+        super().truncate(fd, size)
+
+    def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
+        super().pwrite(fd, bytes(data)[: len(data) // 2], at)
+        self._step()
+        super().pwrite(fd, data, at)
+
+    def sync(self, fd: int) -> None:
+        self._step()
+        super().sync(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._step()
+        super().rename(old, new)
+
+    def sync_folder(self, path: Path) -> None:
+        self._step()
+        super().sync_folder(path)
+
+
+@pytest.mark.parametrize("fail_at", range(1, 8))
+def test_a_crash_at_any_step_leaves_a_whole_snapshot(tmp_path: Path, fail_at: int) -> None:
+    Snapshots(tmp_path).save("t.json", {"n": 1}, 100)
+    Snapshots(tmp_path).save("t.json", {"n": 2}, 200)
+    files = Trouble(fail_at)
+    try:
+        Snapshots(tmp_path, files).save("t.json", {"n": 3}, 300)
+        assert files.left > 0, "seven steps are more than there are"
+    except OSError:
+        pass
+    for _ in range(2):  # reading changes nothing
+        found = Snapshots(tmp_path).load("t.json")
+        assert found is not None
+        assert (found.table["n"], found.log_offset) in ((2, 200), (3, 300))
+    assert not [name for name in os.listdir(tmp_path) if "broken" in name]
+    Snapshots(tmp_path).save("t.json", {"n": 4}, 400)
+    assert Snapshots(tmp_path).load("t.json") == Snapshot({"n": 4}, 400)
+
+
+def test_the_log_is_needed_from_the_oldest_backup_on(tmp_path: Path) -> None:
+    store = Snapshots(tmp_path)
+    store.save("a.json", {}, 500)
+    store.save("b.json", {}, 300)
+    assert store.needed_from() == 300
+    store.save("b.json", {}, 700)
+    assert store.needed_from() == 300  # b.json.bak may be all that survives
+    store.save("b.json", {}, 900)
+    assert store.needed_from() == 500
+    again = Snapshots(tmp_path)
+    again.load("b.json")
+    assert again.needed_from() == 700
+    again.load("a.json")
+    assert again.needed_from() == 500
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_broken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=r"t\.json cannot be read"):
+        Snapshots(tmp_path).load("t.json")
+    shutil.copy(__file__, tmp_path / "big.json")
+    monkeypatch.setattr(snapshots, "FILE_BYTES_MAX", 10)
+    with pytest.raises(StoreError, match="more than any file of this kind"):
+        Snapshots(tmp_path).load("big.json")
