@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kappamq.errors import ProtocolError, StoreError
@@ -101,6 +101,7 @@ def test_a_hand_that_edits_a_file_is_noticed(tmp_path: Path) -> None:
     assert found == Snapshot({"perm": 4}, None, "it was changed since a broker wrote it, and is taken as it is now")
 
 
+@settings(max_examples=40)  # each example syncs a dozen times
 @given(table=TABLES, offset=OFFSETS, data=st.data())
 def test_every_truncation_falls_back(table: dict[str, Any], offset: int, data: st.DataObject) -> None:
     with folder() as place:
@@ -137,6 +138,7 @@ def test_a_changed_byte_never_passes_for_ours(table: dict[str, Any], offset: int
     assert found.log_offset is None
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=64) | st.text(max_size=64).map(str.encode))
 def test_garbage_is_kept_and_never_raises(garbage: bytes) -> None:
     with folder() as place:

@@ -1,0 +1,123 @@
+"""What may go, and when writing has to stop: decisions only, made from numbers; deleting is the caller's.
+
+A log file goes when it has expired (nobody wrote to it for `retention_hours`), nothing still needs it, and either the
+hour has come or the disk is getting full. What has not expired goes only if the operator said so
+(`delete_unexpired_ratio`): by default a full disk makes producers wait, not consumers lose. Never the last file.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from kappamq.config.store import StoreConfig
+
+HOUR_MS: Final = 3_600_000
+RESUME_RATIO_BELOW: Final = 0.02
+RESUME_FREE_FACTOR: Final = 1.25
+"""Writing resumes when the disk is this much better than where it stopped, lest the decision flutters."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    start: int  # log offset of its first byte
+    mtime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of the file system that holds the log."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """0 empty to 1 full; 0 where the system does not say."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"the disk is {self.ratio:.1%} full ({self.free_bytes >> 20} MiB free)"
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    start: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Files to delete, oldest first, and why no further one goes (for the operator who waits for space)."""
+
+    delete: list[Deletion] = field(default_factory=list)
+    stopped: str = ""
+
+
+def plan(
+    files: Sequence[LogFile],
+    now_ms: int,
+    config: StoreConfig,
+    usage: Usage,
+    needed_from: int,
+    *,
+    asked: bool = False,
+) -> Plan:
+    """Which of the log's `files` (oldest first) to delete now.
+
+    `needed_from` is the smallest log offset that a snapshot, an open half message, a pending timer... still needs: no
+    file that reaches it goes, whatever the disk says. `asked`: the operator wants expired files gone at this hour too.
+    """
+    hour = datetime.datetime.fromtimestamp(now_ms // 1000).hour
+    ratio = usage.ratio
+    unexpired_too = config.delete_unexpired_ratio is not None and ratio > config.delete_unexpired_ratio
+    if hour in config.delete_hours:
+        occasion = f"expired; hour {hour} is for deleting"
+    elif ratio > config.disk_clean_ratio:
+        occasion = f"expired; {usage}"
+    elif asked:
+        occasion = "expired; the operator asked"
+    elif unexpired_too:
+        occasion = ""
+    else:
+        return Plan(stopped="not the hour, and the disk has space")
+    result = Plan()
+    for file, after in pairwise(files):
+        if len(result.delete) == config.delete_files_max:
+            return Plan(result.delete, f"{config.delete_files_max} files are enough for one round")
+        if after.start > needed_from:
+            return Plan(result.delete, f"the log is still needed from {needed_from} on")
+        if file.mtime_ms + config.retention_hours * HOUR_MS <= now_ms and occasion:
+            result.delete.append(Deletion(file.start, occasion))
+        elif unexpired_too:
+            result.delete.append(Deletion(file.start, f"not expired, but {usage}"))
+        else:
+            return Plan(result.delete, "the next file has not expired")
+    return Plan(result.delete, "the last file always stays")
+
+
+class DiskGuard:
+    """Whether user writes are refused: only if the disk is full by ratio *and* by bytes, for 10 % of 20 TB is plenty."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._ratio = config.disk_refuse_ratio
+        self._free_bytes = config.disk_refuse_free_bytes
+        self.refusing = False
+        self.why = ""  # for the refused producer; empty while writing is allowed
+
+    def check(self, usage: Usage) -> bool:
+        """Look at the disk; True if the decision changed."""
+        before = self.refusing
+        if not self.refusing:
+            self.refusing = usage.ratio > self._ratio and usage.free_bytes < self._free_bytes
+        elif usage.ratio <= self._ratio - RESUME_RATIO_BELOW or usage.free_bytes >= self._resume_bytes:
+            self.refusing = False
+        self.why = f"{usage}: free some space, add a disk or shorten the retention" if self.refusing else ""
+        return self.refusing != before
+
+    @property
+    def _resume_bytes(self) -> int:
+        return int(self._free_bytes * RESUME_FREE_FACTOR)
