@@ -232,8 +232,8 @@ class Channel(asyncio.Protocol):
         data = frame.encode()
         if len(data) > self._frame_bytes_max:
             raise FrameTooLarge(
-                f"request {_name(frame.code)} has {len(data)} bytes, the limit is {self._frame_bytes_max}: send less at "
-                "once"
+                f"request {_name(frame.code)} has {len(data)} bytes, the limit is {self._frame_bytes_max}: send less "
+                "at once"
             )
         return data
 

@@ -1,0 +1,347 @@
+"""What an administrator asks and changes: topics, brokers, groups. The command line and Spark use it too."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from kappamq.client import core as sharing
+from kappamq.client.core import ClientCore
+from kappamq.client.offsets import time_ms
+from kappamq.client.queries import MessageQueries
+from kappamq.client.routes import MASTER_ID, Route
+from kappamq.client.settings import client_config
+from kappamq.config import properties as properties_text
+from kappamq.config.client import ClientConfig
+from kappamq.errors import ClientClosed, ConsumerOffline, InvalidParameter, KappaError, NoRoute, TopicNotFound
+from kappamq.message import MessageQueue
+from kappamq.protocol.bodies_admin import (
+    ConsumeOffset,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from kappamq.protocol.bodies_clients import ResetOffset, SubscriptionGroupConfig, SubscriptionGroupTable
+from kappamq.protocol.bodies_topics import (
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    ClusterInfo,
+    KVTable,
+    TopicConfig,
+    TopicList,
+)
+from kappamq.protocol.headers_admin import (
+    DeleteGroup,
+    DeleteTopic,
+    GetAllGroups,
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    GetConsumerConnections,
+    GetConsumeStats,
+    GetTopicConfig,
+    GetTopicStats,
+    QueryGroupsOfTopic,
+    ResetOffsetByBroker,
+    UpdateBrokerConfig,
+    UpdateGroup,
+    UpdateTopic,
+)
+from kappamq.protocol.headers_nameserver import DeleteTopicInNameServer, GetAllTopics, GetClusterInfo
+from kappamq.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    check_group,
+    check_topic,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+)
+
+READ_WRITE: Final = PERMISSION_READ | PERMISSION_WRITE
+VISIBLE_S: Final = 5.0
+"""How long creating or deleting a topic waits until the name server shows it."""
+LOOK_S: Final = 0.05
+
+
+class AsyncAdmin(MessageQueries):
+    """Asks name server and brokers.
+
+    >>> async with AsyncAdmin("127.0.0.1:9876") as admin:  # doctest: +SKIP
+    ...     await admin.create_topic("orders", queues=8)
+    """
+
+    def __init__(
+        self, nameserver: str | Sequence[str] | None = None, *, config: ClientConfig | None = None, **options: Any
+    ) -> None:
+        self.config = client_config(nameserver, config, options)
+        self._core: ClientCore | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> ClientCore:
+        if self._closed:
+            raise ClientClosed("this admin is closed")
+        if self._core is None:
+            self._core = sharing.acquire(self.config)
+        return self._core
+
+    async def close(self) -> None:
+        self._closed = True
+        core, self._core = self._core, None
+        if core is not None:
+            await sharing.release(core)
+
+    # --- the cluster ---
+
+    async def cluster(self) -> ClusterInfo:
+        """Return the brokers and their addresses, by name and by cluster."""
+        return ClusterInfo.decode((await self.start().ask_nameserver(GetClusterInfo())).body)
+
+    async def masters(self, cluster: str | None = None, brokers: Iterable[str] | None = None) -> dict[str, str]:
+        """Return broker name -> address of its master; of all, of one cluster, or of the named brokers."""
+        info = await self.cluster()
+        names = set(info.brokers)
+        if cluster is not None:
+            if cluster not in info.clusters:
+                known = ", ".join(sorted(info.clusters)) or "none"
+                raise InvalidParameter(f"there is no cluster {cluster!r} (there is: {known})")
+            names &= set(info.clusters[cluster])
+        if brokers is not None:
+            wanted = {brokers} if isinstance(brokers, str) else set(brokers)
+            if missing := wanted - names:
+                known = ", ".join(sorted(names)) or "none"
+                raise InvalidParameter(f"no broker {', '.join(sorted(missing))} is registered (there is: {known})")
+            names &= wanted
+        found = {name: info.brokers[name].addresses.get(MASTER_ID) for name in sorted(names)}
+        masters = {name: address for name, address in found.items() if address is not None}
+        if not masters:
+            raise NoRoute(
+                f"no broker is registered with {', '.join(self.config.nameservers)}: start one, for example with "
+                "`kappamq broker`, or check which name server it registers with"
+            )
+        return masters
+
+    async def runtime_info(self, broker: str) -> dict[str, str]:
+        """Return what a broker, given by name or address, reports about itself."""
+        answer = await self.start().ask(await self._address(broker), GetBrokerRuntimeInfo())
+        return KVTable.decode(answer.body).table
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """Return the properties a broker runs with."""
+        answer = await self.start().ask(await self._address(broker), GetBrokerConfig())
+        return properties_text.parse_bytes(answer.body, where=f"the configuration of {broker}")
+
+    async def update_broker_config(self, broker: str, properties: Mapping[str, str]) -> None:
+        """Change properties of a running broker. Raises what the broker says against it."""
+        body = properties_text.render(properties).encode()
+        await self.start().ask(await self._address(broker), UpdateBrokerConfig(), body)
+
+    async def _address(self, broker: str) -> str:
+        return broker if ":" in broker else (await self.masters(brokers=[broker]))[broker]
+
+    # --- topics ---
+
+    async def topics(self, *, system: bool = False) -> list[str]:
+        """Return the names of all topics; `system`: also the brokers' own, retry and dead-letter topics."""
+        listed = TopicList.decode((await self.start().ask_nameserver(GetAllTopics())).body).topics
+        if system:
+            return sorted(listed)
+        info = await self.cluster()
+        own = {*info.clusters, *info.brokers, *(f"{cluster}_REPLY_TOPIC" for cluster in info.clusters)}
+        return sorted(
+            topic
+            for topic in listed
+            if not (is_system_topic(topic, own) or is_retry_topic(topic) or is_dlq_topic(topic))
+        )
+
+    async def route(self, topic: str) -> Route:
+        """Return where the queues of a topic are, asked anew. Raises TopicNotFound."""
+        route = await self.start().routes.refresh(topic, at_once=True)
+        if route is None:
+            raise TopicNotFound(f"there is no topic {topic!r}: create it with `kappamq topic create {topic}`")
+        return route
+
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """Return broker name -> settings of the topic there. Raises TopicNotFound if no broker has it."""
+        found: dict[str, TopicConfig] = {}
+        for name, address in (await self.masters()).items():
+            try:
+                answer = await self.start().ask(address, GetTopicConfig(topic=topic))
+            except TopicNotFound:
+                continue
+            found[name] = TopicConfig.decode(answer.body)
+        if not found:
+            raise TopicNotFound(f"no broker has topic {topic!r}: create it with `kappamq topic create {topic}`")
+        return found
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        permission: int = READ_WRITE,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Create a topic on every broker, of one cluster or of those named; one that exists gets these settings.
+
+        Returns when the name server shows it, so that the next send finds it.
+        """
+        check_topic(topic)
+        if queues < 1 or (read_queues is not None and read_queues < 1):
+            raise InvalidParameter(f"a topic has at least 1 queue; got {queues} and {read_queues}")
+        header = UpdateTopic(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queues=queues if read_queues is None else read_queues,
+            write_queues=queues,
+            permission=permission,
+            filter_type="SINGLE_TAG",
+            sys_flag=0,
+            order=order,
+            attributes=",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None,
+        )
+        masters = await self.masters(cluster, brokers)
+        for address in masters.values():
+            await self.start().ask(address, header)
+        await self._until_visible(topic, masters, header)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        permission: int | None = None,
+        order: bool | None = None,
+    ) -> None:
+        """Change only what is named of a topic that exists. Fewer queues: what lies in the others is out of reach."""
+        masters = await self.masters()
+        for name, now in (await self.topic_config(topic)).items():
+            header = UpdateTopic(
+                topic=topic,
+                default_topic=AUTO_CREATE_TOPIC,
+                read_queues=read_queues or queues or now.read_queues,
+                write_queues=queues or now.write_queues,
+                permission=now.permission if permission is None else permission,
+                filter_type=now.filter_type,
+                sys_flag=now.sys_flag,
+                order=now.order if order is None else order,
+            )
+            await self.start().ask(masters[name], header)
+            await self._until_visible(topic, [name], header)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with all its messages, on every broker or in one cluster. Raises TopicNotFound."""
+        route = await self.route(topic)
+        core = self.start()
+        for name, address in (await self.masters(cluster)).items():
+            if name in route.addresses:
+                await core.ask(address, DeleteTopic(topic=topic))
+        await core.nameservers.request_all(DeleteTopicInNameServer(topic=topic, cluster=cluster))
+        await core.routes.refresh(topic, at_once=True)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Return for each queue its first and next offset, and when it got its last message."""
+        route = await self.route(topic)
+        found: dict[MessageQueue, TopicOffset] = {}
+        for broker in sorted(route.addresses):
+            answer = await self.start().ask(route.reader(broker), GetTopicStats(topic=topic))
+            found |= TopicStatsTable.decode(answer.body).offsets
+        return dict(sorted(found.items()))
+
+    async def _until_visible(self, topic: str, brokers: Iterable[str], wanted: UpdateTopic) -> None:
+        core = self.start()
+        deadline = core.clock.liveness() + VISIBLE_S
+        while True:
+            route = await core.routes.refresh(topic, at_once=True)
+            if route is not None and all(
+                (MessageQueue(topic, broker, wanted.write_queues - 1) in route.publish)
+                == bool(wanted.permission & PERMISSION_WRITE)
+                and MessageQueue(topic, broker, wanted.write_queues) not in route.publish
+                for broker in brokers
+            ):
+                return
+            if core.clock.liveness() > deadline:
+                raise NoRoute(
+                    f"the brokers have created topic {topic!r}, but after {VISIBLE_S:g} s the name server does not "
+                    "show it: are they registered with this one?"
+                )
+            await asyncio.sleep(LOOK_S)
+
+    # --- groups ---
+
+    async def groups(self) -> list[str]:
+        """Return the names of all consumer groups that a broker knows."""
+        found: set[str] = set()
+        for address in (await self.masters()).values():
+            answer = await self.start().ask(address, GetAllGroups())
+            found |= SubscriptionGroupTable.decode(answer.body).groups.keys()
+        return sorted(found)
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic."""
+        route = await self.route(topic)
+        found: set[str] = set()
+        for broker in route.addresses:
+            answer = await self.start().ask(route.reader(broker), QueryGroupsOfTopic(topic=topic))
+            found |= set(GroupList.decode(answer.body).groups)
+        return sorted(found)
+
+    async def create_group(self, group: SubscriptionGroupConfig | str) -> None:
+        """Create a consumer group on every broker, or give it these settings."""
+        config = SubscriptionGroupConfig(name=group) if isinstance(group, str) else group
+        check_group(config.name)
+        for address in (await self.masters()).values():
+            await self.start().ask(address, UpdateGroup(), config.encode())
+
+    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """Delete a group on every broker; `offsets`: forget where it was, too."""
+        for address in (await self.masters()).values():
+            await self.start().ask(address, DeleteGroup(group=group, clean_offset=offsets))
+
+    async def consumers(self, group: str) -> ConsumerConnection:
+        """Return the members of a group that are connected, and what they subscribe to. Raises ConsumerOffline."""
+        failure: KappaError | None = None
+        for address in (await self.masters()).values():
+            try:
+                answer = await self.start().ask(address, GetConsumerConnections(consumer_group=group))
+            except KappaError as error:
+                failure = error
+                continue
+            return ConsumerConnection.decode(answer.body)
+        raise failure or ConsumerOffline(f"no consumer of group {group!r} is connected")
+
+    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
+        """Return for each queue the group reads how far it is and where the queue ends."""
+        found: dict[MessageQueue, ConsumeOffset] = {}
+        for address in (await self.masters()).values():
+            answer = await self.start().ask(address, GetConsumeStats(consumer_group=group, topic=topic))
+            found |= ConsumeStats.decode(answer.body).offsets
+        return dict(sorted(found.items()))
+
+    async def reset_offset(
+        self, group: str, topic: str, to: int | datetime.datetime | None = None
+    ) -> dict[MessageQueue, int]:
+        """Let a group go on with the messages stored from a time on (0: all), or at the end (None)."""
+        route = await self.route(topic)
+        header = ResetOffsetByBroker(
+            topic=topic, group=group, queue_id=-1, offset=-1, timestamp=-1 if to is None else time_ms(to), force=True
+        )
+        found: dict[MessageQueue, int] = {}
+        for broker in sorted(route.addresses):
+            answer = await self.start().ask(route.master(broker), header)
+            found |= ResetOffset.decode(answer.body).offsets
+        return found

@@ -1,0 +1,312 @@
+"""What producers, consumers and admins of one process share: connections, routes, heartbeats, one client id.
+
+One core per event loop and name server list, counted by its users and closed with the last. A second consumer of the
+same group needs a client id of its own, so it gets a core of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from kappamq.client.channels import Channels
+from kappamq.client.nameservers import NameServers
+from kappamq.client.routes import MASTER_ID, Route, Routes
+from kappamq.client.settings import tls_context
+from kappamq.clock import Clock, SystemClock
+from kappamq.config.client import ClientConfig
+from kappamq.errors import ClientClosed, ClientError, GoingAway, KappaError, NotConnected, for_code
+from kappamq.message import MessageQueue
+from kappamq.net.channel import Channel, split_address
+from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, ProducerData
+from kappamq.protocol.bodies_topics import TopicRouteData
+from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers import Header
+from kappamq.protocol.headers_client import HeartBeat, NotifyConsumersChanged, UnregisterClient
+from kappamq.protocol.headers_nameserver import GetRoute
+
+log = logging.getLogger(__name__)
+
+SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+GOODBYE_S: Final = 1.0
+"""How long closing waits for brokers to note that this client leaves."""
+
+
+class Member(Protocol):
+    """A consumer, as the core sees it."""
+
+    group: str
+
+    def heartbeat(self) -> ConsumerData: ...
+
+    def group_changed(self) -> None:
+        """Another member joined or left."""
+
+    def serve(self, frame: Frame) -> Frame | None:
+        """Answer a broker's request about this group; None if it is not supported."""
+
+
+class ClientCore:
+    """Made by `acquire`, given back by `release`. Belongs to the loop that made it."""
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.client_id = _client_id(config)
+        self.users = 0
+        tls = tls_context(config)
+        seconds = config.connect_timeout_ms / 1000
+        self._nameserver_channels = Channels(connect_timeout=seconds, pending_max=config.inflight_max, tls=tls)
+        self.brokers = Channels(
+            connect_timeout=seconds,
+            pending_max=config.inflight_max,
+            tls=tls,
+            on_request=self._serve,
+            on_open=self._greet,
+        )
+        self.request_timeout = config.request_timeout_ms / 1000
+        self.nameservers = NameServers(config.nameservers, self._nameserver_channels, self.request_timeout)
+        self.routes = Routes(
+            self._ask_route,
+            default_topic=config.default_topic,
+            default_queues=config.default_topic_queues,
+            now=self.clock.liveness,
+            nameservers=", ".join(config.nameservers),
+        )
+        self._producers: Counter[str] = Counter()
+        self._members: dict[str, Member] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(every(self.config.route_poll_ms / 1000, self.routes.refresh_all, "route refresh")),
+            asyncio.create_task(every(self.config.heartbeat_ms / 1000, self.heartbeat, "heartbeat")),
+        ]
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.brokers.close()
+        await self._nameserver_channels.close()
+
+    # --- asking ---
+
+    async def ask(
+        self,
+        address: str,
+        header: Header,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        accept: Collection[int] = SUCCESS,
+    ) -> Frame:
+        """Ask a broker something that may be asked twice. Raises the error that a code not in `accept` stands for."""
+        if self._closed:
+            raise ClientClosed("this client is closed")
+        limit = self.request_timeout if timeout is None else timeout
+        answer = await self.brokers.request(address, header, body, limit)
+        if answer.code == GoingAway.code:
+            self.brokers.drop(address)
+            answer = await self.brokers.request(address, header, body, limit)
+        if answer.code not in accept:
+            raise for_code(answer.code, answer.remark)
+        return answer
+
+    async def ask_queue(
+        self,
+        queue: MessageQueue,
+        header: Header,
+        *,
+        timeout: float | None = None,
+        accept: Collection[int] = SUCCESS,
+        broker_id: int = MASTER_ID,
+    ) -> Frame:
+        """Ask the broker that has `queue`; if it cannot be reached, look its address up again and ask once more."""
+        address = (await self.routes.find(queue.topic)).reader(queue.broker, broker_id)
+        try:
+            return await self.ask(address, header, timeout=timeout, accept=accept)
+        except NotConnected:
+            route = await self.routes.refresh(queue.topic)
+            if route is None or route.reader(queue.broker, broker_id) == address:
+                raise
+        return await self.ask(route.reader(queue.broker, broker_id), header, timeout=timeout, accept=accept)
+
+    async def ask_nameserver(self, header: Header, body: bytes = b"") -> Frame:
+        if self._closed:
+            raise ClientClosed("this client is closed")
+        return await self.nameservers.request(header, body)
+
+    async def _ask_route(self, topic: str) -> TopicRouteData:
+        answer = await self.ask_nameserver(GetRoute(topic=topic, standard_json=True))
+        return TopicRouteData.decode(answer.body)
+
+    # --- who uses it ---
+
+    def add_producer(self, group: str) -> None:
+        self._producers[group] += 1
+
+    async def remove_producer(self, group: str) -> None:
+        self._producers[group] -= 1
+        if not self._producers[group]:
+            del self._producers[group]
+            await self._say_goodbye(producer_group=group)
+
+    def has_member(self, group: str) -> bool:
+        return group in self._members
+
+    def add_member(self, member: Member) -> None:
+        assert member.group not in self._members, f"two consumers of {member.group} on one core"
+        self._members[member.group] = member
+
+    async def remove_member(self, member: Member) -> None:
+        if self._members.get(member.group) is member:
+            del self._members[member.group]
+            await self._say_goodbye(consumer_group=member.group)
+
+    async def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        # Brokers would notice by themselves, when the connection closes; but it may be shared, and others wait for us.
+        header = UnregisterClient(
+            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        requests = [channel.request(header, timeout=GOODBYE_S) for channel in self.brokers.open]
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    # --- heartbeats ---
+
+    async def heartbeat(self) -> None:
+        """Tell every broker of the known routes who we are; those out of reach hear it when they come back."""
+        if not self._producers and not self._members:
+            return
+        addresses = {address for route in self.routes.known for address in self._partners(route)}
+        results = await asyncio.gather(*(self._heartbeat_to(address) for address in addresses), return_exceptions=True)
+        for address, result in zip(addresses, results, strict=True):
+            if isinstance(result, KappaError):
+                log.warning("no heartbeat to %s: %s", address, result)
+
+    async def heartbeat_to(self, channel: Channel) -> None:
+        """Introduce ourselves to one broker. Raises the error of its answer."""
+        body = HeartbeatData(
+            client_id=self.client_id,
+            producers=[ProducerData(group=group) for group in sorted(self._producers)],
+            consumers=[member.heartbeat() for _, member in sorted(self._members.items())],
+        ).encode()
+        answer = await channel.request(HeartBeat(), body, timeout=self.request_timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            raise for_code(answer.code, answer.remark)
+
+    async def _heartbeat_to(self, address: str) -> None:
+        await self.heartbeat_to(await self.brokers.get(address))
+
+    def _partners(self, route: Route) -> list[str]:
+        # Only consumers may be sent to a slave, so only they need to be known there.
+        known = route.addresses.values()
+        if self._members:
+            return [address for addresses in known for address in addresses.values()]
+        return [addresses[MASTER_ID] for addresses in known if MASTER_ID in addresses]
+
+    async def _greet(self, channel: Channel) -> None:
+        if not self._producers and not self._members:
+            return
+        try:
+            await self.heartbeat_to(channel)
+        except ClientError:
+            raise
+        except KappaError as error:
+            log.warning("%s does not take our heartbeat: %s", channel.address, error)
+
+    # --- requests of brokers ---
+
+    def _serve(self, channel: Channel, frame: Frame) -> Frame | None:
+        if frame.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            member = self._members.get(NotifyConsumersChanged.decode(frame.ext).consumer_group)
+            if member is not None:
+                member.group_changed()
+            return reply(frame)
+        group = frame.ext.get("consumerGroup") or frame.ext.get("group") or ""
+        member = self._members.get(group)
+        return member.serve(frame) if member is not None else None
+
+
+async def every(seconds: float, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+    """Do `work` each `seconds`, for ever; what fails is reported and tried again next time."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except KappaError as error:
+            log.warning("%s failed: %s", what, error)
+        except Exception:
+            log.exception("%s failed", what)
+
+
+def _client_id(config: ClientConfig) -> str:
+    instance = config.instance
+    if instance == "DEFAULT":
+        instance = f"{os.getpid()}#{secrets.token_hex(6)}"
+    unit = f"@{config.unit}" if config.unit else ""
+    return f"{local_host(config.nameservers[0])}@{instance}{unit}"
+
+
+def local_host(nameserver: str) -> str:
+    """Return the address of this machine that faces the name server, its name if that is given by name.
+
+    Only people read it: what tells clients apart is the random part of the id. A look-up could block for seconds.
+    """
+    host, port = split_address(nameserver)
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return socket.gethostname()
+
+
+# --- sharing ---
+
+_SHARED_BY: Final = (
+    *("nameservers", "instance", "unit", "connect_timeout_ms", "request_timeout_ms", "route_poll_ms", "heartbeat_ms"),
+    *("inflight_max", "default_topic", "default_topic_queues"),
+    *("tls", "tls_verify", "tls_trust", "tls_cert", "tls_key", "tls_key_password"),
+)
+_cores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Any, ...], list[ClientCore]]] = WeakKeyDictionary()
+
+
+def acquire(config: ClientConfig, *, consumer_group: str | None = None) -> ClientCore:
+    """Return a started core for `config` on the running loop; `release` it when done.
+
+    `consumer_group`: choose one that has no consumer of this group yet.
+    """
+    key = tuple(getattr(config, name) for name in _SHARED_BY)
+    cores = _cores.setdefault(asyncio.get_running_loop(), {}).setdefault(key, [])
+    for core in cores:
+        if consumer_group is None or not core.has_member(consumer_group):
+            break
+    else:
+        core = ClientCore(config)
+        core.start()
+        cores.append(core)
+    core.users += 1
+    return core
+
+
+async def release(core: ClientCore) -> None:
+    core.users -= 1
+    if core.users:
+        return
+    for cores in _cores.get(asyncio.get_running_loop(), {}).values():
+        if core in cores:
+            cores.remove(core)
+    await core.close()

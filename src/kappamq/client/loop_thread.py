@@ -1,0 +1,163 @@
+"""One daemon thread that runs an event loop for all blocking clients of the process, and what they have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
+
+from kappamq.errors import ClientClosed, ClientError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+EXIT_S: Final = 3.0
+"""How long the end of the program waits for clients that nobody closed."""
+
+
+class LoopThread:
+    """A thread that runs an event loop until the program ends."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="kappamq-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise ClientError("a blocking call would wait for itself here: in coroutines use the Async classes")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C: nobody waits for it any more
+            raise
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # faster where it is installed
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+_thread: LoopThread | None = None
+_thread_lock = threading.Lock()
+_open: weakref.WeakSet[Blocking[Any]] = weakref.WeakSet()
+
+
+def loop_thread() -> LoopThread:
+    global _thread
+    with _thread_lock:
+        if _thread is None:
+            _thread = LoopThread()
+        return _thread
+
+
+def _after_fork() -> None:
+    # Threads do not survive a fork: the child starts its own loop when it first needs one.
+    global _thread, _thread_lock
+    _thread, _thread_lock = None, threading.Lock()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _close_all() -> None:
+    clients = list(_open)
+    futures = [loop_thread().submit(client.inner.close()) for client in clients]
+    for future in futures:
+        try:
+            future.result(EXIT_S)
+        except Exception:
+            pass  # the program ends; it had its chance to close and to see errors
+
+
+class Closeable(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closeable)
+
+
+class Blocking(Generic[C]):
+    """Base of the blocking clients: the asyncio client inside, and how to run its coroutines."""
+
+    def __init__(self, inner: C) -> None:
+        self.inner = inner
+        self._process = os.getpid()
+        self._home: LoopThread | None = None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close; see the asyncio class of the same name for what that waits for."""
+        if self._home is not None and self._process == os.getpid():
+            _open.discard(self)
+            self._home.run(self.inner.close())
+
+    def _at_home(self) -> LoopThread:
+        if self._process != os.getpid():
+            raise ClientClosed(f"this {type(self).__name__} was made before os.fork(): make a new one in each process")
+        if self._home is None:
+            self._home = loop_thread()
+            _open.add(self)
+        return self._home
+
+    def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        try:
+            home = self._at_home()
+        except BaseException:
+            coroutine.close()
+            raise
+        return home.run(coroutine)
+
+
+def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
+    """Turn a coroutine method of the inner client into a method that waits for its result."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._run(method(self.inner, *args, **kwargs))
+        return result
+
+    return call
+
+
+class Allowance:
+    """How many messages and bytes may be on their way at once; who wants more waits."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count = count
+        self._size = self._size_max = size
+        self._changed = threading.Condition()
+
+    def take(self, size: int) -> int:
+        """Wait until there is room, take it, and return what to give back."""
+        size = min(size, self._size_max)  # one that is larger than everything may go alone
+        with self._changed:
+            self._changed.wait_for(lambda: self._count > 0 and self._size >= size)
+            self._count -= 1
+            self._size -= size
+        return size
+
+    def give_back(self, size: int) -> None:
+        with self._changed:
+            self._count += 1
+            self._size += size
+            self._changed.notify_all()

@@ -1,0 +1,125 @@
+"""Where a group stands in each queue. The truth is at the brokers; here is how to ask and tell them."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from kappamq.client.core import ClientCore
+from kappamq.errors import ConfigError, KappaError, QueryNotFound
+from kappamq.message import MessageQueue
+from kappamq.protocol.headers_client import (
+    BoundaryType,
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from kappamq.protocol.names import is_retry_topic
+
+log = logging.getLogger(__name__)
+
+ConsumeFrom = Literal["last", "first"] | int | datetime.datetime
+"""Where a group without offsets begins: the end, the start, or a time (milliseconds since 1970, or a datetime)."""
+
+_COMMITS_AT_ONCE: Final = 64
+
+
+def time_ms(moment: int | datetime.datetime) -> int:
+    return moment if isinstance(moment, int) else int(moment.timestamp() * 1000)
+
+
+def check_consume_from(start: ConsumeFrom) -> ConsumeFrom:
+    if start in ("last", "first") or (isinstance(start, (int, datetime.datetime)) and not isinstance(start, bool)):
+        return start
+    raise ConfigError(f'consume_from is "last", "first", milliseconds since 1970 or a datetime; got {start!r}')
+
+
+class Offsets:
+    """Offsets of one group."""
+
+    def __init__(self, core: ClientCore, group: str) -> None:
+        self._core = core
+        self._group = group
+        self._committed: dict[MessageQueue, int] = {}
+
+    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool | None = False) -> int | None:
+        """Return what the broker has stored for the group, None if nothing.
+
+        `zero_if_new`: None lets the broker answer 0 for a queue so young that nothing of it has left memory.
+        """
+        header = QueryConsumerOffset(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, zero_if_not_found=zero_if_new
+        )
+        try:
+            answer = await self._core.ask_queue(queue, header)
+        except QueryNotFound:
+            return None
+        offset = OffsetResponse.decode(answer.ext).offset
+        return offset if offset >= 0 else None
+
+    async def starting_point(self, queue: MessageQueue, start: ConsumeFrom) -> int:
+        """Return where to begin: the stored offset, or what `start` says if there is none."""
+        # As Java's clients do it: a consumer that comes a little later than the first producer misses nothing.
+        stored = await self.fetch(queue, zero_if_new=None if start == "last" else False)
+        if stored is not None:
+            self._committed[queue] = stored
+            return stored
+        if start == "first" or (start == "last" and is_retry_topic(queue.topic)):
+            return await self.min_offset(queue)
+        if start == "last" or is_retry_topic(queue.topic):
+            return await self.max_offset(queue)
+        assert not isinstance(start, str)
+        return await self.search(queue, time_ms(start))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        header = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
+        return OffsetResponse.decode((await self._core.ask_queue(queue, header)).ext).offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        header = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
+        return OffsetResponse.decode((await self._core.ask_queue(queue, header)).ext).offset
+
+    async def search(self, queue: MessageQueue, moment_ms: int, boundary: BoundaryType | None = None) -> int:
+        """Return the offset of the first message stored at or after a time; UPPER: the last one at or before it."""
+        header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=moment_ms, boundary=boundary)
+        return OffsetResponse.decode((await self._core.ask_queue(queue, header)).ext).offset
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], *, confirmed: bool = False) -> None:
+        """Store offsets that have changed. `confirmed`: wait until the brokers have them, and raise if one refuses.
+
+        Otherwise they are sent without waiting for an answer; what fails is sent again with the next round.
+        """
+        changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        limit = asyncio.Semaphore(_COMMITS_AT_ONCE)
+
+        async def store(queue: MessageQueue, offset: int) -> None:
+            async with limit:
+                await self._store(queue, offset, confirmed)
+                self._committed[queue] = offset
+
+        results = await asyncio.gather(*(store(*item) for item in changed.items()), return_exceptions=True)
+        for queue, result in zip(changed, results, strict=True):
+            if isinstance(result, BaseException):
+                if confirmed or not isinstance(result, KappaError):
+                    raise result
+                log.warning("offset %d of %s in %s is not stored yet: %s", changed[queue], self._group, queue, result)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is somebody else's now: whatever we stored last means nothing any more."""
+        self._committed.pop(queue, None)
+
+    async def _store(self, queue: MessageQueue, offset: int, confirmed: bool) -> None:
+        header = UpdateConsumerOffset(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        if confirmed:
+            await self._core.ask_queue(queue, header)
+        else:
+            route = await self._core.routes.find(queue.topic)
+            await (await self._core.brokers.get(route.reader(queue.broker))).oneway(header)

@@ -1,0 +1,155 @@
+"""From a Message to what a send request carries: checked, named, compressed. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kappamq.config.client import ClientConfig
+from kappamq.errors import IllegalMessage
+from kappamq.message import Message
+from kappamq.protocol import batch, compression, properties
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.compression import Compression
+from kappamq.protocol.headers_client import SendMessageV2
+from kappamq.protocol.names import check_topic, is_retry_topic, is_sendable
+
+_METHODS: Final = {"zlib": Compression.ZLIB, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
+_LEVEL_MAX: Final = {Compression.ZLIB: 9, Compression.LZ4: 12, Compression.ZSTD: 22}
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One send request, ready but for its queue. A retry sends the very same, so its id tells duplicates apart."""
+
+    code: RequestCode
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    born_ms: int
+    message_ids: tuple[str, ...]  # of each message in it
+
+    def header(self, group: str, queue_id: int, broker: str, config: ClientConfig) -> SendMessageV2:
+        return SendMessageV2(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=config.default_topic,
+            default_topic_queues=config.default_topic_queues,
+            queue_id=queue_id,
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=self.code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=broker,
+        )
+
+
+def single(message: Message, message_id: str, born_ms: int, config: ClientConfig) -> Outgoing:
+    """Prepare one message. Raises IllegalMessage or InvalidParameter, which say what to change."""
+    _check_topic(message.topic)
+    _check_body(len(message.body), config.message_bytes_max, "message")
+    body, sys_flag = message.body, 0
+    if len(body) >= config.compress_over_bytes:
+        body, sys_flag = _compress(body, config)
+    return Outgoing(
+        RequestCode.SEND_MESSAGE_V2,
+        message.topic,
+        body,
+        _properties(message, message_id),
+        sys_flag,
+        message.flag,
+        born_ms,
+        (message_id,),
+    )
+
+
+def together(
+    messages: Sequence[Message], message_ids: Sequence[str], batch_id: str, born_ms: int, config: ClientConfig
+) -> Outgoing:
+    """Prepare a batch: stored as a whole or not at all, in one queue, one behind the other."""
+    first = messages[0]
+    _check_topic(first.topic)
+    if is_retry_topic(first.topic):
+        raise IllegalMessage(f"a batch cannot go to the retry topic {first.topic}: send its messages one by one")
+    for message in messages:
+        if message.topic != first.topic:
+            raise IllegalMessage(
+                f"a batch has one topic, this one has {first.topic!r} and {message.topic!r}: send one batch for each"
+            )
+        if message.wait_stored != first.wait_stored:
+            raise IllegalMessage("the messages of a batch must agree about wait_stored: they are answered together")
+        if message.delay_level:
+            raise IllegalMessage("a batch cannot be delayed: send delayed messages one by one")
+        _check_body(len(message.body), config.message_bytes_max, "message")
+    body = batch.encode(
+        batch.Member(message.body, _properties(message, message_id), message.flag)
+        for message, message_id in zip(messages, message_ids, strict=True)
+    )
+    _check_body(len(body), config.message_bytes_max, f"batch of {len(messages)} messages")
+    own = {properties.UNIQUE_KEY: batch_id, properties.WAIT: "true" if first.wait_stored else "false"}
+    return Outgoing(
+        RequestCode.SEND_BATCH_MESSAGE, first.topic, body, properties.encode(own), 0, 0, born_ms, tuple(message_ids)
+    )
+
+
+def size_in_batch(message: Message) -> int:
+    """Return about how many bytes a message takes in a batch, a little too many rather than too few."""
+    text = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.properties.items())
+    text += sum(len(key.encode()) + 1 for key in message.keys) + len(message.tags.encode())
+    return batch.MEMBER_BYTES + len(message.body) + text + len(message.sharding_key.encode()) + 160
+
+
+def _check_topic(topic: str) -> None:
+    check_topic(topic)
+    if not is_sendable(topic):
+        raise IllegalMessage(f"topic {topic!r} belongs to the broker itself: choose a topic of your own")
+
+
+def _check_body(length: int, limit: int, what: str) -> None:
+    if length == 0:
+        raise IllegalMessage(f"the {what} is empty: RocketMQ stores no message without a body")
+    if length > limit:
+        raise IllegalMessage(
+            f"the {what} has {length} bytes, the limit is {limit}: split it, or raise message_bytes_max here and "
+            "maxMessageSize at the broker"
+        )
+
+
+def _compress(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
+    method = _METHODS[config.compress_kind]
+    packed = compression.compress(body, method, min(config.compress_level, _LEVEL_MAX[method]))
+    if len(packed) >= len(body):
+        return body, 0  # it does not shrink: spare the reader the work
+    return packed, compression.COMPRESSED | method.value
+
+
+def _properties(message: Message, message_id: str) -> str:
+    named = {properties.UNIQUE_KEY: message_id, properties.WAIT: "true" if message.wait_stored else "false"}
+    if message.tags:
+        named[properties.TAGS] = message.tags
+    if message.keys:
+        named[properties.KEYS] = " ".join(message.keys)
+    if message.delay_level:
+        named[properties.DELAY] = str(message.delay_level)
+    if message.sharding_key:
+        named[properties.SHARDING_KEY] = message.sharding_key
+    for name, value in message.properties.items():
+        if name in properties.RESERVED:
+            raise IllegalMessage(f"the property name {name!r} is RocketMQ's own: use the field of Message instead")
+        if not isinstance(value, str) or not name.strip() or not value.strip():
+            raise IllegalMessage(f"a property is a text with a name, and neither is blank; got {name!r}: {value!r}")
+        named[name] = value
+    text = properties.encode(named)
+    length = len(text.encode())
+    if length > properties.TEXT_BYTES_MAX:
+        raise IllegalMessage(
+            f"tags, keys and properties take {length} bytes, the limit is {properties.TEXT_BYTES_MAX}: put large "
+            "things into the body"
+        )
+    return text

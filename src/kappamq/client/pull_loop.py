@@ -1,0 +1,177 @@
+"""Pulls one queue, one request after the other, as long as it is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from kappamq.client.core import ClientCore
+from kappamq.client.inbox import Inbox
+from kappamq.client.offsets import Offsets
+from kappamq.client.process_queue import ProcessQueue
+from kappamq.client.pulling import Interest, pull
+from kappamq.client.routes import MASTER_ID
+from kappamq.errors import (
+    ClientError,
+    FlowControlled,
+    GroupNotFound,
+    KappaError,
+    NotConnected,
+    Retry,
+    SubscriptionOutdated,
+    SubscriptionUnknown,
+)
+from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage
+from kappamq.protocol import properties
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_S: Final = 0.02
+FULL_S: Final = 5.0
+"""A full queue looks again after this long, should a wake-up have been missed."""
+STRANGER_S: Final = 0.1
+"""Pause after introducing ourselves to a broker that did not know us."""
+COMPLAIN_S: Final = 60.0
+"""The same trouble is logged this often."""
+
+Restart = Callable[[MessageQueue, int], None]
+
+
+class PullLoop:
+    """Brings messages of one queue into the inbox. `restart` starts the queue anew at another offset."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        queue: ProcessQueue,
+        interest: Callable[[str], Interest | None],
+        inbox: Inbox,
+        offsets: Offsets,
+        restart: Restart,
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._queue = queue
+        self._interest = interest
+        self._inbox = inbox
+        self._offsets = offsets
+        self._restart = restart
+        self._broker_id = MASTER_ID
+        self._complained = ""
+        self._complained_at = 0.0
+
+    async def run(self) -> None:
+        queue = self._queue
+        while not queue.dropped:
+            interest = self._interest(queue.queue.topic)
+            if interest is None:
+                return  # no longer subscribed; the next round of balancing gives the queue up
+            await self._wait_for_room()
+            try:
+                result = await self._pull(interest)
+                if not queue.dropped:
+                    self._use(result)
+                self._complained = ""
+            except KappaError as error:
+                await self._recover(error)
+            except Exception:
+                log.exception("pulling %s failed", queue.queue)
+                await self._pause()
+
+    async def _pull(self, interest: Interest) -> PullResult:
+        config, queue = self._core.config, self._queue
+        # A slave takes no offsets.
+        commit = queue.committable if self._broker_id == MASTER_ID else 0
+        result = await pull(
+            self._core,
+            self._group,
+            queue.queue,
+            queue.next_offset,
+            interest,
+            count=config.pull_batch,
+            hold_ms=config.pull_hold_ms,
+            timeout=config.pull_timeout_ms / 1000,
+            commit_offset=commit or None,
+            broker_id=self._broker_id,
+        )
+        self._broker_id = result.suggested_broker_id
+        return result
+
+    def _use(self, result: PullResult) -> None:
+        queue = self._queue
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "%s has no offset %d (it holds %d to %d): group %s goes on at %d",
+                queue.queue,
+                queue.next_offset,
+                result.min_offset,
+                result.max_offset,
+                self._group,
+                result.next_offset,
+            )
+            # Start anew first: a broker that was told to reset the group says so only once.
+            self._offsets.forget(queue.queue)
+            self._restart(queue.queue, result.next_offset)
+            return
+        fresh = queue.add([_original(message) for message in result.messages], result.next_offset)
+        if fresh:
+            self._inbox.put(queue, fresh)
+
+    async def _wait_for_room(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._queue.dropped:
+            room = asyncio.Event()
+            if not self._queue.when_room(functools.partial(_wake, loop, room)):
+                return
+            try:
+                async with asyncio.timeout(FULL_S):
+                    await room.wait()
+            except TimeoutError:
+                pass
+
+    async def _recover(self, error: KappaError) -> None:
+        queue = self._queue.queue
+        if isinstance(error, FlowControlled):
+            await asyncio.sleep(FLOW_CONTROL_S)
+            return
+        self._complain(error)
+        self._broker_id = MASTER_ID
+        try:
+            if isinstance(error, (SubscriptionUnknown, SubscriptionOutdated, GroupNotFound)):
+                route = await self._core.routes.find(queue.topic)
+                await self._core.heartbeat_to(await self._core.brokers.get(route.reader(queue.broker)))
+                await asyncio.sleep(STRANGER_S)
+                return
+            if isinstance(error, NotConnected) or error.retry is Retry.AFTER_ROUTE_REFRESH:
+                await self._core.routes.refresh(queue.topic)
+        except KappaError as another:
+            self._complain(another)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._core.config.pull_pause_on_error_ms / 1000)
+
+    def _complain(self, error: KappaError) -> None:
+        now, text = self._core.clock.liveness(), str(error)
+        if text != self._complained or now - self._complained_at > COMPLAIN_S:
+            level = logging.INFO if isinstance(error, (SubscriptionUnknown, ClientError)) else logging.WARNING
+            log.log(level, "group %s cannot pull %s: %s", self._group, self._queue.queue, error)
+            self._complained, self._complained_at = text, now
+
+
+def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
+    try:
+        loop.call_soon_threadsafe(room.set)
+    except RuntimeError:
+        pass  # the loop is closed: nobody pulls any more
+
+
+def _original(message: ReceivedMessage) -> ReceivedMessage:
+    """A message that is delivered again shows the topic it was first sent to."""
+    topic = message.properties.get(properties.RETRY_TOPIC)
+    return replace(message, topic=topic) if topic else message

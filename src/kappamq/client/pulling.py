@@ -1,0 +1,131 @@
+"""One pull: the request, its answer, the records in it as messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kappamq.client.core import ClientCore
+from kappamq.errors import ProtocolError
+from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage
+from kappamq.protocol.batch import unwrap
+from kappamq.protocol.bodies_clients import SubscriptionData
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers_client import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessage,
+    PullMessageResponse,
+)
+from kappamq.protocol.record import SYS_COMPRESSED, Record, iter_records
+from kappamq.protocol.tags import Subscription
+
+log = logging.getLogger(__name__)
+
+PULL_BYTES_MAX: Final = 256 << 10
+TAG: Final = "TAG"
+
+_STATUS: Final = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCH,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What a consumer wants of a topic. The version tells a broker which of two subscriptions is the newer."""
+
+    topic: str
+    expression: str
+    version: int
+
+    @property
+    def tags(self) -> Subscription:
+        return Subscription.parse(self.expression)
+
+    def to_body(self) -> SubscriptionData:
+        tags = self.tags
+        return SubscriptionData(
+            topic=self.topic,
+            expression=self.expression,
+            expression_type=TAG,
+            tags=set(tags.tags),
+            codes=set(tags.codes),
+            version=self.version,
+        )
+
+
+async def pull(
+    core: ClientCore,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    interest: Interest,
+    *,
+    count: int,
+    hold_ms: int,
+    timeout: float,
+    commit_offset: int | None = None,
+    broker_id: int = 0,
+    introduced: bool = True,
+) -> PullResult:
+    """Ask one queue for messages from `offset` on. Without any, the broker may hold the question for `hold_ms`.
+
+    `introduced`: the broker knows our subscription from heartbeats; else it travels with the request.
+    `commit_offset`: store this as the group's offset on the way. Raises what `ClientCore.ask` raises.
+    """
+    flags = PULL_SUSPEND if hold_ms else 0
+    if commit_offset is not None:
+        flags |= PULL_COMMIT_OFFSET
+    if not introduced:
+        flags |= PULL_SUBSCRIPTION
+    header = PullMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        count_max=count,
+        sys_flag=flags,
+        commit_offset=commit_offset or 0,
+        hold_ms=hold_ms,
+        subscription=None if introduced else interest.expression,
+        subscription_version=interest.version,
+        expression_type=TAG,
+        bytes_max=PULL_BYTES_MAX,
+        logical_broker=queue.broker,
+    )
+    answer = await core.ask_queue(queue, header, timeout=timeout, accept=_STATUS, broker_id=broker_id)
+    told = PullMessageResponse.decode(answer.ext)
+    status = _STATUS[answer.code]
+    return PullResult(
+        status=status,
+        next_offset=told.next_offset,
+        min_offset=told.min_offset,
+        max_offset=told.max_offset,
+        messages=tuple(messages_in(answer.body, queue.broker, interest.tags)) if status is PullStatus.FOUND else (),
+        suggested_broker_id=told.suggested_broker_id,
+    )
+
+
+def messages_in(body: bytes, broker: str, wanted: Subscription | None = None) -> Iterator[ReceivedMessage]:
+    """Yield the messages among the records of an answer that carry a wanted tag; the broker compared only hashes."""
+    for stored in iter_records(body):
+        for record in unwrap(stored):
+            message = _message(record, broker)
+            if wanted is None or wanted.matches(message.tags or None):
+                yield message
+
+
+def _message(record: Record, broker: str) -> ReceivedMessage:
+    try:
+        return record.to_message(broker)
+    except ProtocolError as error:
+        # One body that cannot be unpacked must not stop its queue for ever: hand it out as it is, flag and all.
+        log.warning("message at %s of %s/%d: %s", record.queue_offset, record.topic, record.queue_id, error)
+        plain = replace(record, sys_flag=record.sys_flag & ~SYS_COMPRESSED).to_message(broker)
+        return replace(plain, sys_flag=record.sys_flag)

@@ -1,0 +1,158 @@
+"""Finding messages: by key, by id, by time."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from abc import ABC, abstractmethod
+from typing import Final
+
+from kappamq.client.core import ClientCore
+from kappamq.client.offsets import Offsets, time_ms
+from kappamq.client.pull_consumer import AsyncPullConsumer
+from kappamq.client.pulling import messages_in
+from kappamq.client.routes import MASTER_ID, Route
+from kappamq.errors import BrokerError, InvalidParameter, KappaError, ProtocolError, QueryNotFound
+from kappamq.message import MessageQueue, ReceivedMessage
+from kappamq.protocol.address import join, unpack_ip
+from kappamq.protocol.bodies_topics import ClusterInfo
+from kappamq.protocol.headers_client import QueryMessage, ViewMessage
+from kappamq.protocol.ids import OffsetId, parse_offset_id
+from kappamq.protocol.names import TOOLS_GROUP
+
+COUNT_MAX: Final = 64
+"""A broker answers a query by key with at most so many messages."""
+FOREVER_MS: Final = (1 << 63) - 1
+
+
+class MessageQueries(ABC):
+    """The part of an admin that looks for messages."""
+
+    @abstractmethod
+    def start(self) -> ClientCore: ...
+
+    @abstractmethod
+    async def cluster(self) -> ClusterInfo: ...
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count: int = 32,
+        begin: int | datetime.datetime = 0,
+        end: int | datetime.datetime = FOREVER_MS,
+    ) -> list[ReceivedMessage]:
+        """Return messages that were sent with this key and stored between two times, oldest first."""
+        found = await self._query(topic, key, count, time_ms(begin), time_ms(end), unique=False)
+        # The index knows hashes; whether it really is this key is for us to see.
+        return [message for message in found if key in message.keys][:count]
+
+    async def query_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """Return the message with this id. Raises QueryNotFound.
+
+        Both kinds of id will do: the offset id names the place; the producer's id needs the topic to look in.
+        """
+        if topic is not None:
+            for message in await self._query(topic, message_id, 32, 0, FOREVER_MS, unique=True):
+                if message.message_id == message_id:
+                    return message
+        try:
+            place = parse_offset_id(message_id)
+        except ProtocolError as error:
+            hint = "" if topic is not None else "; to look for the id a producer gave, name the topic too"
+            raise QueryNotFound(f"no message {message_id!r}: {error}{hint}") from None
+        found = await self._view(message_id, place)
+        if found is None:
+            hint = "" if topic is not None else ", or name the topic if it is the id a producer gave"
+            raise QueryNotFound(f"no broker has message {message_id}: it may be deleted already{hint}")
+        return found
+
+    async def query_by_time(
+        self,
+        topic: str,
+        begin: int | datetime.datetime,
+        end: int | datetime.datetime = FOREVER_MS,
+        *,
+        count: int = 1000,
+        tags: str = "*",
+    ) -> list[ReceivedMessage]:
+        """Return up to `count` messages of a topic that were stored from `begin` up to before `end`, oldest first."""
+        core = self.start()
+        begin_ms, end_ms = time_ms(begin), time_ms(end)
+        reader = AsyncPullConsumer(group=TOOLS_GROUP, config=core.config)
+        async with reader:
+            queues = (await core.routes.find(topic)).subscribe
+            parts = await asyncio.gather(
+                *(self._between(reader, queue, begin_ms, end_ms, count, tags) for queue in queues)
+            )
+        return sorted((message for part in parts for message in part), key=_age)[:count]
+
+    async def offsets_at(self, topic: str, moment: int | datetime.datetime) -> dict[MessageQueue, int]:
+        """Return for each queue the offset of the first message stored at or after a time."""
+        core = self.start()
+        offsets = Offsets(core, TOOLS_GROUP)
+        queues = (await core.routes.find(topic)).subscribe
+        found = await asyncio.gather(*(offsets.search(queue, time_ms(moment)) for queue in queues))
+        return dict(zip(queues, found, strict=True))
+
+    async def _between(
+        self, reader: AsyncPullConsumer, queue: MessageQueue, begin_ms: int, end_ms: int, count: int, tags: str
+    ) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        start = await reader.search(queue, begin_ms)
+        async for message in reader.read(queue, start, tags=tags):
+            if message.stored_ms >= end_ms or len(found) >= count:
+                break
+            if message.stored_ms >= begin_ms:
+                found.append(message)
+        return found
+
+    async def _query(
+        self, topic: str, key: str, count: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> list[ReceivedMessage]:
+        if not 1 <= count <= COUNT_MAX:
+            raise InvalidParameter(f"a query by key gives 1 to {COUNT_MAX} messages, {count} were asked for")
+        core = self.start()
+        route = await core.routes.find(topic)
+        header = QueryMessage(
+            topic=topic, key=key, count_max=count, begin_ms=begin_ms, end_ms=end_ms, unique_key=unique or None
+        )
+        parts = await asyncio.gather(*(self._query_at(route, broker, header) for broker in sorted(route.addresses)))
+        return sorted((message for part in parts for message in part if message.topic == topic), key=_age)
+
+    async def _query_at(self, route: Route, broker: str, header: QueryMessage) -> list[ReceivedMessage]:
+        try:
+            answer = await self.start().ask(route.reader(broker), header)
+        except QueryNotFound:
+            return []
+        return list(messages_in(answer.body, broker))
+
+    async def _view(self, message_id: str, place: OffsetId) -> ReceivedMessage | None:
+        # Never connect to an address only because an id names it: ask the brokers we know, the named one first.
+        named = join(unpack_ip(place.host), place.port)
+        brokers = [
+            (address, name)
+            for name, broker in sorted((await self.cluster()).brokers.items())
+            for number, address in sorted(broker.addresses.items())
+            if number == MASTER_ID or address == named
+        ]
+        failure: KappaError | None = None
+        for address, name in sorted(brokers, key=lambda broker: broker[0] != named):
+            try:
+                answer = await self.start().ask(address, ViewMessage(log_offset=place.log_offset))
+            except (BrokerError, QueryNotFound):
+                continue
+            except KappaError as error:
+                failure = error
+                continue
+            for message in messages_in(answer.body, name):
+                if message.offset_id == message_id.upper():
+                    return message
+        if failure is not None:
+            raise failure
+        return None
+
+
+def _age(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
+    return message.stored_ms, message.queue, message.queue_offset
