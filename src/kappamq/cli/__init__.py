@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import doctor, serve
+from kappamq.cli import bench, doctor, query, send, serve, tail, topic
 from kappamq.cli.options import OutputOption
 from kappamq.cli.output import Format, Output
 
@@ -50,6 +50,11 @@ def show_version(output: OutputOption = Format.TEXT) -> None:
 app.command("up")(serve.up)
 app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
+app.add_typer(topic.app, name="topic")
+app.command("send")(send.send)
+app.command("tail")(tail.tail)
+app.add_typer(query.app, name="query")
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("version")(show_version)
 

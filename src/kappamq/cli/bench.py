@@ -6,50 +6,13 @@ source tree measures the broker alone.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from array import array
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from kappamq.cli.exits import Exit
 from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, fail, spoken
 from kappamq.cli.output import Format, Output
-
-if TYPE_CHECKING:
-    from kappamq.client.producer import AsyncProducer
-
-IDLE_S = 10.0  # reading back gives up when nothing has come for this long
-FAILURES_MAX = 100  # a broker that refuses everything should not be asked a million times
-
-
-@dataclass(slots=True)
-class Sent:
-    """What the senders have done so far."""
-
-    messages: int = 0
-    requests: int = 0
-    failures: list[str] = field(default_factory=list)
-    latencies_ms: array[float] = field(default_factory=lambda: array("f"))
-
-    def figures(self, seconds: float, size: int) -> dict[str, Any]:
-        ordered = sorted(self.latencies_ms)
-        return {
-            "sent": self.messages,
-            "failed": len(self.failures),
-            "seconds": round(seconds, 3),
-            "messages_per_s": round(self.messages / seconds) if seconds else 0,
-            "mib_per_s": round(self.messages * size / seconds / (1 << 20), 2) if seconds else 0.0,
-            "p50_ms": round(percentile(ordered, 0.50), 3),
-            "p99_ms": round(percentile(ordered, 0.99), 3),
-            "max_ms": round(ordered[-1], 3) if ordered else 0.0,
-        }
-
-
-def percentile(ordered: list[float], part: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else 0.0
 
 
 @spoken
@@ -65,130 +28,13 @@ def bench(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Send messages as fast as they are taken, then read them back."""
+    from kappamq.cli.load import Work, send_and_receive
     from kappamq.event_loop import run
 
     out = Output(output)
     if size * batch > 4 << 20:
         fail(out, f"{batch} messages of {size} bytes do not fit into one request of 4 MiB", Exit.USAGE)
     work = Work(topic, messages, size, connections, inflight, batch)
-    failed = run(_bench(work, consume, nameserver, out))
+    failed = run(send_and_receive(work, consume, nameserver, out))
     if failed:
         raise typer.Exit(int(Exit.FAILED))
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    topic: str
-    messages: int
-    size: int
-    connections: int
-    inflight: int
-    batch: int
-
-
-async def _bench(work: Work, consume: bool, nameserver: str, out: Output) -> bool:
-    sent, seconds = await send_all(work, nameserver, out)
-    figures = {"what": "send", **sent.figures(seconds, work.size)}
-    rows = [figures]
-    complete = True
-    if consume and sent.messages:
-        rows.append({"what": "receive", **await receive_all(work, sent.messages, nameserver, out)})
-        complete = rows[-1]["received"] >= sent.messages
-    if out.json:
-        for row in rows:
-            out.raw(row)
-    else:
-        columns = ["what", "messages_per_s", "mib_per_s", "seconds", "p50_ms", "p99_ms", "max_ms"]
-        out.table(f"{work.messages} messages of {work.size} bytes, {work.connections} connections", columns, rows)
-    for text in sent.failures[:3]:
-        out.warn(f"a send failed: {text}")
-    if not complete:
-        out.warn(f"only {rows[-1]['received']} of {sent.messages} came back within {IDLE_S:.0f} s of silence")
-    return bool(sent.failures) or not complete
-
-
-async def send_all(work: Work, nameserver: str, out: Output) -> tuple[Sent, float]:
-    from contextlib import AsyncExitStack
-
-    from kappamq.client.producer import AsyncProducer
-
-    sent = Sent()
-    left = work.messages
-    body = b"x" * work.size
-
-    def next_batch() -> int:
-        nonlocal left
-        if len(sent.failures) >= FAILURES_MAX:
-            return 0
-        count = min(work.batch, left)
-        left -= count
-        return count
-
-    async with AsyncExitStack() as stack:
-        producers = [
-            # An instance name of its own gives each producer its own connections.
-            await stack.enter_async_context(
-                AsyncProducer(nameserver, group="kappamq_bench", instance=f"bench{number}", send_timeout_ms=10_000)
-            )
-            for number in range(work.connections)
-        ]
-        # The first send finds the route, connects, and may make the topic; it is not measured.
-        for producer in producers:
-            await _send_one(producer, work.topic, body, 1, Sent())
-        began = time.perf_counter()
-        with out.progress("sending", work.messages, unit="messages") as at:
-
-            async def sender(producer: AsyncProducer) -> None:
-                while count := next_batch():
-                    await _send_one(producer, work.topic, body, count, sent)
-                    if sent.requests % 64 == 0:
-                        at(sent.messages)
-
-            await asyncio.gather(*(sender(producer) for producer in producers for _ in range(work.inflight)))
-        return sent, time.perf_counter() - began
-
-
-async def _send_one(producer: AsyncProducer, topic: str, body: bytes, count: int, sent: Sent) -> None:
-    from kappamq.errors import KappaError
-    from kappamq.message import Message
-
-    began = time.perf_counter()
-    try:
-        if count == 1:
-            await producer.send(Message(topic, body))
-        else:
-            await producer.send_batch([Message(topic, body)] * count)
-    except KappaError as error:
-        sent.failures.append(str(error))
-    else:
-        sent.messages += count
-        sent.latencies_ms.append((time.perf_counter() - began) * 1000)
-    sent.requests += 1
-
-
-async def receive_all(work: Work, expected: int, nameserver: str, out: Output) -> dict[str, Any]:
-    """Read as many messages as were sent, with a group of its own that begins at the start of the topic."""
-    import secrets
-
-    from kappamq.client.consumer import AsyncConsumer
-
-    received = 0
-    group = f"kappamq_bench_{secrets.token_hex(4)}"
-    began = time.perf_counter()
-    with out.progress("receiving", expected, unit="messages") as at:
-        async with AsyncConsumer(nameserver, group=group, topics=work.topic, consume_from="first") as consumer:
-            while received < expected:
-                message = await consumer.receive(IDLE_S)
-                if message is None:
-                    break
-                consumer.ack(message)
-                received += 1
-                if received % 1000 == 0:
-                    at(received)
-    seconds = time.perf_counter() - began
-    return {
-        "received": received,
-        "seconds": round(seconds, 3),
-        "messages_per_s": round(received / seconds),
-        "mib_per_s": round(received * work.size / seconds / (1 << 20), 2),
-    }

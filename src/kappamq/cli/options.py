@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -52,6 +53,10 @@ def spoken(function: F) -> F:
     def wrapper(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
+        except BrokenPipeError:
+            # `kappamq tail | head`: who reads has had enough. Nothing more may be written, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
         except (KappaError, OSError, KeyboardInterrupt) as error:
             fail(Output(options.get("output", Format.TEXT)), error)
 

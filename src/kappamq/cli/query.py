@@ -1,0 +1,93 @@
+"""`kappamq query ...`: find messages that are stored, by key, by id or by time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kappamq.cli import messages
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, fail, spoken
+from kappamq.cli.output import Format, Output
+from kappamq.cli.times import parse_time
+from kappamq.cli.topic import ask
+
+if TYPE_CHECKING:
+    from kappamq.message import ReceivedMessage
+
+app = typer.Typer(help="Find stored messages by key, id or time.", no_args_is_help=True, rich_markup_mode=None)
+
+TopicArgument = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
+FROM_HELP = "A time, e.g. '2026-11-15 10:00', '10:00', '15m' (ago) or milliseconds since 1970."
+FromOption = Annotated[str, typer.Option("--from", help=FROM_HELP)]
+ToOption = Annotated[str, typer.Option("--to", help="A time like --from.")]
+LongOption = Annotated[bool, typer.Option("--long", "-l", help="Everything about each message, not one line.")]
+
+
+@app.command()
+@spoken
+def key(
+    topic: TopicArgument,
+    key: Annotated[str, typer.Argument(help="The key it was sent with.", show_default=False)],
+    count: Annotated[int, typer.Option(min=1, max=64, help="At most this many.")] = 32,
+    from_: FromOption = "0",
+    to: ToOption = "now",
+    long: LongOption = False,
+    timeout: TimeoutOption = 5.0,
+    nameserver: NameServerOption = DEFAULT_NAMESERVER,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Find messages by a key they were sent with."""
+    begin, end = _span(from_, to)
+    found = ask(nameserver, timeout, lambda admin: admin.query_by_key(topic, key, count=count, begin=begin, end=end))
+    _show(Output(output), found, f"no message in {topic} has the key {key}", long)
+
+
+@app.command("id")
+@spoken
+def id_(
+    message_id: Annotated[str, typer.Argument(help="A message id or an offset id.", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Needed for ids given by a producer.", show_default=False)
+    ] = None,
+    timeout: TimeoutOption = 5.0,
+    nameserver: NameServerOption = DEFAULT_NAMESERVER,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Find one message by its id."""
+    messages.details(Output(output), ask(nameserver, timeout, lambda admin: admin.query_by_id(message_id, topic)))
+
+
+@app.command("time")
+@spoken
+def time_(
+    topic: TopicArgument,
+    from_: FromOption,
+    to: ToOption = "now",
+    tags: Annotated[str, typer.Option(help="Only these tags, as in 'paid || new'.")] = "*",
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
+    long: LongOption = False,
+    timeout: TimeoutOption = 5.0,
+    nameserver: NameServerOption = DEFAULT_NAMESERVER,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Find messages by when they were stored, oldest first."""
+    begin, end = _span(from_, to)
+    found = ask(nameserver, timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags))
+    _show(Output(output), found, f"{topic} got no message in that time", long)
+
+
+def _span(begin: str, end: str) -> tuple[int, int]:
+    now_ms = int(time.time() * 1000)
+    # "now" includes what was stored while we were asking; a broker's clock may be a little ahead of ours.
+    return parse_time(begin, now_ms), now_ms + 60_000 if end == "now" else parse_time(end, now_ms)
+
+
+def _show(out: Output, found: list[ReceivedMessage], nothing: str, long: bool) -> None:
+    if not found:
+        fail(out, nothing, Exit.NOT_FOUND)
+    for message in found:
+        (messages.details if long else messages.line)(out, message)
+    out.note(f"{len(found)} message(s)")
