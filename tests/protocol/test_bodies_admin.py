@@ -23,6 +23,7 @@ from kappamq.protocol.bodies_admin import (
     TopicOffset,
     TopicStatsTable,
 )
+from kappamq.protocol.body import Body
 from tests.protocol.bodies import there_and_back_tests
 
 test_there_and_back, test_any_json_is_read_or_refused = there_and_back_tests(bodies_admin)
@@ -78,7 +79,7 @@ ZEROS = b'{"avgpt":0.0,"sum":0,"tps":0.0}'
         ),
     ],
 )
-def test_golden(body: bodies_admin.Body, text: bytes) -> None:
+def test_golden(body: Body, text: bytes) -> None:
     assert body.encode() == text
     assert type(body).decode(text) == body
 

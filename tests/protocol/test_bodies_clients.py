@@ -22,6 +22,7 @@ from kappamq.protocol.bodies_clients import (
     SubscriptionGroupTable,
 )
 from kappamq.protocol.bodies_topics import DataVersion
+from kappamq.protocol.body import Body
 from tests.protocol.bodies import there_and_back_tests
 
 test_there_and_back, test_any_json_is_read_or_refused = there_and_back_tests(bodies_clients)
@@ -69,7 +70,7 @@ MQ_TEXT = b'{"brokerName":"b-a","queueId":0,"topic":"T"}'
         ),
     ],
 )
-def test_golden(body: bodies_clients.Body, text: bytes) -> None:
+def test_golden(body: Body, text: bytes) -> None:
     assert body.encode() == text
     assert type(body).decode(text) == body
 

@@ -25,6 +25,7 @@ from kappamq.protocol.bodies_topics import (
     TopicRouteData,
     TopicTable,
 )
+from kappamq.protocol.body import Body
 from tests.protocol.bodies import there_and_back_tests
 from tests.protocol.strategies import int32s, names, texts
 
@@ -63,7 +64,7 @@ OLD = (
         ),
     ],
 )
-def test_golden(body: bodies_topics.Body, text: bytes) -> None:
+def test_golden(body: Body, text: bytes) -> None:
     assert body.encode() == text
     assert type(body).decode(text) == body
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_there_and_back(value: Any) -> None:
     assert json.loads(fastjson.pretty(value)) == value
 
 
-def loose(value: Any, draw: Any) -> str:
+def loose(value: Any, draw: Callable[[st.SearchStrategy[str]], str]) -> str:
     """Write a value in one of the ways only a lenient reader takes."""
     if isinstance(value, dict):
         pairs = [f"{loose(key, draw)} : {loose(item, draw)}" for key, item in value.items()]
