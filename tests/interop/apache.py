@@ -159,15 +159,15 @@ class Printed:
         for line in self.lines():
             cells = re.split(r"\s{2,}", line.strip())
             if line.startswith("#"):
-                names = [cell.lstrip("#") for cell in cells]
+                names = [name.strip() for name in line[1:].split("#")]
             elif len(cells) > 1:
                 rows.append(dict(zip(names, cells, strict=False)))
         return rows
 
     def facts(self) -> dict[str, str]:
         """Lines of the form `name : value`, as brokerStatus and the message queries print them."""
-        pairs = (re.match(r"([\w .\[\]/-]+?)\s*:\s(.*)$", line) for line in self.lines())
-        return {pair[1].strip(): pair[2].strip() for pair in pairs if pair}
+        pairs = (re.match(r"([\w .\[\]/-]+?)\s*:(?:\s+(.*))?$", line) for line in self.lines())
+        return {pair[1].strip(): (pair[2] or "").strip() for pair in pairs if pair}
 
 
 class MqadminFailed(Exception):
@@ -188,7 +188,7 @@ def mqadmin(nameserver: str, command: str, *arguments: str, home: Path | None = 
         env={**os.environ, "ROCKETMQ_HOME": str(home)},
     )
     text = done.stdout + done.stderr
-    if done.returncode != 0 or re.search(r"Exception\b.*|^usage: mqadmin", text, re.MULTILINE):
+    if done.returncode != 0 or re.search(r"SubCommandException|^usage: mqadmin", text, re.MULTILINE):
         raise MqadminFailed(f"mqadmin {command} {' '.join(arguments)}: exit code {done.returncode}\n{text}")
     return Printed(text)
 

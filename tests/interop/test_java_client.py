@@ -64,7 +64,7 @@ def test_batch(java: JsonLines, variant: Variant, target: Target, topic: str) ->
     assert {each["queueId"] for each in received} == {sent["queueId"]}
     assert [each["queueOffset"] for each in received] == [sent["queueOffset"] + index for index in range(7)]
     if target.kind == "apache" and variant.bundle.version == "5.3.3":
-        # Apache's broker gives all members the id of the batch, so the ids that it was told are of no use to the sender.
+        # Apache's broker gives all members the id of the batch, so the sender cannot find them by theirs.
         assert len({each["msgId"] for each in received}) == 1
     else:
         assert [each["msgId"] for each in received] == unique_ids
