@@ -1,0 +1,40 @@
+"""`kappamq shop`: a small shop on a broker of its own, to see messages flow. `make run` starts it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import DataOption, OutputOption, spoken
+from kappamq.cli.output import Format, Output
+
+
+@spoken
+def shop(
+    data: DataOption = None,
+    once: Annotated[bool, typer.Option("--once", help="Sell a number of orders, check the books, and end.")] = False,
+    orders: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many with --once.")] = 200,
+    rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="Orders a second.")] = 5.0,
+    nameserver_port: Annotated[int | None, typer.Option(min=0, max=65_535, show_default=False)] = None,
+    broker_port: Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)] = None,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Run a small shop on a broker of its own: orders, billing, shipping. Without --data nothing is kept."""
+    import tempfile
+    from pathlib import Path
+
+    from kappamq.cli.options import data_directory
+    from kappamq.cli.serve import prepare_process
+    from kappamq.cli.shop_floor import Shop
+    from kappamq.event_loop import run
+
+    out = Output(output)
+    prepare_process(verbose=False)
+    with tempfile.TemporaryDirectory(prefix="kappamq-shop-") as temporary:
+        root = Path(temporary) if data is None else data_directory(data)
+        floor = Shop(root, out, nameserver_port=nameserver_port, broker_port=broker_port)
+        books_are_right = run(floor.run(orders if once else None, rate))
+    if not books_are_right:
+        raise typer.Exit(int(Exit.FAILED))
