@@ -37,6 +37,8 @@ class StoreConfig:
     tail_crc: bool = True  # whole records are checked, not only bodies; costs 20 bytes and one CRC a message
     check_crc_on_recovery: bool = True  # off: faster start after a crash, damage is found by consumers instead
 
+    skip_damage: bool = False  # open a log with bad bytes in its middle without them; off: refuse, so that a copy can help
+
     # Retention.
     retention_hours: int = 72  # larger: more disk, more to replay
     delete_hours: tuple[int, ...] = (4,)  # hours of day (local time) when expired files go

@@ -1,0 +1,1 @@
+"""The broker: one idea per file, wired together in broker.py."""

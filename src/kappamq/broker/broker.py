@@ -1,0 +1,257 @@
+"""Builds the parts of a broker and wires them; no other logic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from kappamq import native
+from kappamq.broker.address import Address
+from kappamq.broker.burst import Bursts
+from kappamq.broker.clients import Clients
+from kappamq.broker.consumers import Consumers
+from kappamq.broker.gate import Gate
+from kappamq.broker.groups import Groups
+from kappamq.broker.locks import QueueLocks
+from kappamq.broker.metadata import Metadata
+from kappamq.broker.offsets import Offsets
+from kappamq.broker.pull import Pulls
+from kappamq.broker.query import Queries
+from kappamq.broker.registration import Registration
+from kappamq.broker.send import Sends
+from kappamq.broker.subscriptions import Subscriptions
+from kappamq.broker.topics import Topics
+from kappamq.broker.upkeep import Upkeep
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.net import NetConfig
+from kappamq.config.store import StoreConfig
+from kappamq.net.server import Server
+from kappamq.protocol.bodies_topics import TopicConfig
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.ids import UniqueIds
+from kappamq.store.message_store import MessageStore
+from kappamq.store.recovery import Recovered
+from kappamq.store.snapshots import Snapshots
+
+log = logging.getLogger(__name__)
+
+_PENDING_BYTES_MAX = 4 << 20
+DELAYS_MS = tuple(
+    1000 * s for s in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+
+
+class Broker:
+    def __init__(
+        self, config: BrokerConfig, store: StoreConfig, net: NetConfig, clock: Clock, kernel: str = "auto"
+    ) -> None:
+        self.config = config
+        self.store_config = store
+        self.net_config = net
+        self.clock = clock
+        self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
+        self.port = config.port
+        self.recovered = Recovered()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._running = False
+
+    async def start(self) -> None:
+        """Open the store, listen, register. Returns when clients can send and pull."""
+        config, clock = self.config, self.clock
+        self.kernel = kernel = self.kernel_module.Kernel(
+            segment_bytes=self.store_config.segment_bytes, store_host=bytes(8), region=config.region, cluster=config.cluster,
+            trace_on=config.trace_on, tail_crc=self.store_config.tail_crc, message_bytes_max=self.store_config.message_bytes_max,
+            frame_bytes_max=self.net_config.frame_bytes_max, header_bytes_max=self.net_config.header_bytes_max,
+            pending_bytes_max=_PENDING_BYTES_MAX, transfer_bytes_max=self.store_config.transfer_bytes_max,
+            transfer_count_max=self.store_config.transfer_count_max,
+        )  # fmt: skip
+        kernel.delays_ms = DELAYS_MS
+        self.store = store = MessageStore(self.store_config, self.kernel_module, kernel)
+        self.gate = Gate(kernel)
+        self.metadata = Metadata(store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8))
+        self.topics = Topics(config, kernel, clock.message_ms, self.metadata.record)
+        self.groups = Groups(config, clock.message_ms, self.metadata.record)
+        self.offsets = Offsets(clock.message_ms, self.metadata.record)
+        for table in (self.topics, self.groups, self.offsets):
+            self.metadata.add(table)
+        self.recovered = store.open(_boot_id())
+        try:
+            await self._start_serving()
+        except BaseException:
+            store.close(clean=False)
+            raise
+        self._running = True
+
+    async def _start_serving(self) -> None:
+        config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
+        for note in (*self.recovered.notes, *self.metadata.load()):
+            log.warning("%s", note)
+        not_before = getattr(clock, "not_before", None)
+        if not_before is not None:
+            not_before(store.last_ms)
+        self._clamp_offsets()
+        self.bursts = bursts = Bursts(store, self.gate, clock)
+        self.server = Server(bursts, self.net_config, clock)
+        if config.port:
+            self.port = await self.server.start(config.listen_host, config.port)
+            await self.server.start(config.listen_host, config.port - 2)
+        else:
+            self.port = await self._start_on_free_pair()
+        self.address_of = Address(config.advertise, self.port)
+        self.registration = Registration(config, self.topics, self.address_of.of, lambda: self.port + 1)
+        self.address_of.of(await self.registration.local_address())
+        kernel.store_host = self.address_of.packed
+        self.metadata.go_live(bursts)
+        self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
+        self.clients.may_notify = self._may_notify
+        self.subscriptions = Subscriptions(kernel)
+        self.locks = QueueLocks(config.queue_lock_ms / 1000)
+        self.upkeep = Upkeep(store, bursts, self.gate, self.metadata, self.offsets, clock)
+        self.sends = Sends(
+            store,
+            config,
+            clock,
+            self.topics,
+            bursts,
+            UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
+        )
+        self.sends.check_gate = self.gate.check
+        self.pulls = Pulls(
+            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.run
+        )
+        self.pulls.worker = self.upkeep.read
+        self.consumers = Consumers(
+            store,
+            clock,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.locks,
+            self.subscriptions,
+            self.upkeep.read,
+        )
+        self.queries = Queries(store, self.upkeep.read)
+        self.queries.flush_derived = self.upkeep.write_derived
+        self._wire()
+        self.upkeep.start()
+        await self.registration.start()
+
+    def _wire(self) -> None:
+        bursts = self.bursts
+        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            bursts.handlers[code] = self.sends.handle
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            bursts.handlers[code] = self.pulls.handle
+        bursts.handlers.update(self.consumers.handlers())
+        bursts.handlers.update(self.queries.handlers())
+        bursts.on_pulls = self.pulls.left_by_kernel
+        bursts.on_commits = self.pulls.commits_by_kernel
+        bursts.on_lost += [self.pulls.lost, lambda connection: self.clients.lost(connection, self.clock.liveness())]
+        self.store.on_grown = self.pulls.grown
+        self.topics.on_change = self._topic_changed
+        self.topics.on_delete = self._topic_deleted
+        self.groups.on_change = self.subscriptions.drop_group
+        self.upkeep.on_tick += [self.pulls.expire, self._expire_clients]
+        self.registration.on_order_topics = self._order_topics
+
+    # -- small reactions that tie parts together ---------------------------------------------------------------------------
+
+    def run(self, job: Coroutine[Any, Any, None]) -> None:
+        """Go on with something in the background; errors are logged, a stop waits for it."""
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._job_done)
+
+    def _job_done(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background job failed", exc_info=task.exception())
+
+    def _topic_changed(self, topic: TopicConfig) -> None:
+        self.subscriptions.drop_topic(topic.name)
+        self.registration.topic_changed(topic)
+
+    def _topic_deleted(self, name: str) -> None:
+        self.subscriptions.drop_topic(name)
+        self.offsets.delete(topic=name)
+        self.run(self._forget_topic(name))
+
+    async def _forget_topic(self, name: str) -> None:
+        await self.upkeep.write_derived()
+        for queue_id in self.kernel.queue_ids(name):
+            end = self.kernel.queue_state(name, queue_id)[1]
+            self.kernel.set_queue(
+                name, queue_id, end, end
+            )  # empty, but the numbering goes on if the topic is made again
+        await self.upkeep.write(self.store.forget_topic, name)
+        self.store.queues.forget_readers(name)
+
+    def _may_notify(self, group: str) -> bool:
+        known = self.groups.table.get(group)
+        return self.config.notify_consumer_changes and (known is None or known.notify_changed_enable)
+
+    def _order_topics(self, names: list[str]) -> None:
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is not None and not topic.order:
+                changed = TopicConfig.from_json(topic.to_json())
+                changed.order = True
+                self.topics.update(changed)
+
+    def _expire_clients(self) -> None:
+        now = self.clock.liveness()
+        self.locks.expire(now)
+        for connection in self.clients.expire(now):
+            connection.close("no heartbeat for too long")
+
+    def _clamp_offsets(self) -> None:
+        for topic, queue_id in self.offsets.all_queues():
+            end = self.kernel.queue_state(topic, queue_id)[1]
+            if end:
+                self.offsets.clamp(topic, queue_id, end)
+
+    async def _start_on_free_pair(self) -> int:
+        """Any port that is free together with the one two below it."""
+        for _ in range(64):
+            port = await self.server.start(self.config.listen_host, 0)
+            try:
+                await self.server.start(self.config.listen_host, port - 2)
+                return port
+            except Exception:
+                await self.server.stop_listening()
+        raise OSError("no two free ports (n and n-2) were found in 64 tries")
+
+    # -- seen from outside -------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return self.address_of.of(None)
+
+    async def stop(self) -> None:
+        """Sign off, let go of clients, bring everything to disk."""
+        if not self._running:
+            return
+        self._running = False
+        self.bursts.stopping = True
+        await self.registration.stop()
+        await self.server.stop_listening()
+        self.bursts.end_turn()
+        if self._jobs:
+            await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
+        await self.server.stop()
+        await self.upkeep.stop()
+        self.store.close()
+
+
+def _boot_id() -> str:
+    """Changes when the machine starts: what the page cache held before is gone."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

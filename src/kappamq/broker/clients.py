@@ -1,0 +1,161 @@
+"""Who is connected: producers and consumers as they tell us in heartbeats, and the notices consumers get about each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from kappamq.net.connection import Connection
+from kappamq.protocol.bodies_clients import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from kappamq.protocol.frame import request
+from kappamq.protocol.headers_client import NotifyConsumersChanged
+
+
+@dataclass(slots=True)
+class Client:
+    """One member of a group: a process behind a connection."""
+
+    client_id: str
+    connection: Connection
+    language: int
+    version: int
+    seen: float  # liveness time of the last heartbeat
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    name: str
+    members: dict[Connection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    left: float = 0.0  # when the last member went
+
+    @property
+    def client_ids(self) -> list[str]:
+        return sorted({member.client_id for member in self.members.values()})
+
+
+class Clients:
+    def __init__(self, expiry_s: float, group_expiry_s: float) -> None:
+        self._expiry_s = expiry_s
+        self._group_expiry_s = group_expiry_s
+        self.producers: dict[str, dict[Connection, Client]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
+            None
+        )
+        self.may_notify: Callable[[str], bool] = lambda group: True
+
+    # -- heartbeats --------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float) -> None:
+        """Note everybody the beat names; members of changed groups are told."""
+        for producer in beat.producers:
+            members = self.producers.setdefault(producer.group, {})
+            members[connection] = Client(beat.client_id, connection, language, version, now)
+        for consumer in beat.consumers:
+            self._consumer(connection, beat, consumer, Client(beat.client_id, connection, language, version, now))
+
+    def _consumer(self, connection: Connection, beat: HeartbeatData, data: ConsumerData, client: Client) -> None:
+        group = self.consumers.get(data.group)
+        if group is None:
+            group = self.consumers[data.group] = ConsumerGroup(data.group)
+        group.consume_type, group.message_model, group.from_where = (
+            data.consume_type,
+            data.message_model,
+            data.from_where,
+        )
+        changed = connection not in group.members
+        group.members[connection] = client
+        if not (beat.fingerprint and beat.without_subscriptions):
+            changed |= self._subscribe(group, data.subscriptions)
+        if changed:
+            self._notify(group)
+
+    def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> bool:
+        """Take over newer subscriptions and drop topics nobody in the group names any more; True if the topics changed."""
+        changed = False
+        named = {subscription.topic for subscription in subscriptions}
+        for subscription in subscriptions:
+            known = group.subscriptions.get(subscription.topic)
+            changed |= known is None
+            if known is None or subscription.version > known.version:
+                group.subscriptions[subscription.topic] = subscription
+                self.on_subscribed(group.name, subscription, subscription.topic)
+        if len(group.client_ids) <= 1:
+            for topic in [topic for topic in group.subscriptions if topic not in named]:
+                del group.subscriptions[topic]
+                self.on_subscribed(group.name, None, topic)
+                changed = True
+        return changed
+
+    def unregister(
+        self, connection: Connection, producer_group: str | None, consumer_group: str | None, now: float
+    ) -> None:
+        if producer_group:
+            self._drop_producer(producer_group, connection)
+        if consumer_group:
+            group = self.consumers.get(consumer_group)
+            if group is not None and group.members.pop(connection, None) is not None:
+                group.left = now
+                self._notify(group)
+
+    def lost(self, connection: Connection, now: float) -> None:
+        """The connection is gone, and whoever lived behind it."""
+        for name in list(self.producers):
+            self._drop_producer(name, connection)
+        for group in list(self.consumers.values()):
+            if group.members.pop(connection, None) is not None:
+                group.left = now
+                self._notify(group)
+
+    def _drop_producer(self, name: str, connection: Connection) -> None:
+        members = self.producers.get(name)
+        if members is not None:
+            members.pop(connection, None)
+            if not members:
+                del self.producers[name]
+
+    def expire(self, now: float) -> list[Connection]:
+        """Connections whose clients have not been heard of for too long; groups that stand empty for long are forgotten."""
+        stale: set[Connection] = set()
+        for members in self.producers.values():
+            stale.update(client.connection for client in members.values() if now - client.seen > self._expiry_s)
+        for group in list(self.consumers.values()):
+            stale.update(client.connection for client in group.members.values() if now - client.seen > self._expiry_s)
+            if not group.members and now - group.left > self._group_expiry_s:
+                del self.consumers[group.name]
+                for topic in group.subscriptions:
+                    self.on_subscribed(group.name, None, topic)
+        return list(stale)
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        """Tell the members to share the queues anew; in broadcasting mode everybody has all of them anyway."""
+        if group.message_model is MessageModel.BROADCASTING or not self.may_notify(group.name):
+            return
+        for connection in group.members:
+            connection.send(request(NotifyConsumersChanged(consumer_group=group.name), oneway=True).encode())
+
+    # -- asking ------------------------------------------------------------------------------------------------------------
+
+    def find(self, group: str, client_id: str) -> Client | None:
+        known = self.consumers.get(group)
+        if known is not None:
+            for member in known.members.values():
+                if member.client_id == client_id:
+                    return member
+        return None
+
+    def subscribers(self, topic: str) -> Iterator[ConsumerGroup]:
+        for group in self.consumers.values():
+            if topic in group.subscriptions:
+                yield group

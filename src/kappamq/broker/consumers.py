@@ -1,0 +1,202 @@
+"""What clients ask besides sending and pulling: heartbeats, who else is there, offsets, queue locks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kappamq.broker.burst import Handler
+from kappamq.broker.clients import Clients
+from kappamq.broker.groups import Groups
+from kappamq.broker.locks import QueueLocks
+from kappamq.broker.offsets import Offsets
+from kappamq.broker.pull import tag_codes
+from kappamq.broker.subscriptions import Subscriptions
+from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
+from kappamq.errors import BrokerError, InvalidParameter, NoPermission, QueryNotFound
+from kappamq.net.connection import Connection
+from kappamq.protocol import names
+from kappamq.protocol.bodies_clients import (
+    CheckClientBody,
+    ConsumerList,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+    MessageModel,
+    SubscriptionData,
+)  # fmt: skip
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_client import (
+    BoundaryType,
+    GetConsumerList,
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    HeartBeatResponse,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    TimestampResponse,
+    UnregisterClient,
+    UpdateConsumerOffset,
+)  # fmt: skip
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class Consumers:
+    def __init__(
+        self, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
+        locks: QueueLocks, subscriptions: Subscriptions, worker: Callable[..., Awaitable[Any]],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._locks = locks
+        self._subscriptions = subscriptions
+        self._worker = worker
+        self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
+        clients.on_subscribed = self._subscribed
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    # -- who is there ------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, connection: Connection, frame: Frame) -> Frame:
+        beat = HeartbeatData.decode(frame.body)
+        if not beat.client_id:
+            raise InvalidParameter("the heartbeat names no client (clientID)")
+        known = []
+        for consumer in beat.consumers:
+            group = self._groups.get(consumer.group)
+            if group is None:
+                continue  # as RocketMQ: the group stays unknown and its pulls are told so
+            if consumer.message_model is MessageModel.CLUSTERING and not consumer.group.startswith(
+                names.SYSTEM_GROUP_PREFIX
+            ):
+                self._topics.ensure(names.retry_topic(consumer.group), max(1, group.retry_queues))
+            known.append(consumer)
+        beat.consumers = known
+        self._clients.heartbeat(connection, beat, frame.language, frame.version, self._clock.liveness())
+        return reply(frame, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+
+    def _subscribed(self, group: str, subscription: SubscriptionData | None, topic: str) -> None:
+        """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
+        self._subscriptions.drop(group, topic, False)
+        if subscription is not None and subscription.expression_type in ("", "TAG"):
+            config, known = self._topics.get(topic), self._groups.get(group)
+            if (
+                config is not None
+                and known is not None
+                and known.consume_enable
+                and not self._groups.is_forbidden(group, topic)
+            ):
+                self._subscriptions.allow(group, topic, False, subscription.version, tag_codes(subscription))
+
+    def unregister(self, connection: Connection, frame: Frame) -> Frame:
+        header = UnregisterClient.decode(frame.ext)
+        self._clients.unregister(connection, header.producer_group, header.consumer_group, self._clock.liveness())
+        return reply(frame)
+
+    def check_config(self, connection: Connection, frame: Frame) -> Frame:
+        subscription = CheckClientBody.decode(frame.body).subscription
+        if subscription is not None and subscription.expression_type not in ("", "TAG"):
+            raise BrokerError(
+                f"The broker does not support consumer to filter message by {subscription.expression_type}"
+            )
+        return reply(frame)
+
+    def members(self, connection: Connection, frame: Frame) -> Frame:
+        name = GetConsumerList.decode(frame.ext).consumer_group
+        group = self._clients.consumers.get(name)
+        if group is None or not group.members:
+            raise BrokerError(f"no consumer for this group, {name}")
+        return reply(frame, body=ConsumerList(group.client_ids).encode())
+
+    # -- offsets -----------------------------------------------------------------------------------------------------------
+
+    def query_offset(self, connection: Connection, frame: Frame) -> Frame:
+        header = QueryConsumerOffset.decode(frame.ext)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = self.pending_reset(group, topic, queue_id)
+        if offset is None:
+            offset = self._offsets.get(group, topic, queue_id)
+        if offset is None:
+            low = self._store.kernel.queue_state(topic, queue_id)[0]
+            if header.zero_if_not_found is False or low > 0:
+                raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+            offset = 0  # a small queue that is all here: a new group begins at its beginning
+        return reply(frame, header=OffsetResponse(offset=offset))
+
+    def update_offset(self, connection: Connection, frame: Frame) -> Frame:
+        header = UpdateConsumerOffset.decode(frame.ext)
+        self._topics.existing(header.topic)
+        self._groups.existing(header.consumer_group)
+        if header.queue_id < 0:
+            raise InvalidParameter(f"queue id {header.queue_id} is negative")
+        if header.commit_offset < 0:
+            raise InvalidParameter(f"offset {header.commit_offset} is negative")
+        if self.pending_reset(header.consumer_group, header.topic, header.queue_id) is None:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return reply(frame)
+
+    def max_offset(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetMaxOffset.decode(frame.ext)
+        return reply(
+            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[1])
+        )
+
+    def min_offset(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetMinOffset.decode(frame.ext)
+        return reply(
+            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[0])
+        )
+
+    async def search(self, connection: Connection, frame: Frame) -> Frame:
+        header = SearchOffset.decode(frame.ext)
+        upper = header.boundary is BoundaryType.UPPER
+        offset = await self._worker(self._store.search, header.topic, header.queue_id, header.timestamp, upper)
+        return reply(frame, header=OffsetResponse(offset=offset))
+
+    async def earliest(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetEarliestStoreTime.decode(frame.ext)
+        low = self._store.kernel.queue_state(header.topic, header.queue_id)[0]
+        stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
+        return reply(frame, header=TimestampResponse(timestamp=-1 if stored is None else stored))
+
+    # -- locks -------------------------------------------------------------------------------------------------------------
+
+    def lock(self, connection: Connection, frame: Frame) -> Frame:
+        wanted = LockBatch.decode(frame.body)
+        if not wanted.client_id or not wanted.consumer_group:
+            raise InvalidParameter("a lock needs clientId and consumerGroup")
+        if len(wanted.queues) > 65_536:
+            raise NoPermission(f"{len(wanted.queues)} queues in one lock request are too many")
+        locked = self._locks.lock(wanted.consumer_group, wanted.client_id, wanted.queues, self._clock.liveness())
+        return reply(frame, body=LockBatchResponse(locked).encode())
+
+    def unlock(self, connection: Connection, frame: Frame) -> Frame:
+        given = LockBatch.decode(frame.body)
+        self._locks.unlock(given.consumer_group, given.client_id, given.queues)
+        return reply(frame)

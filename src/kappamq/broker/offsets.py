@@ -1,0 +1,131 @@
+"""How far each consumer group has come in each queue.
+
+Commits come with pulls and one by one; they take effect in memory at once and go to the log about once a second, all in one
+record. A committed offset never goes back unless somebody resets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kappamq.protocol.bodies_topics import DataVersion
+
+Record = Callable[[str, Any], int]
+SEPARATOR = "@"
+
+
+class Offsets:
+    file = "consumerOffset.json"
+    kinds = ("offsets", "offsets-reset", "offsets-deleted")
+
+    def __init__(self, now_ms: Callable[[], int], record: Record) -> None:
+        self._now_ms = now_ms
+        self._record = record
+        self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
+        self._pulled: dict[tuple[str, str], dict[int, int]] = {}  # as far as was ever handed out; for progress reports
+        self._unrecorded: dict[tuple[str, str], dict[int, int]] = {}
+        self.version = DataVersion(timestamp=now_ms())
+        self.dirty = False
+
+    # -- asking ------------------------------------------------------------------------------------------------------------
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._table.get((topic, group))
+        return queues.get(queue_id) if queues is not None else None
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._pulled.get((topic, group))
+        return queues.get(queue_id) if queues is not None else None
+
+    def topics_of(self, group: str) -> set[str]:
+        return {topic for topic, known in self._table if known == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        return {group for known, group in self._table if known == topic}
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        return dict(self._table.get((topic, group), {}))
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing."""
+        key = (topic, group)
+        queues = self._table.get(key)
+        if queues is None:
+            queues = self._table[key] = {}
+        if offset > queues.get(queue_id, -1):
+            queues[queue_id] = offset
+            self._unrecorded.setdefault(key, {})[queue_id] = offset
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self._pulled.setdefault((topic, group), {})[queue_id] = offset
+
+    def reset(self, group: str, topic: str, offsets: dict[int, int]) -> int:
+        """Set offsets whatever they were; returns the log offset at which that is safe."""
+        self.record_commits()
+        safe = self._record("offsets-reset", [topic, group, {str(queue): offset for queue, offset in offsets.items()}])
+        self._table.setdefault((topic, group), {}).update(offsets)
+        self._bump()
+        return safe
+
+    def delete(self, topic: str | None = None, group: str | None = None) -> None:
+        """Forget all offsets of a topic or of a group."""
+        self._record("offsets-deleted", [topic, group])
+        self._delete(topic, group)
+
+    def clamp(self, topic: str, queue_id: int, end: int) -> None:
+        """The log was cut: nobody can have read beyond the queue's end."""
+        for (known, _group), queues in self._table.items():
+            if known == topic and queues.get(queue_id, 0) > end:
+                queues[queue_id] = end
+                self.dirty = True
+
+    def all_queues(self) -> Iterable[tuple[str, int]]:
+        return {(topic, queue_id) for (topic, _group), queues in self._table.items() for queue_id in queues}
+
+    def record_commits(self) -> None:
+        """Tell the log what was committed since the last time."""
+        if not self._unrecorded:
+            return
+        changes, self._unrecorded = self._unrecorded, {}
+        self._record(
+            "offsets",
+            [[topic, group, {str(q): o for q, o in queues.items()}] for (topic, group), queues in changes.items()],
+        )
+        self._bump()
+
+    def _delete(self, topic: str | None, group: str | None) -> None:
+        for table in (self._table, self._pulled, self._unrecorded):
+            for key in [key for key in table if topic in (None, key[0]) and group in (None, key[1])]:
+                del table[key]
+        self._bump()
+
+    def _bump(self) -> None:
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        table = {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in self._table.items()}
+        return {"dataVersion": self.version.to_json(), "offsetTable": table}
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self.version = DataVersion.from_json(table.get("dataVersion") or {})
+        for name, queues in (table.get("offsetTable") or {}).items():
+            topic, separator, group = name.partition(SEPARATOR)
+            if separator and isinstance(queues, dict):
+                self._table[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "offsets-deleted":
+            self._delete(change[0], change[1])
+            return
+        for topic, group, queues in [change] if kind == "offsets-reset" else change:
+            known = self._table.setdefault((topic, group), {})
+            for queue, offset in queues.items():
+                if kind == "offsets-reset" or offset > known.get(int(queue), -1):
+                    known[int(queue)] = int(offset)
+        self._bump()

@@ -1,0 +1,393 @@
+"""Pulls: what the kernel could not answer alone, and what it does not know.
+
+An empty pull waits in the long-poll table. Entries that are only on disk are read and lent to the kernel; records that may
+not be in memory are warmed by a worker first. In each case the kernel then makes the answer, so no record is ever decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from kappamq.broker.clients import Clients
+from kappamq.broker.groups import Groups
+from kappamq.broker.long_poll import LongPoll
+from kappamq.broker.offsets import Offsets
+from kappamq.broker.subscriptions import Subscriptions
+from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import (
+    BrokerError,
+    InvalidParameter,
+    NoPermission,
+    SubscriptionOutdated,
+    SubscriptionUnknown,
+)  # fmt: skip
+from kappamq.native.layout import (
+    COLD,
+    EMPTY,
+    ENTRY,
+    FOUND,
+    GONE,
+    NEED_ENTRIES,
+    NO_MATCH,
+    NO_MESSAGES,
+    PULL_COMMIT,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    TOO_LARGE,
+    TOO_SMALL,
+)  # fmt: skip
+from kappamq.net.connection import Connection
+from kappamq.protocol.bodies_clients import MessageModel, SubscriptionData
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers_client import PullMessage, PullMessageResponse
+from kappamq.protocol.tags import Subscription
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+KernelPull = tuple[int, int, int, int, int, int, int, int, bool, Any]
+
+_ENTRIES_AT_ONCE = 4096
+_LENT_MAX = 1024
+_READ_AHEAD_BYTES = 8 << 20
+_COMPACT_BYTES = 16 << 20
+_WARM_S = 10.0
+_WARM_MAX = 4096
+_TRIES = 4
+
+_REMARKS = {
+    EMPTY: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
+    NO_MESSAGES: (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE"),
+    NEED_ENTRIES: (ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL"),
+    COLD: (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING"),
+    NO_MATCH: (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"),
+    GONE: (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING"),
+    TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
+    TOO_LARGE: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+}
+
+
+@dataclass(slots=True, eq=False)
+class PullRequest:
+    connection: Connection
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    count: int
+    codes: frozenset[int] | None
+    suspend_ms: int  # 0: wants an answer now
+    opaque: int
+    binary: bool
+
+
+class Pulls:
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
+        offsets: Offsets, subscriptions: Subscriptions, run: Run,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._kernel = store.kernel
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._subscriptions = subscriptions
+        self._run = run
+        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max)
+        self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._warm: OrderedDict[tuple[int, int], float] = (
+            OrderedDict()
+        )  # stretches of the log that a worker has read lately
+        self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
+
+    # -- from the kernel ---------------------------------------------------------------------------------------------------
+
+    def left_by_kernel(self, connection: Connection, pulls: list[KernelPull]) -> None:
+        for verdict, number, queue_id, offset, count, sys_flag, suspend_ms, opaque, binary, payload in pulls:
+            row = self._subscriptions.row(number)
+            suspend = suspend_ms if sys_flag & PULL_SUSPEND else 0
+            request = PullRequest(
+                connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary
+            )
+            self._go_on(request, verdict, payload)
+
+    def commits_by_kernel(self, connection: Connection, commits: list[tuple[int, int, int]]) -> None:
+        for number, queue_id, offset in commits:
+            row = self._subscriptions.row(number)
+            self._offsets.commit(row.group, row.topic, queue_id, offset)
+
+    # -- the slow way ------------------------------------------------------------------------------------------------------
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain."""
+        header = PullMessage.decode(frame.ext)
+        if not self._config.readable:
+            raise NoPermission(f"the broker[{self._config.name}] pulling message is forbidden")
+        group = self._groups.existing(header.consumer_group)
+        if not group.consume_enable:
+            raise NoPermission(f"subscription group no permission, {group.name}")
+        topic = self._topics.readable(header.topic)
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] topicConfig.readQueueNums:[{topic.read_queues}]"
+            )
+        if header.count_max <= 0:
+            raise InvalidParameter(f"maxMsgNums must be positive, not {header.count_max}")
+        if self._groups.is_forbidden(group.name, topic.name):
+            raise NoPermission(f"the consumer group[{group.name}] is forbidden for topic[{topic.name}]")
+        codes = self._filter(header, group.consume_broadcast_enable)
+        reset = self.pending_reset(group.name, topic.name, header.queue_id)
+        request = PullRequest(
+            connection, group.name, topic.name, header.queue_id, header.queue_offset,
+            min(header.count_max, self._store.config.transfer_count_max), codes,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary,
+        )  # fmt: skip
+        if reset is not None:
+            self._refuse(request, TOO_SMALL, (reset, reset, reset))
+            return
+        if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
+            self._offsets.commit(group.name, topic.name, header.queue_id, header.commit_offset)
+        if header.queue_offset < 0:
+            low, end, _next, _stored = self._kernel.queue_state(topic.name, header.queue_id)
+            self._refuse(request, TOO_SMALL, (low, low, end))
+            return
+        self._try(request, warm=False)
+
+    def _filter(self, header: PullMessage, broadcast_allowed: bool) -> frozenset[int] | None:
+        """Which tag hashes the pull wants, None for all; raises what is wrong with its subscription."""
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            if header.expression_type not in (None, "", "TAG"):
+                raise BrokerError(f"The broker does not support consumer to filter message by {header.expression_type}")
+            wanted = Subscription.parse(header.subscription)
+            if wanted.everything and header.subscription == "*":
+                self._subscriptions.allow(header.consumer_group, header.topic, True, 0, None)
+            return None if wanted.everything else wanted.codes
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise SubscriptionUnknown(
+                f"the consumer's group info not exist: send a heartbeat for group {header.consumer_group} first"
+            )
+        if group.message_model is MessageModel.BROADCASTING and not broadcast_allowed:
+            raise NoPermission(f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise SubscriptionUnknown(
+                f"the consumer's subscription not exist: group {header.consumer_group} has not subscribed to {header.topic}"
+            )
+        if subscription.version < header.subscription_version:
+            raise SubscriptionOutdated(
+                f"the consumer's subscription not latest: {subscription.version} < {header.subscription_version}"
+            )
+        if subscription.expression_type not in ("", "TAG"):
+            raise BrokerError(
+                f"The broker does not support consumer to filter message by {subscription.expression_type}"
+            )
+        codes = tag_codes(subscription)
+        self._subscriptions.allow(header.consumer_group, header.topic, False, subscription.version, codes)
+        return codes
+
+    # -- going on ----------------------------------------------------------------------------------------------------------
+
+    def _try(self, request: PullRequest, warm: bool) -> None:
+        verdict, payload = self._kernel.pull(
+            request.topic,
+            request.queue_id,
+            request.offset,
+            request.count,
+            request.codes,
+            request.opaque,
+            request.binary,
+            warm,
+        )
+        self._go_on(request, verdict, payload)
+
+    def _go_on(self, request: PullRequest, verdict: int, payload: Any, tries: int = 0) -> None:
+        """Bring a pull to its answer, or to where it can wait for it."""
+        while True:
+            if verdict == FOUND:
+                request.connection.send(payload)
+                return
+            if verdict in (EMPTY, NO_MESSAGES) and request.suspend_ms and (verdict == EMPTY or request.offset == 0):
+                self._park(request, verdict, payload)
+                return
+            warm = False
+            if verdict == NEED_ENTRIES and tries < _TRIES:
+                entries = self._store.queues.read_resident(
+                    request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
+                )
+                if entries is None:
+                    self._run(self._fetch_entries(request, tries))
+                    return
+                if not self._lend(request, entries):
+                    self._run(self._fetch_entries(request, tries))
+                    return
+            elif verdict == COLD and tries < _TRIES:
+                if not self._is_warm(*payload):
+                    self._run(self._fetch_records(request, payload, tries))
+                    return
+                warm = True
+            else:
+                self._refuse(request, verdict, payload)
+                return
+            tries += 1
+            verdict, payload = self._kernel.pull(
+                request.topic,
+                request.queue_id,
+                request.offset,
+                request.count,
+                request.codes,
+                request.opaque,
+                request.binary,
+                warm,
+            )
+
+    def _lend(self, request: PullRequest, entries: bytes) -> bool:
+        """Let the kernel have entries read from disk; False if they have not got there yet."""
+        usable = len(entries) - len(entries) % ENTRY.size
+        end = self._kernel.queue_state(request.topic, request.queue_id)[3]
+        usable = min(usable, max(0, (end - request.offset) * ENTRY.size))
+        # Entries on their way to the file read as zeros: only what is real may be lent.
+        while usable and int.from_bytes(entries[usable - 12 : usable - 8], "big") == 0:
+            usable -= ENTRY.size
+        if not usable:
+            return False
+        key = (request.topic, request.queue_id)
+        self._kernel.lend_entries(request.topic, request.queue_id, request.offset, entries[:usable])
+        self._lent[key] = None
+        self._lent.move_to_end(key)
+        if len(self._lent) > _LENT_MAX:
+            (topic, queue_id), _ = self._lent.popitem(last=False)
+            self._kernel.lend_entries(topic, queue_id, 0, b"")
+        return True
+
+    async def _fetch_entries(self, request: PullRequest, tries: int) -> None:
+        entries = await self.worker(
+            self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
+        )
+        if request.connection.is_open:
+            lent = self._lend(request, entries)
+            verdict, payload = self._kernel.pull(
+                request.topic,
+                request.queue_id,
+                request.offset,
+                request.count,
+                request.codes,
+                request.opaque,
+                request.binary,
+                False,
+            )
+            self._go_on(request, verdict, payload, tries + 1 if lent else _TRIES)
+
+    async def _fetch_records(self, request: PullRequest, span: tuple[int, int], tries: int) -> None:
+        await self.worker(self._warm_up, request, span)
+        self._note_warm(*span)
+        if request.connection.is_open:
+            verdict, payload = self._kernel.pull(
+                request.topic,
+                request.queue_id,
+                request.offset,
+                request.count,
+                request.codes,
+                request.opaque,
+                request.binary,
+                True,
+            )
+            self._go_on(request, verdict, payload, tries + 1)
+
+    worker: Callable[..., Awaitable[Any]]
+
+    def _warm_up(self, request: PullRequest, span: tuple[int, int]) -> None:
+        """Worker: read the records, so that they are in the page cache when the loop gathers them."""
+        low, high = span
+        files, log_files = self._store.files, self._store.log
+        segment_bytes = self._store.config.segment_bytes
+        if high - low > _COMPACT_BYTES:
+            data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
+            data = data or self._store.queues.read(request.topic, request.queue_id, request.offset, request.count)
+            for log_offset, size, _code in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
+                fd = log_files.fd_at(log_offset)
+                if fd is not None and 0 < size <= segment_bytes:
+                    files.pread(fd, size, log_offset % segment_bytes)
+            return
+        high = min(high + _READ_AHEAD_BYTES, log_files.end)
+        while low < high:
+            fd = log_files.fd_at(low)
+            if fd is None:
+                return
+            count = min(high - low, 1 << 20, segment_bytes - low % segment_bytes)
+            files.pread(fd, count, low % segment_bytes)
+            low += count
+
+    def _note_warm(self, low: int, high: int) -> None:
+        ahead = _READ_AHEAD_BYTES if high - low <= _COMPACT_BYTES else 0
+        self._warm[low, high + ahead] = self._clock.liveness() + _WARM_S
+        while len(self._warm) > _WARM_MAX:
+            self._warm.popitem(last=False)
+
+    def _is_warm(self, low: int, high: int) -> bool:
+        now = self._clock.liveness()
+        for (warm_low, warm_high), until in reversed(self._warm.items()):
+            if until < now:
+                return False  # older ones are colder still
+            if warm_low <= low and high <= warm_high:
+                return True
+        return False
+
+    # -- waiting and refusing ----------------------------------------------------------------------------------------------
+
+    def _park(self, request: PullRequest, verdict: int, payload: Any) -> None:
+        wait_ms = (
+            min(request.suspend_ms, self._config.poll_hold_ms_max)
+            if self._config.long_polling
+            else self._config.short_polling_ms
+        )
+        if not self.waiting.park(request.topic, request.queue_id, self._clock.liveness() + wait_ms / 1000, request):
+            self._refuse(request, verdict, payload)
+
+    def grown(self, queues: list[tuple[str, int]]) -> None:
+        """These queues have new messages: whoever waits for them tries again."""
+        for topic, queue_id in queues:
+            for request in self.waiting.grown(topic, queue_id):
+                if request.connection.is_open:
+                    self._try(request, warm=False)
+
+    def expire(self) -> None:
+        """From time to time: pulls that have waited long enough get the answer that there is nothing."""
+        for request in self.waiting.expired(self._clock.liveness()):
+            request.suspend_ms = 0
+            self._try(request, warm=False)
+
+    def lost(self, connection: Connection) -> None:
+        self.waiting.drop(lambda request: request.connection is connection)
+
+    def _refuse(self, request: PullRequest, verdict: int, payload: Any) -> None:
+        code, remark = _REMARKS[verdict]
+        if verdict == NO_MESSAGES and request.offset:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        next_offset, low, end = payload if verdict != COLD else (request.offset + 1, 0, 0)
+        header = PullMessageResponse(suggested_broker_id=0, next_offset=next_offset, min_offset=low, max_offset=end)
+        response = Frame(
+            code=code, opaque=request.opaque, flag=1, remark=remark, ext=header.encode(), binary=request.binary
+        )
+        request.connection.send(response.encode())
+
+
+def tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
+    """The hashes a heartbeat's subscription asks for; None for all messages."""
+    if subscription.expression.strip() in ("", "*"):
+        return None
+    if subscription.codes:
+        return frozenset(subscription.codes)
+    wanted = Subscription.parse(subscription.expression)
+    return None if wanted.everything else wanted.codes

@@ -1,0 +1,67 @@
+"""Finding single messages: by key and time, by unique id, by the offset id that a send returned."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kappamq.broker.burst import Handler
+from kappamq.errors import BrokerError, QueryNotFound
+from kappamq.net.connection import Connection
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_client import QueryMessage, QueryMessageResponse, ViewMessage
+from kappamq.protocol.record import decode
+from kappamq.protocol.tags import keys_of
+from kappamq.store.message_store import MessageStore
+
+_ANSWER_BYTES_MAX = 8 << 20
+
+
+class Queries:
+    def __init__(self, store: MessageStore, worker: Callable[..., Awaitable[Any]]) -> None:
+        self._store = store
+        self._worker = worker
+        self.flush_derived: Callable[[], Awaitable[None]]
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
+
+    async def query(self, connection: Connection, frame: Frame) -> Frame:
+        header = QueryMessage.decode(frame.ext)
+        count = max(1, min(header.count_max, self._store.config.query_max))
+        await self.flush_derived()  # a key is found as soon as its message can be consumed
+        found = await self._worker(self._search, header.topic, header.key, count, header.begin_ms, header.end_ms)
+        if not found:
+            raise QueryNotFound("can not find message, maybe time range not correct")
+        answer = QueryMessageResponse(index_ms=self._store.index.end_ms, index_log_offset=self._store.index.indexed_to)
+        return reply(frame, header=answer, body=b"".join(found))
+
+    def _search(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Worker: records of `topic` that carry `key`, oldest first. The index knows hashes only; here we look at the keys."""
+        found: dict[int, bytes] = {}
+        total = 0
+        for log_offset in self._store.index.query(topic, key, count * 4, begin_ms, end_ms):
+            data = self._store.record(log_offset)
+            if data is None or log_offset in found:
+                continue
+            record = decode(data)
+            properties = record.property_map()
+            if record.topic != topic or (
+                properties.get("UNIQ_KEY") != key and key not in keys_of(properties.get("KEYS"))
+            ):
+                continue
+            if found and total + len(data) > _ANSWER_BYTES_MAX:
+                break
+            found[log_offset] = data
+            total += len(data)
+            if len(found) >= count:
+                break
+        return [found[log_offset] for log_offset in sorted(found)]
+
+    async def view(self, connection: Connection, frame: Frame) -> Frame:
+        header = ViewMessage.decode(frame.ext)
+        data = await self._worker(self._store.record, header.log_offset)
+        if data is None:
+            raise BrokerError(f"can not find message by offset {header.log_offset}")
+        return reply(frame, body=data)

@@ -1,0 +1,231 @@
+"""The slow path of sending: what the kernel does not take as plain. It ends in the same append."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from kappamq.broker.burst import Bursts
+from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import IllegalMessage, InvalidParameter, NotSupported, ProtocolError
+from kappamq.native.layout import SYS_PLAIN, SYS_TRANSACTION
+from kappamq.net.connection import Connection
+from kappamq.protocol import batch, names, properties
+from kappamq.protocol.bodies_topics import TopicConfig
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_client import SendMessage, SendMessageResponse, SendMessageV2
+from kappamq.protocol.ids import UniqueIds
+from kappamq.store.message_store import MessageStore
+
+_DELAYED = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
+_OURS = (
+    "MSG_REGION",
+    "TRACE_ON",
+    "CLUSTER",
+    "__CRC32#",
+    "__BATCH#",
+    "REAL_TOPIC",
+    "REAL_QID",
+    "POP_CK",
+    "INNER_MULTI_QUEUE_OFFSET",
+)
+"""What only a broker may say about a message: a sender's claims are dropped."""
+_SYS_MULTI_TAGS = 0x2
+
+
+class Sends:
+    def __init__(
+        self,
+        store: MessageStore,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: Topics,
+        bursts: Bursts,
+        unique_ids: UniqueIds,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._bursts = bursts
+        self._unique_ids = unique_ids
+        self.check_gate: Callable[[], None] = lambda: None
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        if frame.code == RequestCode.SEND_MESSAGE:
+            header = SendMessage.decode(frame.ext)
+        else:
+            header = SendMessageV2.decode(frame.ext).plain()
+        self.check_gate()
+        topic = self._topics.for_send(header)
+        queue_id = self._queue(header, topic)
+        self._check_supported(header, topic)
+        if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
+            self._batch(connection, frame, header, topic, queue_id)
+        else:
+            self._single(connection, frame, header, topic, queue_id)
+
+    def _queue(self, header: SendMessage, topic: TopicConfig) -> int:
+        queues = max(topic.read_queues, topic.write_queues)
+        if header.queue_id >= queues:
+            raise InvalidParameter(
+                f"request queueId[{header.queue_id}] is illegal, topic {topic.name} has {topic.read_queues} read and "
+                f"{topic.write_queues} write queues: look up the route again"
+            )
+        if header.queue_id < 0:
+            if not topic.write_queues:
+                raise InvalidParameter(f"topic {topic.name} has no queue to write to")
+            return random.randrange(topic.write_queues)
+        return header.queue_id
+
+    def _check_supported(self, header: SendMessage, topic: TopicConfig) -> None:
+        """What would need delivery features that are not built yet is refused, never stored as if it were plain."""
+        if header.sys_flag & SYS_TRANSACTION:
+            raise NotSupported(
+                "transactional messages are not supported by this version of the broker: send it without a transaction"
+            )
+        if header.sys_flag & ~(SYS_PLAIN | SYS_TRANSACTION | _SYS_MULTI_TAGS):
+            raise IllegalMessage(f"sysFlag {header.sys_flag:#x} sets bits that only a broker may set")
+        if names.is_retry_topic(topic.name) or names.is_dlq_topic(topic.name):
+            raise NotSupported(
+                f"sending to {topic.name} (consumer retries) is not supported by this version of the broker"
+            )
+        if (
+            topic.attributes.get("queue.type", "").startswith("Batch")
+            or topic.attributes.get("cleanup.policy") == "COMPACTION"
+        ):
+            raise NotSupported(
+                f"topic {topic.name} has queue.type or cleanup.policy settings that this version of the broker cannot serve"
+            )
+
+    def _check_properties(self, pairs: dict[str, str]) -> None:
+        for name in _DELAYED:
+            if pairs.get(name, "0") != "0":
+                raise NotSupported(
+                    f"delayed delivery ({name}) is not supported by this version of the broker: send it without a delay"
+                )
+        if pairs.get("TRAN_MSG", "").lower() == "true":
+            raise NotSupported(
+                "transactional messages are not supported by this version of the broker: send it without a transaction"
+            )
+        if "INNER_NUM" in pairs or "INNER_MULTI_DISPATCH" in pairs:
+            raise IllegalMessage("INNER_NUM and INNER_MULTI_DISPATCH need settings that this broker does not have")
+
+    # -- one message -------------------------------------------------------------------------------------------------------
+
+    def _single(
+        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
+    ) -> None:
+        body_max = self._store.config.message_bytes_max
+        if not frame.body:
+            raise IllegalMessage("the message has no body")
+        if len(frame.body) > body_max:
+            raise IllegalMessage(
+                "the message is illegal, maybe msg body or properties length not matched. "
+                f"msg body length limit {body_max}B, got {len(frame.body)}B"
+            )
+        pairs = properties.decode(header.properties or "")
+        self._check_properties(pairs)
+        for name in _OURS:
+            pairs.pop(name, None)
+        now = self._clock.message_ms()
+        unique = pairs.get("UNIQ_KEY")
+        if unique is None:
+            unique = pairs["UNIQ_KEY"] = self._unique_ids.next(now)
+        pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
+        pairs["CLUSTER"] = self._config.cluster
+        text = properties.encode(pairs).encode()
+        sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
+        kernel = self._store.kernel
+        log_offset, queue_offset, size = self._append(
+            lambda: kernel.append(
+                topic.name, queue_id, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0, 0,
+                frame.body, text, now,
+            )
+        )  # fmt: skip
+        self._answer(
+            connection,
+            frame,
+            self._offset_id(log_offset),
+            queue_id,
+            queue_offset,
+            unique,
+            log_offset + size,
+            pairs.get("WAIT"),
+        )
+
+    def _append(self, append: Callable[[], Any]) -> Any:
+        try:
+            return self._bursts.append(append)
+        except ValueError as error:
+            raise IllegalMessage(
+                f"the message is illegal: {error}, with what the broker adds; msg properties length limit 32768"
+            ) from error
+
+    def _offset_id(self, log_offset: int) -> str:
+        host: bytes = self._store.kernel.store_host
+        return (host + log_offset.to_bytes(8, "big")).hex().upper()
+
+    def _answer(
+        self,
+        connection: Connection,
+        frame: Frame,
+        ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique: str | None,
+        end: int,
+        wait: str | None,
+    ) -> None:
+        header = SendMessageResponse(
+            message_id=ids, queue_id=queue_id, queue_offset=queue_offset, transaction_id=unique,
+            region=self._config.region, trace_on="true" if self._config.trace_on else "false",
+        )  # fmt: skip
+        waits = (wait or "true").lower() != "false"
+        self._bursts.answer_when_stored(connection, frame, reply(frame, header=header), end, flushed=waits)
+
+    # -- a batch -----------------------------------------------------------------------------------------------------------
+
+    def _batch(
+        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
+    ) -> None:
+        limit = self._store.config.message_bytes_max
+        if len(frame.body) > limit:
+            raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")
+        try:
+            split = batch.split(frame.body)
+        except ProtocolError as error:
+            raise IllegalMessage(f"the batch cannot be read: {error}") from error
+        if not split:
+            raise IllegalMessage("the batch is empty")
+        members = []
+        wait: str | None = None
+        for member in split:
+            pairs = properties.decode(member.properties)
+            self._check_properties(pairs)
+            if not member.body:
+                raise IllegalMessage("a message of the batch has no body")
+            for name in _OURS:
+                pairs.pop(name, None)
+            wait = pairs.get("WAIT", wait)
+            members.append((member.flag, member.body, properties.encode(pairs).encode()))
+        now = self._clock.message_ms()
+        kernel = self._store.kernel
+        offsets, first = self._append(
+            lambda: kernel.append_batch(
+                topic.name,
+                queue_id,
+                header.sys_flag,
+                header.born_ms,
+                connection.born,
+                header.reconsume_times or 0,
+                members,
+                now,
+            )
+        )
+        ids = ",".join(map(self._offset_id, offsets))
+        self._answer(connection, frame, ids, queue_id, first, None, kernel.append_offset, wait)

@@ -1,0 +1,55 @@
+"""(group, topic) pairs whose pulls the kernel may answer alone, as numbered rows.
+
+A row exists only while everything that could forbid the pull allows it: the group consumes, the topic is readable, the
+subscription is one of tags. Whatever changes any of these drops the rows it touches; the next pull goes the slow way, is
+judged there, and gets its row back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_ROWS_MAX = 1_000_000
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    group: str
+    topic: str
+    codes: frozenset[int] | None  # hashes of the wanted tags; None: all messages
+
+
+class Subscriptions:
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._rows: dict[int, Row] = {}
+        self._numbers: dict[tuple[str, str, bool], int] = {}
+        self._next = 0
+
+    def allow(self, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None) -> None:
+        """Pulls of `group` on `topic` may be answered by the kernel."""
+        self.drop(group, topic, explicit)
+        if len(self._numbers) >= _ROWS_MAX:
+            return
+        self._next += 1
+        self._numbers[group, topic, explicit] = self._next
+        self._rows[self._next] = Row(group, topic, codes)
+        self._kernel.set_row(self._next, group, topic, explicit, version, codes)
+
+    def row(self, number: int) -> Row:
+        return self._rows[number]
+
+    def drop(self, group: str, topic: str, explicit: bool) -> None:
+        number = self._numbers.pop((group, topic, explicit), None)
+        if number is not None:
+            del self._rows[number]
+            self._kernel.drop_row(group, topic, explicit)
+
+    def drop_group(self, group: str) -> None:
+        for key in [key for key in self._numbers if key[0] == group]:
+            self.drop(*key)
+
+    def drop_topic(self, topic: str) -> None:
+        for key in [key for key in self._numbers if key[1] == topic]:
+            self.drop(*key)

@@ -1,0 +1,199 @@
+"""The topics of this broker: their settings, how a send may create one, and what the kernel may do with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import InvalidParameter, NoPermission, TopicNotFound
+from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
+from kappamq.protocol import names
+from kappamq.protocol.bodies_topics import (
+    PERMISSION_INHERIT,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicTable,
+)  # fmt: skip
+from kappamq.protocol.headers_client import SendMessage
+
+Record = Callable[[str, Any], int]
+
+_READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
+
+
+class Topics:
+    file = "topics.json"
+    kinds = ("topic", "topic-deleted")
+
+    def __init__(self, config: BrokerConfig, kernel: Any, now_ms: Callable[[], int], record: Record) -> None:
+        self._config = config
+        self._kernel = kernel
+        self._now_ms = now_ms
+        self._record = record
+        self.table: dict[str, TopicConfig] = {}
+        self.version = DataVersion(timestamp=now_ms())
+        self.dirty = False
+        self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
+        self.on_change: Callable[[TopicConfig], None] = lambda topic: None
+        self.on_delete: Callable[[str], None] = lambda name: None
+        for topic in self._built_in():
+            self._put(topic)
+
+    def _built_in(self) -> list[TopicConfig]:
+        config = self._config
+        inherit = _READ_WRITE | PERMISSION_INHERIT
+        topics = [
+            TopicConfig(names.SELF_TEST_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.BENCHMARK_TOPIC, 1024, 1024, _READ_WRITE),
+            TopicConfig(config.cluster, 16, 16, inherit),
+            TopicConfig(config.name, 1, 1, inherit),
+            TopicConfig(names.OFFSET_MOVED_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.SCHEDULE_TOPIC, 18, 18, _READ_WRITE),
+            TopicConfig(names.reply_topic(config.cluster), 1, 1, _READ_WRITE),
+            TopicConfig(names.HALF_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.HALF_OP_TOPIC, 1, 1, _READ_WRITE),
+        ]
+        if config.auto_create_topic:
+            queues = config.default_topic_queues
+            topics.append(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, inherit))
+        if config.trace_topic_enabled:
+            topics.append(TopicConfig(config.trace_topic, 1, 1, _READ_WRITE))
+        return topics
+
+    # -- looking up --------------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self.table.get(name)
+
+    def existing(self, name: str) -> TopicConfig:
+        topic = self.table.get(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic[{name}] not exist, apply first please! Create it with `kappamq topic create {name}` or mqadmin updateTopic"
+            )
+        return topic
+
+    def readable(self, name: str) -> TopicConfig:
+        topic = self.existing(name)
+        if not topic.permission & PERMISSION_READ:
+            raise NoPermission(f"the topic[{name}] pulling message is forbidden")
+        return topic
+
+    def is_system(self, name: str) -> bool:
+        return names.is_system_topic(name, self.own_system)
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def for_send(self, header: SendMessage) -> TopicConfig:
+        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear."""
+        name = header.topic
+        if not name.strip():
+            raise InvalidParameter("the topic of the message is blank")
+        names.check_topic(name)
+        if not names.is_sendable(name):
+            raise NoPermission(f"the topic[{name}] is a system topic: clients may not send to it")
+        topic = self.table.get(name)
+        if topic is None:
+            topic = self._create_for_send(header)
+        if not topic.permission & PERMISSION_WRITE or not self._config.writable:
+            raise NoPermission(
+                f"the broker[{self._config.name}] sending message is forbidden: topic {name} has no write permission"
+            )
+        return topic
+
+    def _create_for_send(self, header: SendMessage) -> TopicConfig:
+        template = self.table.get(header.default_topic)
+        if template is None or not template.permission & PERMISSION_INHERIT or not self._config.auto_create_topic:
+            return self.existing(header.topic)
+        if len(self.table) >= self._config.topics_max:
+            raise NoPermission(
+                f"there are {len(self.table)} topics already (topics_max): delete some, or raise the limit"
+            )
+        queues = max(1, min(header.default_topic_queues, template.write_queues))
+        return self.update(
+            TopicConfig(header.topic, queues, queues, template.permission & ~PERMISSION_INHERIT, template.filter_type)
+        )
+
+    def update(self, topic: TopicConfig) -> TopicConfig:
+        """Create or change a topic. The change is on its way to the log when this returns."""
+        known = self.table.get(topic.name)
+        if known == topic:
+            return topic
+        if known is None and len(self.table) >= self._config.topics_max:
+            raise InvalidParameter(f"there are {len(self.table)} topics already (topics_max)")
+        for count in (topic.read_queues, topic.write_queues):
+            if not 0 <= count <= self._config.topic_queues_max:
+                raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
+        self._record("topic", topic.to_json())
+        self._changed(topic)
+        self.on_change(topic)
+        return topic
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic; its numbering goes on if it is made again."""
+        if name not in self.table:
+            return False
+        self._record("topic-deleted", {"topicName": name})
+        self._removed(name)
+        self.on_delete(name)
+        return True
+
+    def ensure(self, name: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
+        """A topic that the broker itself needs, such as a retry topic."""
+        return self.table.get(name) or self.update(TopicConfig(name, queues, queues, permission))
+
+    def _changed(self, topic: TopicConfig) -> None:
+        self._put(topic)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    def _removed(self, name: str) -> None:
+        self.table.pop(name, None)
+        self._kernel.set_topic(name, 0, 0, 0)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    def _put(self, topic: TopicConfig) -> None:
+        self.table[topic.name] = topic
+        plain = (
+            not topic.attributes.get("queue.type", "").startswith("Batch")
+            and topic.attributes.get("cleanup.policy") != "COMPACTION"
+        )
+        sendable = (
+            names.is_sendable(topic.name)
+            and not names.is_retry_topic(topic.name)
+            and not names.is_dlq_topic(topic.name)
+        )
+        flags = 0
+        if (
+            plain
+            and sendable
+            and topic.permission & PERMISSION_WRITE
+            and self._config.writable
+            and topic.filter_type == "SINGLE_TAG"
+        ):
+            flags |= TOPIC_SEND
+        if topic.permission & PERMISSION_READ and self._config.readable:
+            flags |= TOPIC_PULL
+        self._kernel.set_topic(topic.name, topic.write_queues, topic.read_queues, flags)
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return TopicTable(topics=self.table, data_version=self.version).to_json()
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        loaded = TopicTable.from_json(table)
+        self.version = loaded.data_version
+        for name, topic in loaded.topics.items():
+            topic.name = name
+            self._put(topic)
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "topic-deleted":
+            self._removed(str(change["topicName"]))
+        else:
+            self._changed(TopicConfig.from_json(change))

@@ -1,0 +1,232 @@
+"""One accepted connection: bytes in, bytes out, limits kept. What the bytes mean is the receiver's business."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kappamq.errors import NotConnected, RequestTimeout
+from kappamq.protocol.frame import Frame
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+
+class Receiver(Protocol):
+    """Who understands the bytes of a server's connections."""
+
+    def received(self, connection: Connection, data: bytes | bytearray) -> int:
+        """Deal with the frames in `data`; return how many bytes are done with. Called again when more has come."""
+        ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+class Host(Protocol):
+    """The server that a connection belongs to, as far as the connection knows."""
+
+    receiver: Receiver
+    frame_bytes_max: int
+    write_pause_bytes: int
+    now: float
+
+    def admit(self, connection: Connection) -> bool: ...
+
+    def leave(self, connection: Connection) -> None: ...
+
+
+def host_bytes(address: Address) -> bytes:
+    """An address as records and ids hold it: 4 or 16 bytes of ip, 4 bytes of port."""
+    ip, port = address
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    packed = socket.inet_pton(family, ip.partition("%")[0])
+    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        packed = packed[12:]  # IPv4 behind a dual-stack socket
+    return packed + port.to_bytes(4, "big")
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_buffer", "_calls", "_host", "_need", "_opaque", "_paused", "_stalled", "_transport", "admitted", "born", "last_read",
+        "last_write", "local", "on_lost", "opened", "partial_since", "peer", "spoken", "state", "write_stalled_since",
+    )  # fmt: skip
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()  # bytes of a frame that is not complete yet, or that has to wait
+        self._need = 0  # how long `_buffer` must be for its first frame
+        self._paused = False  # the receiver asked us to hold everything
+        self._stalled = False  # the peer reads slower than we write
+        self._calls: dict[int, asyncio.Future[Frame]] = {}
+        self._opaque = 0
+        self.peer: Address = ("", 0)
+        self.local: Address = ("", 0)
+        self.born = b""
+        self.admitted = False
+        self.spoken = False  # a whole frame has come
+        self.opened = self.last_read = self.last_write = host.now
+        self.partial_since: float | None = None
+        self.write_stalled_since: float | None = None
+        self.on_lost: list[Callable[[Connection], None]] = []
+        self.state: Any = None  # for the receiver
+
+    # -- what asyncio calls ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if not peer or not local:
+            transport.abort()  # it was gone before we looked
+            return
+        self.peer, self.local = (str(peer[0]), int(peer[1])), (str(local[0]), int(local[1]))
+        self.born = host_bytes(self.peer)
+        transport.set_write_buffer_limits(high=self._host.write_pause_bytes)
+        self.admitted = self._host.admit(self)
+        if not self.admitted:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.last_read = self._host.now
+        if self._buffer or self._paused:
+            self._buffer += data
+            if len(self._buffer) >= self._need and not self._paused:
+                self._drain()
+            return
+        consumed = self._host.receiver.received(self, data)
+        if consumed < len(data):
+            self._buffer += data[consumed:]
+            self._expect()
+        if consumed:
+            self.spoken = True
+
+    def pause_writing(self) -> None:
+        self._stalled = True
+        self.write_stalled_since = self._host.now
+        self._flow()
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        self.write_stalled_since = None
+        self._flow()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._buffer.clear()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(NotConnected(f"{self} was closed before it answered"))
+        self._calls.clear()
+        if self.admitted:
+            self._host.leave(self)
+            for callback in self.on_lost:
+                callback(self)
+            self._host.receiver.lost(self)
+
+    # -- receiving ---------------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        data = self._buffer
+        consumed = self._host.receiver.received(self, data)
+        if consumed:
+            self.spoken = True
+            del data[:consumed]
+        self._expect()
+
+    def _expect(self) -> None:
+        """How much must be there before it is worth looking again. The length is the peer's claim: we wait for it, no more."""
+        if len(self._buffer) < 4:
+            self._need = 4
+        else:
+            total = int.from_bytes(self._buffer[:4], "big", signed=True)
+            self._need = 4 + total if 0 <= total <= self._host.frame_bytes_max else 8
+        self.partial_since = self._host.now if self._buffer else None
+
+    def pause(self) -> None:
+        """Take in nothing more, and keep what is here, until `resume`."""
+        self._paused = True
+        self._flow()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._flow()
+            if self._buffer and self._transport is not None:
+                self._drain()
+
+    def _flow(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        stop = self._paused or self._stalled
+        if stop == transport.is_reading():
+            if stop:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    # -- sending -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._stalled
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, data: bytes) -> None:
+        """Send; nothing happens if the peer has gone."""
+        transport = self._transport
+        if transport is not None:
+            self.last_write = self._host.now
+            transport.write(data)
+
+    def close(self, reason: str = "") -> None:
+        """Let go of the peer after what was sent has left."""
+        if self._transport is not None:
+            if reason:
+                log.info("closing %s: %s", self, reason)
+            self._transport.close()
+
+    def abort(self, reason: str = "") -> None:
+        if self._transport is not None:
+            if reason:
+                log.info("dropping %s: %s", self, reason)
+            self._transport.abort()
+
+    # -- calling the peer --------------------------------------------------------------------------------------------------
+
+    async def request(self, frame: Frame, timeout_s: float) -> Frame:
+        """Ask the peer something over the connection it opened. Raises NotConnected, RequestTimeout."""
+        if not self.is_open:
+            raise NotConnected(f"{self} is closed")
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        frame.opaque = opaque = self._opaque
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._calls[opaque] = answer
+        try:
+            self.send(frame.encode())
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError as error:
+            raise RequestTimeout(f"{self} did not answer request {frame.code} within {timeout_s:g} s") from error
+        finally:
+            self._calls.pop(opaque, None)
+
+    def answered(self, frame: Frame) -> None:
+        """The receiver met a response: whoever waits for it gets it; late ones are dropped."""
+        answer = self._calls.get(frame.opaque)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def __repr__(self) -> str:
+        return f"{self.peer[0]}:{self.peer[1]}"

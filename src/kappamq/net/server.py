@@ -1,0 +1,210 @@
+"""A listening server: accepts connections, keeps their limits, and hands their bytes to a receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import logging
+import socket
+from collections.abc import Awaitable
+from typing import Protocol
+
+from kappamq.clock import Clock
+from kappamq.config.net import NetConfig
+from kappamq.errors import ConfigError, KappaError, ProtocolError
+from kappamq.net.connection import Connection, Receiver
+from kappamq.net.limits import ConnectionLimits, overdue
+from kappamq.net.tls import accept_both, server_context
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame, decode, reply
+
+log = logging.getLogger(__name__)
+
+_ROUND_S = 1.0
+
+
+class Server:
+    """Listens on one or more ports for one receiver."""
+
+    def __init__(self, receiver: Receiver, config: NetConfig, clock: Clock) -> None:
+        self.receiver = receiver
+        self.config = config
+        self.frame_bytes_max = config.frame_bytes_max
+        self.write_pause_bytes = config.write_pause_bytes
+        self._clock = clock
+        self.now = clock.liveness()  # of the last round: good enough for idle times, and free to read
+        self._limits = ConnectionLimits(config)
+        self._connections: set[Connection] = set()
+        self._listeners: list[asyncio.Server | asyncio.Task[None]] = []
+        self._sockets: list[socket.socket] = []
+        self._rounds: asyncio.TimerHandle | None = None
+        self._tls = server_context(config)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on (host, port), port 0 for any free one; returns the port. May be called again for another port."""
+        listener = bind(host, port, self.config.listen_backlog)
+        self._sockets.append(listener)
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            self._listeners.append(
+                await loop.create_server(lambda: Connection(self), sock=listener, backlog=self.config.listen_backlog)
+            )
+        else:
+            accepting = accept_both(listener, lambda: Connection(self), self._tls, self.config)
+            self._listeners.append(asyncio.create_task(accepting))
+        if self._rounds is None:
+            self._round()
+        return int(listener.getsockname()[1])
+
+    def _round(self) -> None:
+        """Once a second: close who has kept us waiting for too long."""
+        self.now = now = self._clock.liveness()
+        for connection in list(self._connections):
+            reason = overdue(
+                self.config, now, opened=connection.opened, last_read=connection.last_read, last_write=connection.last_write,
+                partial_since=connection.partial_since, spoken=connection.spoken,
+            )  # fmt: skip
+            stalled = connection.write_stalled_since
+            if stalled is not None and now - stalled > self.config.write_stall_s:
+                reason = f"took none of the {connection.unsent_bytes} bytes we have for it within {self.config.write_stall_s:g} s"
+            elif connection.unsent_bytes > self.config.write_pending_bytes_max:
+                reason = f"reads too slowly: {connection.unsent_bytes} bytes wait for it (write_pending_bytes_max)"
+            if reason is not None:
+                connection.abort(reason)
+        self._rounds = asyncio.get_running_loop().call_later(_ROUND_S, self._round)
+
+    def admit(self, connection: Connection) -> bool:
+        reason = self._limits.admit(connection.peer[0])
+        if reason is not None:
+            log.warning("refusing %s: %s", connection, reason)
+            return False
+        self._connections.add(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._limits.leave(connection.peer[0])
+
+    @property
+    def connections(self) -> set[Connection]:
+        return self._connections
+
+    async def stop_listening(self) -> None:
+        for listener in self._listeners:
+            if isinstance(listener, asyncio.Task):
+                listener.cancel()
+            else:
+                listener.close()
+        for sock in self._sockets:
+            sock.close()
+        self._listeners.clear()
+        self._sockets.clear()
+
+    async def stop(self) -> None:
+        if self._rounds is not None:
+            self._rounds.cancel()
+            self._rounds = None
+        await self.stop_listening()
+        for connection in list(self._connections):
+            connection.close()
+        for _ in range(20):  # what was sent gets a moment to leave; then it is cut
+            if not self._connections:
+                return
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+
+
+def bind(host: str, port: int, backlog: int) -> socket.socket:
+    """A listening socket, or ConfigError that says what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} is taken: stop who uses it, or choose another port") from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return listener
+
+
+class FrameService(Protocol):
+    """A server that looks at one frame at a time (the name server)."""
+
+    def handle(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame | None] | None: ...
+
+    def connection_lost(self, connection: Connection) -> None: ...
+
+
+class FrameReceiver:
+    """Splits bytes into frames for a FrameService and sends its answers. Errors become response codes."""
+
+    def __init__(self, service: FrameService, config: NetConfig) -> None:
+        self._service = service
+        self._config = config
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def received(self, connection: Connection, data: bytes | bytearray) -> int:
+        position = 0
+        while len(data) - position >= 4:
+            total = int.from_bytes(data[position : position + 4], "big", signed=True)
+            if not 4 <= total <= self._config.frame_bytes_max:
+                connection.abort(f"a frame of {total} bytes (the limit is {self._config.frame_bytes_max})")
+                return len(data)
+            end = position + 4 + total
+            if end > len(data):
+                break
+            try:
+                frame = decode(bytes(data[position:end]))
+            except ProtocolError as error:
+                connection.abort(f"not a frame: {error}")
+                return len(data)
+            position = end
+            if frame.is_response:
+                connection.answered(frame)
+            else:
+                self._answer(connection, frame)
+        return position
+
+    def _answer(self, connection: Connection, frame: Frame) -> None:
+        try:
+            answer = self._service.handle(connection, frame)
+        except Exception as error:
+            answer = failure(frame, error)
+        if inspect.isawaitable(answer):
+            task = asyncio.ensure_future(self._later(connection, frame, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif answer is not None and not frame.is_oneway:
+            connection.send(answer.encode())
+
+    async def _later(self, connection: Connection, frame: Frame, answer: Awaitable[Frame | None]) -> None:
+        try:
+            result = await answer
+        except Exception as error:
+            result = failure(frame, error)
+        if result is not None and not frame.is_oneway:
+            connection.send(result.encode())
+
+    def lost(self, connection: Connection) -> None:
+        self._service.connection_lost(connection)
+
+
+class FrameServer(Server):
+    def __init__(self, service: FrameService, config: NetConfig, clock: Clock) -> None:
+        super().__init__(FrameReceiver(service, config), config, clock)
+
+
+def failure(request: Frame, error: Exception) -> Frame:
+    """The answer to a request that raised: its code and text if it is one of ours, else SYSTEM_ERROR and a line in the log."""
+    if isinstance(error, ProtocolError):
+        return reply(request, ResponseCode.SYSTEM_ERROR, str(error))
+    if isinstance(error, KappaError) and error.code is not None:
+        return reply(request, error.code, str(error))
+    log.exception("request %d failed", request.code, exc_info=error)
+    return reply(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -1,0 +1,238 @@
+"""The log: fixed-size files as one endless address space, appended at one end, deleted at the other.
+
+The kernel decides *what* is appended and at which offset; this class owns the files. `write()` brings what the kernel has
+gathered to the page cache, in one piece; `roll()` closes a file with its end mark and opens the next one, which `prepare()`
+(a worker's job) has made ahead of need. A record never lies in two files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kappamq.errors import StoreDamaged, StoreError
+from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
+from kappamq.store.files import Files
+
+_END_MARK = struct.Struct(">ii")
+
+
+def file_name(offset: int) -> str:
+    return f"{offset:020d}"
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of the log: bytes [start, start + size)."""
+
+    start: int
+    path: Path
+    fd: int
+    view: mmap.mmap
+
+
+class CommitLog:
+    def __init__(self, folder: Path, segment_bytes: int, files: Files, kernel: Any) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self._files = files
+        self._kernel = kernel
+        self._segments: dict[int, Segment] = {}  # by start, ascending
+        self._current: Segment | None = None
+        self._next: Segment | None = None  # made ahead, still empty
+        self.end = 0  # one past the last written byte
+        self.damaged = False  # a write or sync failed: nothing more is taken until a restart
+
+    # -- opening -----------------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open the files that are there. An empty last file (a crash while it was made) is removed."""
+        self._files.make_folder(self.folder)
+        names = self._files.list(self.folder)
+        expected: int | None = None
+        for number, name in enumerate(names):
+            path = self.folder / name
+            if len(name) != 20 or not name.isdigit():
+                raise StoreError(f"{path} is no log file (20 digits): move it out of the way, it does not belong here")
+            start = int(name)
+            fd = self._files.open(path)
+            size = self._files.size(fd)
+            if size != self.segment_bytes:
+                self._files.close(fd)
+                if size == 0 and number == len(names) - 1:
+                    self._files.remove(path)
+                    break
+                raise StoreError(
+                    f"{path} has {size} bytes, but log files are configured with {self.segment_bytes} "
+                    f"(mappedFileSizeCommitLog): open the store with the size it was written with"
+                )
+            if start % self.segment_bytes or (expected is not None and start != expected):
+                self._files.close(fd)
+                raise StoreDamaged(f"{path}: expected the log to go on at {expected}; a file is missing or misnamed")
+            expected = start + size
+            self._add(Segment(start, path, fd, self._files.map(fd, size)))
+
+    def _add(self, segment: Segment) -> None:
+        self._segments[segment.start] = segment
+        self._kernel.map_segment(segment.start, segment.view)
+
+    def open_end(self, end: int) -> None:
+        """Appends go on at `end`, where recovery found the last good record. Whatever lies behind it becomes zeros, durably:
+        left alone, old records would look valid again once new ones have been written up to them."""
+        for start, segment in list(self._segments.items()):
+            if start > end or (start == end and start > self.min):
+                # Files made ahead (or cut off whole): the first of them can be used again once it is empty.
+                self._drop(segment)
+        holder = self._segments.get(end - end % self.segment_bytes)
+        if holder is not None:
+            self._files.zero(holder.fd, end - holder.start, self.segment_bytes)
+            self._files.sync(holder.fd)
+        else:
+            holder = self._make(end)
+            self._add(holder)
+        self._files.sync_folder(self.folder)
+        self._current = holder
+        self.end = end
+        self._kernel.open_segment(end, holder.start + self.segment_bytes)
+
+    def _drop(self, segment: Segment) -> None:
+        del self._segments[segment.start]
+        self._kernel.map_segment(segment.start, None)
+        self.discard(segment)
+
+    def _make(self, start: int) -> Segment:
+        path = self.folder / file_name(start)
+        fd = self._files.open(path, create=True)
+        try:
+            self._files.allocate(fd, self.segment_bytes)
+            self._files.sync(fd)
+            return Segment(start, path, fd, self._files.map(fd, self.segment_bytes))
+        except OSError:
+            self._files.close(fd)
+            self._files.remove(path)
+            raise
+
+    # -- appending ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def min(self) -> int:
+        return next(iter(self._segments), 0)
+
+    @property
+    def current_fd(self) -> int:
+        assert self._current is not None
+        return self._current.fd
+
+    @property
+    def segment_end(self) -> int:
+        assert self._current is not None
+        return self._current.start + self.segment_bytes
+
+    def write(self) -> tuple[int, bytes]:
+        """Bring everything the kernel has appended to the page cache: (its log offset, the bytes)."""
+        start, data = self._kernel.take()
+        if data:
+            assert self._current is not None
+            assert start == self.end
+            try:
+                self._files.pwrite(self._current.fd, data, start - self._current.start)
+            except OSError:
+                self.damaged = True
+                raise
+            self.end = start + len(data)
+        return start, data
+
+    @property
+    def next_is_ready(self) -> bool:
+        return self._next is not None
+
+    def prepare(self) -> Segment:
+        """Make the file after the current one. Slow: for a worker. Hand the result to `prepared`."""
+        start = self.segment_end
+        path = self.folder / file_name(start)
+        if self._files.exists(path):
+            self._files.remove(path)  # left from an attempt that failed
+        segment = self._make(start)
+        self._files.sync_folder(self.folder)
+        return segment
+
+    def prepared(self, segment: Segment) -> None:
+        assert self._next is None
+        assert segment.start == self.segment_end
+        self._next = segment
+
+    def roll(self) -> int:
+        """Close the current file with an end mark and go on in the next: the log's new end. Everything must be written."""
+        if self._next is None:
+            self._next = self.prepare()
+        assert self._current is not None
+        left = self.segment_end - self.end
+        assert left >= BLANK_BYTES, f"a record left only {left} bytes for the end mark"
+        try:
+            self._files.pwrite(self._current.fd, _END_MARK.pack(left, MAGIC_BLANK), self.end - self._current.start)
+        except OSError:
+            self.damaged = True
+            raise
+        self._current, self._next = self._next, None
+        self._add(self._current)
+        self.end = self._current.start
+        self._kernel.open_segment(self.end, self.segment_end)
+        return self.end
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def fd_at(self, offset: int) -> int | None:
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        return segment.fd if segment is not None else None
+
+    def slice(self, offset: int, size: int) -> memoryview:
+        """Bytes [offset, offset + size), cut short at the end of the file that holds `offset` or of the log."""
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        if segment is None:
+            return memoryview(b"")
+        at = offset - segment.start
+        stop = min(at + size, self.segment_bytes, max(at, self.end - segment.start))
+        return memoryview(segment.view)[at:stop]
+
+    def whole_view(self, offset: int) -> memoryview:
+        """From `offset` to the end of its file, written or not: what recovery looks at."""
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        return memoryview(segment.view)[offset - segment.start :] if segment is not None else memoryview(b"")
+
+    def segments(self) -> Iterator[Segment]:
+        yield from self._segments.values()
+
+    # -- deleting ----------------------------------------------------------------------------------------------------------
+
+    def detach(self, start: int) -> Segment:
+        """Forget the oldest file, so that nobody reads it any more; `discard` it on a worker."""
+        assert start == self.min and len(self._segments) > 1, (
+            "the log loses files at its beginning only, and never the last"
+        )
+        segment = self._segments.pop(start)
+        self._kernel.map_segment(start, None)
+        self._kernel.log_min = self.min
+        return segment
+
+    def discard(self, segment: Segment) -> None:
+        self._release(segment)
+        self._files.remove(segment.path)
+
+    def _release(self, segment: Segment) -> None:
+        with contextlib.suppress(BufferError):  # a reader still holds a slice: the map goes when the slice does
+            segment.view.close()
+        self._files.close(segment.fd)
+
+    def close(self) -> None:
+        for segment in self._segments.values():
+            self._kernel.map_segment(segment.start, None)
+            self._release(segment)
+        self._segments.clear()
+        if self._next is not None:
+            self._release(self._next)
+            self._next = None

@@ -1,0 +1,107 @@
+"""The only file-system calls of the store. Tests replace or subclass `Files` to make a disk slow, full or broken."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from pathlib import Path
+
+_ZERO_RANGE = 0x10
+_KEEP_SIZE = 0x01
+_libc = ctypes.CDLL(None, use_errno=True)
+_CHUNK = bytes(1 << 20)
+
+
+class Files:
+    def list(self, folder: Path) -> list[str]:
+        """Names in a folder, sorted; none if there is no such folder."""
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def open(self, path: Path, create: bool = False, writable: bool = True) -> int:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def mtime_ms(self, path: Path) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Make the file `size` bytes long with disk space behind every one of them; raises ENOSPC now rather than later."""
+        os.posix_fallocate(fd, 0, size)
+
+    def zero(self, fd: int, start: int, end: int) -> None:
+        """Turn [start, end) into zeros that a crash cannot bring back."""
+        if _libc.fallocate(fd, _ZERO_RANGE | _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start)) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise OSError(code, os.strerror(code))
+        while start < end:
+            start += os.pwrite(fd, _CHUNK[: end - start], start)
+
+    def pread(self, fd: int, count: int, at: int) -> bytes:
+        return os.pread(fd, count, at)
+
+    def pread_if_resident(self, fd: int, count: int, at: int) -> bytes | None:
+        """As pread, but None where the disk would have to be asked."""
+        buffer = bytearray(count)
+        try:
+            got = os.preadv(fd, [buffer], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return os.pread(fd, count, at)
+        return None if got < count else bytes(buffer)
+
+    def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
+        """Write all of it, or raise."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(fd, view, at)
+            view, at = view[written:], at + written
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def map(self, fd: int, size: int) -> mmap.mmap:
+        """The file's bytes, for reading; they follow what pwrite writes."""
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        """(bytes in all, bytes free for us) of the file system that holds `path`."""
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize

@@ -1,0 +1,417 @@
+"""The store as one thing: the log, its watermarks, and what is derived from it.
+
+Everything here is called from the broker's loop, except what says it is for a worker. Nothing waits: who must wait for a
+watermark parks on it, and gets it handed back by the call that moved it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from kappamq.config.store import StoreConfig
+from kappamq.errors import ProtocolError, StoreReadOnly
+from kappamq.native.layout import ENTRY
+from kappamq.protocol.record import decode
+from kappamq.store.checkpoint import Checkpoint
+from kappamq.store.commit_log import CommitLog
+from kappamq.store.files import Files
+from kappamq.store.index_file import IndexFiles
+from kappamq.store.lock import AbortFile, StoreLock
+from kappamq.store.position import Position
+from kappamq.store.queues import QueueFiles
+from kappamq.store.recovery import Recovered, fingerprint, recover
+from kappamq.store.watermark import Watermark
+
+log = logging.getLogger(__name__)
+
+_QUEUES_PER_ROUND = 2048
+_CATCH_UP_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class DerivedWork:
+    """Queue entries and keys on their way into files: made by the loop, written by a worker, acknowledged by the loop."""
+
+    entries: list[tuple[str, int, int, bytes]]
+    index: bytes
+    complete: bool  # nothing dispatched before is left out, so the position may move
+    dispatched: int
+    index_at: int
+    store_ms: int
+
+
+class MessageStore:
+    def __init__(self, config: StoreConfig, kernel_module: ModuleType, kernel: Any, files: Files | None = None) -> None:
+        self.config = config
+        self.kernel_module = kernel_module
+        self.kernel = kernel
+        self.files = files or Files()
+        root = config.root
+        self.log = CommitLog(root / "commitlog", config.segment_bytes, self.files, kernel)
+        self.queues = QueueFiles(root / "consumequeue", config.queue_file_entries, config.open_files_max, self.files)
+        self.index = IndexFiles(
+            root / "index", config.index_slots, config.index_entries, self.files, index_apply=kernel_module.index_apply
+        )
+        self.position_path = root / "kappamq.position"
+        self.written: Watermark[Any] = Watermark()
+        self.flushed: Watermark[Any] = Watermark()
+        self.dispatched: Watermark[Any] = Watermark()
+        # The two rules of the mode: when a send is answered, and when a consumer may see it.
+        self.answerable = self.flushed if config.flush == "sync" else self.written
+        self.visible = self.answerable
+        self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
+        self.on_fold: Callable[[str, int, memoryview], None] = lambda topic, log_offset, record: None
+        self.failed: str | None = None  # why nothing can be written until a restart
+        self.last_ms = 0  # store time of the newest record
+        self._flushed_ms = 0
+        self._flush_times: deque[tuple[int, int]] = deque()
+        self._undispatched: deque[tuple[int, bytes]] = deque()
+        self._ends: dict[tuple[str, int], int] = {}
+        self._entries = 0
+        self._index_at = (
+            0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
+        )
+        self._durable = 0  # queue files are fsynced up to here
+        self._checkpoint = Checkpoint()
+        self._flusher: Any = None
+        self._lock = StoreLock(root)
+        self._abort = AbortFile(root)
+
+    # -- opening and closing -----------------------------------------------------------------------------------------------
+
+    def open(self, boot_id: str) -> Recovered:
+        """Lock the directory and bring log, queues and index together. Raises StoreError with what to do."""
+        self.files.make_folder(self.config.root)
+        self._lock.acquire()
+        try:
+            clean = not self._abort.exists()
+            self._abort.create()
+            self._checkpoint = Checkpoint.load(self.config.root / "checkpoint")
+            position, why = Position.load(self.position_path)
+            if position is None and why:
+                log.warning("%s", why)
+            self.log.load()
+            self.kernel.log_min = self.log.min
+            self.kernel.index_enabled = False  # keys are entered behind recovery, in the order of the log
+            found = recover(self, position, self._checkpoint, clean, boot_id)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._boot_id = boot_id
+        end = self.log.end
+        for mark in (self.written, self.flushed, self.dispatched):
+            mark.reset(end)
+        self.last_ms = self._flushed_ms = max(found.last_ms, self._checkpoint.physic_ms)
+        self.kernel.hot_from = end
+        self.kernel.log_min = self.log.min
+        self._durable = min(position.synced, end) if position is not None and found.writer == "ours" else self.log.min
+        if self.config.index_enabled:
+            self.index.load(found.index_from)
+            self._index_at = max(
+                self.log.min, min(self.index.indexed_to or self.log.min, end) if found.rebuilt else found.index_from
+            )
+            if not self.index.total:
+                self._index_at = self.log.min
+        else:
+            self._index_at = end
+        for topic, queue_id in self.queues.queues():
+            stored = self.kernel.queue_state(topic, queue_id)[3]
+            if stored:
+                self._ends[topic, queue_id] = stored
+                self._entries += stored
+        self._flusher = self.kernel_module.Flusher()
+        self._flusher.request(self.log.current_fd, end)
+        return found
+
+    def enter(self, log_offset: int, records: memoryview) -> None:
+        """Recovery: enter good records into the queues."""
+        eaten, _woken, folds = self.kernel.dispatch(records, log_offset)
+        assert eaten == len(records), f"dispatch stopped at {log_offset + eaten} in records that were checked"
+        for topic, at, size in folds:
+            self.on_fold(topic, log_offset + at, records[at : at + size])
+
+    def close(self, clean: bool = True) -> None:
+        """Write and sync everything, then give the directory back. With clean=False, as a crash would leave it."""
+        try:
+            if clean and self.failed is None:
+                start, data = self.log.write()
+                self.files.sync(self.log.current_fd)
+                if data:
+                    self._undispatched.append((start, data))
+                while self._undispatched:
+                    self._dispatch(*self._undispatched.popleft())
+                while self.catching_up():
+                    self.catch_up()
+                    self.write_derived(self.collect())
+                self.flushed.offset = self.log.end
+                self._flushed_ms = self.last_ms
+                while True:
+                    work = self.collect()
+                    self.write_derived(work)
+                    if work.complete:
+                        break
+                self.index.flush()
+                self.sync_derived(work)
+        finally:
+            if self._flusher is not None:
+                self._flusher.close()
+            self.log.close()
+            self.queues.close()
+            self.index.close()
+            if clean and self.failed is None:
+                self._abort.remove()
+            self._lock.release()
+
+    # -- a turn of the loop ------------------------------------------------------------------------------------------------
+
+    def write(self, now_ms: int) -> list[Any]:
+        """Bring what was appended to the page cache; returns those who waited for `written`."""
+        try:
+            start, data = self.log.write()
+        except OSError as error:
+            self.fail(f"writing the log failed: {error}")
+            raise StoreReadOnly(self.failed or "") from error
+        if not data:
+            return []
+        end = self.log.end
+        self.last_ms = now_ms
+        reached = self.written.advance(end)
+        if self.visible is self.written:
+            self._dispatch(start, data)
+        else:
+            self._undispatched.append((start, data))
+        if self.config.flush == "sync":
+            self.request_flush()
+        return reached
+
+    def make_room(self, now_ms: int) -> list[Any]:
+        """The kernel said FULL: write, and if that was not it, go on in the next file."""
+        before = self.log.end
+        reached = self.write(now_ms)
+        if self.log.end == before:
+            self.roll()
+        return reached
+
+    def roll(self) -> None:
+        # The file is complete: what was written there is synced through its own descriptor, later files through theirs.
+        self._flusher.request(self.log.current_fd, self.log.end)
+        self._flush_times.append((self.log.end, self.last_ms))
+        try:
+            end = self.log.roll()
+        except OSError as error:
+            if self.log.damaged:
+                self.fail(f"writing the log failed: {error}")
+            raise StoreReadOnly(f"the next log file could not be made: {error}") from error
+        self.written.advance(end)
+        if self.visible is self.written:
+            self.dispatched.advance(end)
+        else:
+            self._undispatched.append((end, b""))
+
+    def request_flush(self) -> None:
+        """Ask the flusher to make everything written so far durable; `flush_done` hears of it."""
+        if self.flushed.offset < self.log.end and (not self._flush_times or self._flush_times[-1][0] < self.log.end):
+            self._flush_times.append((self.log.end, self.last_ms))
+            self._flusher.request(self.log.current_fd, self.log.end)
+
+    @property
+    def flush_fd(self) -> int:
+        """Readable when the flusher has something to say."""
+        return int(self._flusher.fileno())
+
+    def flush_done(self) -> list[Any]:
+        """The flusher reported: returns those who waited for `flushed`."""
+        offset, code = self._flusher.take()
+        if code:
+            self.fail(f"fdatasync of the log failed with errno {code}: what was written since may not be on disk")
+            return []
+        if offset <= self.flushed.offset:
+            return []
+        while self._flush_times and self._flush_times[0][0] <= offset:
+            self._flushed_ms = self._flush_times.popleft()[1]
+        reached = self.flushed.advance(offset)
+        if self.visible is self.flushed:
+            while self._undispatched and self._undispatched[0][0] + len(self._undispatched[0][1]) <= offset:
+                self._dispatch(*self._undispatched.popleft())
+        return reached
+
+    def fail(self, why: str) -> None:
+        """Nothing more is written until a restart: after a failed write or sync nobody knows what the disk holds."""
+        if self.failed is None:
+            log.error("the store is read-only from now on: %s. Check the disk, then restart the broker", why)
+            self.failed = why
+        self.kernel.accepting = False
+
+    @property
+    def congested(self) -> bool:
+        """More is written and not yet on disk than we want to lose: senders have to wait."""
+        return self.written.offset - self.flushed.offset > self.config.unflushed_bytes_max
+
+    def _dispatch(self, start: int, data: bytes) -> None:
+        if data:
+            eaten, woken, folds = self.kernel.dispatch(data, start)
+            assert eaten == len(data), f"dispatch stopped at {start + eaten} in what we appended ourselves"
+            if self.kernel.index_enabled:
+                self._index_at = start + eaten
+            for topic, at, size in folds:
+                self.on_fold(topic, start + at, memoryview(data)[at : at + size])
+            self.dispatched.advance(start + eaten)
+            if woken:
+                self.on_grown(woken)
+        else:
+            self.dispatched.advance(start)
+
+    # -- derived files -----------------------------------------------------------------------------------------------------
+
+    def catching_up(self) -> bool:
+        """Keys of old records are still missing from the index."""
+        if self.kernel.index_enabled or not self.config.index_enabled:
+            return False
+        if self._index_at >= self.dispatched.offset:
+            self._index_at = self.dispatched.offset
+            self.kernel.index_enabled = True
+            return False
+        return True
+
+    def catch_up(self) -> None:
+        """Enter the keys of the next stretch of old records."""
+        view = self.log.slice(self._index_at, min(_CATCH_UP_BYTES, self.dispatched.offset - self._index_at))
+        self.kernel.index_enabled = True
+        eaten = self.kernel.dispatch(view, self._index_at)[0]
+        if not eaten:  # a record longer than the stretch, or the end of a file
+            view = self.log.slice(self._index_at, self.dispatched.offset - self._index_at)
+            eaten = self.kernel.dispatch(view, self._index_at)[0]
+        self.kernel.index_enabled = False
+        if eaten:
+            self._index_at += eaten
+        else:
+            self._index_at += self.config.segment_bytes - self._index_at % self.config.segment_bytes
+
+    def collect(self) -> DerivedWork:
+        """What dispatch has left for the files; for `write_derived` on a worker."""
+        entries = self.kernel.take_entries(_QUEUES_PER_ROUND)
+        return DerivedWork(
+            entries=entries,
+            index=self.kernel.take_index(),
+            complete=self.kernel.dirty_queues() == 0,
+            dispatched=self.dispatched.offset,
+            index_at=self._index_at,
+            store_ms=self.last_ms,
+        )
+
+    def write_derived(self, work: DerivedWork) -> None:
+        """Worker: put entries and keys into their files and note how far we are."""
+        for topic, queue_id, first, entries in work.entries:
+            self.queues.write(topic, queue_id, first, entries)
+            end = first + len(entries) // ENTRY.size
+            self._entries += end - self._ends.get((topic, queue_id), 0)
+            self._ends[topic, queue_id] = end
+        if work.index:
+            self.index.apply(work.index)
+        if work.complete:
+            self._note(work)
+
+    def sync_derived(self, work: DerivedWork) -> None:
+        """Worker: make queue and index files durable up to where `work` brought them."""
+        self.queues.sync()
+        self.index.sync()
+        self._durable = work.dispatched
+        self._note(work, sync=True)
+
+    def _note(self, work: DerivedWork, sync: bool = False) -> None:
+        before = self._checkpoint.encode()
+        self._checkpoint.physic_ms = self._flushed_ms
+        self._checkpoint.logics_ms = work.store_ms
+        self._checkpoint.index_ms = self.index.end_ms
+        # The position first: a crash between the two leaves a checkpoint that is ours as well, only older.
+        Position(
+            dispatched=work.dispatched,
+            synced=min(self._durable, work.dispatched),
+            flushed=min(self.flushed.offset, self.log.end),
+            index=work.index_at,
+            log_end=self.log.end,
+            queues=len(self._ends),
+            entries=self._entries,
+            checkpoint=self._checkpoint.encode(),
+            checkpoint_before=before,
+            last_crc=fingerprint(self, work.dispatched),
+            boot_id=self._boot_id,
+        ).save(self.position_path, self.files, sync=sync)
+        self._checkpoint.write(self.config.root / "checkpoint", self.files, sync=sync)
+
+    def forget_topic(self, topic: str) -> None:
+        """Worker: remove a deleted topic's queue files."""
+        for key in [key for key in self._ends if key[0] == topic]:
+            self._entries -= self._ends.pop(key)
+        self.queues.delete_topic(topic)
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def record(self, log_offset: int) -> bytes | None:
+        """The whole record at `log_offset`, None if there is none. May wait for the disk."""
+        if not self.log.min <= log_offset < self.dispatched.offset:
+            return None
+        head = self.log.slice(log_offset, 8)
+        if len(head) < 8:
+            return None
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if not 0 < size <= self.config.segment_bytes:
+            return None
+        data = bytes(self.log.slice(log_offset, size))
+        try:
+            found = decode(data, check_crc=True)
+        except ProtocolError:
+            return None
+        return data if found.log_offset == log_offset else None
+
+    def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """(log offset, record bytes, tag code) of a message in its queue. May wait for the disk."""
+        low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
+        if not low <= offset < end:
+            return None
+        data = self.kernel.tail_entries(topic, queue_id, offset, 1) or self.queues.read(topic, queue_id, offset, 1)
+        if len(data) < ENTRY.size:
+            return None
+        log_offset, size, code = ENTRY.unpack(data)
+        return (log_offset, size, code) if size > 0 else None
+
+    def first_at_or_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """The first message of a queue whose record lies at or behind `log_offset`. May wait for the disk."""
+        low, high, _next, _stored = self.kernel.queue_state(topic, queue_id)
+        while low < high:
+            middle = (low + high) // 2
+            found = self.entry(topic, queue_id, middle)
+            if found is None or found[0] < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return int(low)
+
+    def store_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When message `offset` of a queue was stored; None if it is not there. May wait for the disk."""
+        found = self.entry(topic, queue_id, offset)
+        if found is None:
+            return None
+        head = self.log.slice(found[0], 80)
+        if len(head) < 80:
+            return None
+        at = 68 if head[39] & 0x10 else 56
+        return int.from_bytes(head[at : at + 8], "big")
+
+    def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
+        """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk."""
+        low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
+        first, last = low, end
+        while low < end:
+            middle = (low + end) // 2
+            stored = self.store_ms(topic, queue_id, middle)
+            if stored is None or stored < ms or (upper and stored == ms):
+                low = middle + 1
+            else:
+                end = middle
+        return int(max(first, low - 1) if upper else min(low, last))

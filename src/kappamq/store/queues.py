@@ -1,0 +1,241 @@
+"""Consume-queue files: (topic, queue id, n) -> where message n lies in the log.
+
+A queue is a row of files of fixed size, named after the byte position of their first entry; entry n lies at n * 20. Entries
+come from the kernel in batches and are written with pwrite into sparse files: a hundred thousand queues cost what they hold.
+Descriptors are kept for the queues used last, in two tables that never meet: one for the worker that writes, one for the
+loop that reads what is in memory. So neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kappamq.errors import StoreError
+from kappamq.native.layout import ENTRY
+from kappamq.store.files import Files
+
+FILLER_BYTES = 0x7FFFFFFF
+"""Record size in the entries before a queue's true beginning (a store whose start was deleted)."""
+_FILLER = ENTRY.pack(0, FILLER_BYTES, 0)
+
+
+class _Descriptors:
+    """The queue files used last, open. For one thread."""
+
+    def __init__(self, folder: Path, file_bytes: int, open_max: int, files: Files) -> None:
+        self._folder = folder
+        self._file_bytes = file_bytes
+        self._files = files
+        self._open_max = open_max
+        self._open: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+
+    def get(self, topic: str, queue_id: int, start: int, create: bool = False) -> int | None:
+        key = (topic, queue_id, start)
+        fd = self._open.get(key)
+        if fd is not None:
+            self._open.move_to_end(key)
+            return fd
+        path = self._folder / topic / str(queue_id) / f"{start:020d}"
+        try:
+            fd = self._files.open(path)
+        except FileNotFoundError:
+            if not create:
+                return None
+            self._files.make_folder(path.parent)
+            fd = self._files.open(path, create=True)
+            self._files.truncate(fd, self._file_bytes)
+        if len(self._open) >= self._open_max:
+            _oldest, old = self._open.popitem(last=False)
+            self._files.close(old)
+        self._open[key] = fd
+        return fd
+
+    def forget(self, topic: str, queue_id: int | None = None, start: int | None = None) -> None:
+        """Close what is open of a topic, a queue or one file."""
+        for key in [k for k in self._open if k[0] == topic and queue_id in (None, k[1]) and start in (None, k[2])]:
+            self._files.close(self._open.pop(key))
+
+    def close(self) -> None:
+        for fd in self._open.values():
+            self._files.close(fd)
+        self._open.clear()
+
+
+class QueueFiles:
+    def __init__(self, folder: Path, file_entries: int, open_max: int, files: Files) -> None:
+        self.folder = folder
+        self.file_entries = file_entries
+        self.file_bytes = file_entries * ENTRY.size
+        self._files = files
+        self._writing = _Descriptors(folder, self.file_bytes, max(8, open_max // 2), files)
+        self._reading = _Descriptors(folder, self.file_bytes, max(8, open_max // 2), files)
+        self._dirty: set[tuple[str, int, int]] = set()
+
+    # -- writing -----------------------------------------------------------------------------------------------------------
+
+    def write(self, topic: str, queue_id: int, first: int, entries: bytes) -> None:
+        """Put `entries` at offsets `first`, `first`+1, ... of the queue, making files as needed."""
+        view = memoryview(entries)
+        position = first * ENTRY.size
+        while view:
+            start = position - position % self.file_bytes
+            part = view[: start + self.file_bytes - position]
+            fd = self._writing.get(topic, queue_id, start)
+            if fd is None:
+                fd = self._writing.get(topic, queue_id, start, create=True)
+                assert fd is not None
+                if position > start:  # the queue begins in the middle of a file: filler before it, as Java wants it
+                    self._files.pwrite(fd, _FILLER * ((position - start) // ENTRY.size), 0)
+            self._files.pwrite(fd, part, position - start)
+            self._dirty.add((topic, queue_id, start))
+            view, position = view[len(part) :], position + len(part)
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Slow."""
+        dirty, self._dirty = self._dirty, set()
+        for topic, queue_id, start in sorted(dirty):
+            fd = self._writing.get(topic, queue_id, start)
+            if fd is not None:
+                self._files.sync(fd)
+
+    def cut(self, topic: str, queue_id: int, end: int) -> None:
+        """Remove the entries from offset `end` on."""
+        for start in self._starts(topic, queue_id):
+            if start >= end * ENTRY.size:
+                self._remove(topic, queue_id, start)
+            elif start + self.file_bytes > end * ENTRY.size:
+                fd = self._writing.get(topic, queue_id, start)
+                if fd is not None:
+                    self._files.zero(fd, end * ENTRY.size - start, self.file_bytes)
+
+    def delete_below(self, topic: str, queue_id: int, min_offset: int) -> int:
+        """Delete files that hold nothing at or above `min_offset`; never the last one. How many went."""
+        removed = 0
+        for start in self._starts(topic, queue_id)[:-1]:
+            if start + self.file_bytes > min_offset * ENTRY.size:
+                break
+            self._remove(topic, queue_id, start)
+            removed += 1
+        return removed
+
+    def _remove(self, topic: str, queue_id: int, start: int) -> None:
+        self._writing.forget(topic, queue_id, start)
+        self._dirty.discard((topic, queue_id, start))
+        self._files.remove(self._path(topic, queue_id, start))
+
+    def delete_topic(self, topic: str) -> None:
+        self._writing.forget(topic)
+        self._dirty = {key for key in self._dirty if key[0] != topic}
+        shutil.rmtree(self.folder / topic, ignore_errors=True)
+
+    def forget_readers(self, topic: str, queue_id: int | None = None) -> None:
+        """For the loop, after files of this topic have gone."""
+        self._reading.forget(topic, queue_id)
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def read_resident(self, topic: str, queue_id: int, first: int, count: int) -> bytes | None:
+        """Up to `count` entries from `first` on, within one file; None if the disk would have to be asked. For the loop."""
+        start, position, wanted = self._place(first, count)
+        fd = self._reading.get(topic, queue_id, start)
+        return b"" if fd is None else self._files.pread_if_resident(fd, wanted, position)
+
+    def read(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
+        """The same from any thread, however long the disk takes."""
+        start, position, wanted = self._place(first, count)
+        try:
+            fd = self._files.open(self._path(topic, queue_id, start), writable=False)
+        except FileNotFoundError:
+            return b""
+        try:
+            return self._files.pread(fd, wanted, position)
+        finally:
+            self._files.close(fd)
+
+    def _place(self, first: int, count: int) -> tuple[int, int, int]:
+        position = first * ENTRY.size
+        start = position - position % self.file_bytes
+        return start, position - start, min(count * ENTRY.size, start + self.file_bytes - position)
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """Every (topic, queue id) that has a folder."""
+        for topic in self._files.list(self.folder):
+            for name in self._files.list(self.folder / topic):
+                if name.isdigit():
+                    yield topic, int(name)
+
+    def bounds(self, topic: str, queue_id: int, log_min: int, log_end: int) -> tuple[int, int]:
+        """(min, end): the entries of this queue that point into [log_min, log_end). Beyond `end` nothing is to be trusted.
+
+        Entries are dense and ordered by log offset up to `end`, so both are found by bisection."""
+        descriptors: dict[int, int] = {}
+        try:
+            for start in self._starts(topic, queue_id):
+                path = self._path(topic, queue_id, start)
+                descriptors[start] = fd = self._files.open(path, writable=False)
+                size = self._files.size(fd)
+                if size != self.file_bytes:
+                    raise StoreError(
+                        f"{path} has {size} bytes, but queue files are configured with {self.file_bytes} "
+                        f"(mappedFileSizeConsumeQueue): open the store with the size it was written with"
+                    )
+            if not descriptors:
+                return 0, 0
+
+            def entry(offset: int) -> tuple[int, int]:
+                start, position, wanted = self._place(offset, 1)
+                if start not in descriptors:
+                    return 0, 0
+                log_offset, size, _code = ENTRY.unpack(self._files.pread(descriptors[start], wanted, position))
+                return log_offset, size
+
+            def is_real(offset: int) -> bool:
+                log_offset, size = entry(offset)
+                return size > 0 and (log_offset < log_end or size == FILLER_BYTES)
+
+            def is_gone(offset: int) -> bool:
+                log_offset, size = entry(offset)
+                return size == FILLER_BYTES or log_offset < log_min
+
+            first = min(descriptors) // ENTRY.size
+            end = _bisect(first, max(descriptors) // ENTRY.size + self.file_entries, is_real)
+            return _bisect(first, end, is_gone), end
+        finally:
+            for fd in descriptors.values():
+                self._files.close(fd)
+
+    def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int]:
+        """(log offset, record bytes, tag code); zeros where there is none."""
+        data = self.read(topic, queue_id, offset, 1)
+        if len(data) < ENTRY.size:
+            return 0, 0, 0
+        log_offset, size, code = ENTRY.unpack(data)
+        return log_offset, size, code
+
+    def _path(self, topic: str, queue_id: int, start: int) -> Path:
+        return self.folder / topic / str(queue_id) / f"{start:020d}"
+
+    def _starts(self, topic: str, queue_id: int) -> list[int]:
+        return [
+            int(name)
+            for name in self._files.list(self.folder / topic / str(queue_id))
+            if name.isdigit() and len(name) == 20
+        ]
+
+    def close(self) -> None:
+        self._writing.close()
+        self._reading.close()
+
+
+def _bisect(low: int, high: int, below: Callable[[int], bool]) -> int:
+    """The first number in [low, high) for which `below` is false, else high."""
+    while low < high:
+        middle = (low + high) // 2
+        if below(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low

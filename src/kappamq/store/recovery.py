@@ -1,0 +1,246 @@
+"""Opening a store: find out how far queues and log can be trusted, and fold the rest of the log into them again.
+
+Where the scan begins depends on who was here last and how it ended:
+
+- our own stop or crash, same boot: at the offset up to which all queue entries had been handed to the system;
+- our own, but the machine went down: at the offset up to which they had been fsynced;
+- a Java broker: its queues are trusted as they are; the scan begins in the file that its checkpoint points to;
+- queue files are missing: at the log's beginning.
+
+Entering a record twice does nothing, so beginning too early only costs time. The scan ends at the first byte that is no good
+record. Below the durably flushed offset that is damage and not an end: the store opens only if the operator says so.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kappamq.errors import StoreDamaged
+from kappamq.native.layout import SCAN_BLANK
+from kappamq.store.checkpoint import Checkpoint
+from kappamq.store.position import Position
+
+if TYPE_CHECKING:
+    from kappamq.store.message_store import MessageStore
+
+_FOREVER = 1 << 62
+_WINDOW_BYTES = 32 << 20
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+FINGERPRINT_BYTES = 64
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What opening the store found; the broker logs it, tests look at it."""
+
+    clean: bool = True
+    writer: str = "new"  # new, ours, or foreign
+    scanned_from: int = 0
+    end: int = 0
+    records: int = 0
+    last_ms: int = 0
+    index_from: int = 0
+    rebuilt: bool = False
+    damage: list[tuple[int, int]] = field(default_factory=list)  # [from, to) that was passed over
+    notes: list[str] = field(default_factory=list)
+
+
+def fingerprint(store: MessageStore, offset: int) -> int:
+    """CRC of the log's bytes just before `offset`: whether it is still the log that the position file speaks of."""
+    start = max(offset - FINGERPRINT_BYTES, offset - offset % store.config.segment_bytes)
+    return zlib.crc32(store.log.whole_view(start)[: offset - start])
+
+
+def recover(
+    store: MessageStore, position: Position | None, checkpoint: Checkpoint, clean: bool, boot_id: str
+) -> Recovered:
+    log = store.log
+    found = Recovered(clean=clean)
+    if not any(True for _ in log.segments()):
+        # Without a log nothing can be read: what queues say is about messages that are gone.
+        for topic, queue_id in list(store.queues.queues()):
+            store.queues.cut(topic, queue_id, 0)
+        log.open_end(0)
+        return found
+    ours = (
+        position is not None
+        and position.wrote(checkpoint.encode())
+        and log.min <= position.dispatched
+        and fingerprint(store, position.dispatched) == position.last_crc
+    )
+    found.writer = "ours" if ours else "foreign"
+    if ours:
+        assert position is not None
+        trusted = position.dispatched if position.boot_id == boot_id else position.synced
+        flushed = position.flushed
+        trusted = max(trusted, log.min)
+        queues, entries = _load_queues(store, trusted)
+        if (position.queues, position.entries) != (queues, entries) and trusted == position.dispatched:
+            found.notes.append(
+                f"queue files hold {entries} entries in {queues} queues, expected {position.entries} in {position.queues}"
+            )
+            found.rebuilt = True
+            trusted = log.min
+            _load_queues(store, trusted)
+        found.index_from = max(
+            log.min, min(position.index, trusted) if position.boot_id == boot_id else position.synced
+        )
+        start = trusted
+    else:
+        if position is not None:
+            found.notes.append("another broker has written to this store: its files are taken as they are")
+        flushed = 0
+        newest = _load_foreign_queues(store)
+        start = newest if clean else min(newest, _java_start(store, checkpoint))
+        found.index_from = start
+    found.scanned_from = start
+    good: list[tuple[int, int]] = []
+    end = _scan(store, start, flushed, None if ours else checkpoint, found, good)
+    if not ours:
+        _load_queues(store, end)  # a queue that ran ahead of the disk must not point behind the log's end
+    for low, high in good:
+        store.enter(low, log.whole_view(low)[: high - low])
+    log.open_end(end)
+    if not clean or not ours:
+        _cut_queues(store)
+    found.end = end
+    return found
+
+
+def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
+    """Tell the kernel what the queue files hold of records below `log_end`: (queues that hold any, sum of their ends)."""
+    queues = entries = 0
+    for topic, queue_id in store.queues.queues():
+        low, end = store.queues.bounds(topic, queue_id, store.log.min, log_end)
+        store.kernel.set_queue(topic, queue_id, low, end)
+        if end:
+            queues += 1
+            entries += end
+    return queues, entries
+
+
+def _load_foreign_queues(store: MessageStore) -> int:
+    """As `_load_queues` for a Java broker's files; returns one past the last record that any queue knows."""
+    newest = store.log.min
+    _load_queues(store, _FOREVER)
+    for topic, queue_id in store.queues.queues():
+        _min, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+        if end:
+            log_offset, size, _code = store.queues.entry(topic, queue_id, end - 1)
+            if size < 1 << 30:
+                newest = max(newest, log_offset + size)
+    # The newest record must lie inside the log; a queue that points beyond it was ahead of the disk.
+    return newest if store.log.whole_view(newest - 1) else store.log.min
+
+
+def _java_start(store: MessageStore, checkpoint: Checkpoint) -> int:
+    """After a Java broker's crash: the last file whose first record is older than what its checkpoint vouches for."""
+    chosen = store.log.min
+    for segment in store.log.segments():
+        _good, _why, records, _store_ms = store.kernel_module.scan(
+            store.log.whole_view(segment.start)[: 8 << 20], segment.start, False
+        )
+        if not records or _first_store_ms(store, segment.start) > checkpoint.min_timestamp():
+            break
+        chosen = segment.start
+    return chosen
+
+
+def _first_store_ms(store: MessageStore, offset: int) -> int:
+    view = store.log.whole_view(offset)
+    at = 68 if view[39] & 0x10 else 56
+    return int.from_bytes(view[at : at + 8], "big")
+
+
+def _scan(
+    store: MessageStore,
+    start: int,
+    flushed: int,
+    foreign: Checkpoint | None,
+    found: Recovered,
+    good_ranges: list[tuple[int, int]],
+) -> int:
+    """Find the ranges of good records from `start` on; return where the log ends."""
+    at = start
+    while True:
+        view = store.log.whole_view(at)
+        if not view:
+            return at
+        window = view[:_WINDOW_BYTES]
+        good, why, records, store_ms = store.kernel_module.scan(window, at, store.config.check_crc_on_recovery)
+        if not good and len(window) < len(view) and why != SCAN_BLANK:
+            good, why, records, store_ms = store.kernel_module.scan(view, at, store.config.check_crc_on_recovery)
+        if good:
+            good_ranges.append((at, at + good))
+            found.records += records
+            found.last_ms = max(found.last_ms, store_ms)
+            at += good
+            continue
+        if why == SCAN_BLANK:
+            at += len(view)
+            continue
+        resumed = _behind_damage(store, at, flushed, foreign)
+        if resumed is None:
+            return at
+        found.damage.append((at, resumed))
+        at = resumed
+
+
+def _behind_damage(store: MessageStore, at: int, flushed: int, foreign: Checkpoint | None) -> int | None:
+    """`at` holds no good record: None if that is the end of the log, else where good records go on behind the damage."""
+    if foreign is None and at >= flushed:
+        return None
+    resumed = next_good(store, at)
+    if resumed is None:
+        if at < flushed:
+            raise StoreDamaged(
+                f"the log was flushed up to {flushed} but ends at {at}: {flushed - at} bytes are gone. Restore them from a copy; or, "
+                f"to go on without them, delete {store.position_path} (then the log ends at {at})"
+            )
+        return None
+    if foreign is not None and _first_store_ms(store, resumed) > foreign.physic_ms:
+        return None
+    if not store.config.skip_damage:
+        raise StoreDamaged(
+            f"the log is damaged at {at}: {resumed - at} bytes up to {resumed} are no records, good ones follow. Restore the file from a "
+            f"copy; or, to open the store without those bytes (they are kept), start with --set store.skip_damage=true"
+        )
+    return resumed
+
+
+def next_good(store: MessageStore, after: int) -> int | None:
+    """The next offset behind `after` where a record begins that names this very offset and whose CRCs hold."""
+    at = after + 1
+    while True:
+        view = store.log.whole_view(at)
+        if not view:
+            return None
+        data = bytes(view[:_WINDOW_BYTES])
+        places = sorted({place for magic in _MAGICS for place in _places(data, magic)})
+        for place in places:
+            start = at + place - 4
+            if place < 4 or int.from_bytes(data[place + 24 : place + 32], "big") != start:
+                continue
+            good, _why, records, _ms = store.kernel_module.scan(store.log.whole_view(start)[: 64 << 20], start, True)
+            if good and records:
+                return start
+        at += max(len(data) - 64, 1) if len(data) < len(view) else len(view)
+
+
+def _places(data: bytes, magic: bytes) -> list[int]:
+    places = []
+    place = data.find(magic)
+    while place >= 0:
+        places.append(place)
+        place = data.find(magic, place + 1)
+    return places
+
+
+def _cut_queues(store: MessageStore) -> None:
+    """Entries behind a queue's end point to records that are gone; later they would look true again."""
+    for topic, queue_id in store.queues.queues():
+        _min, _end, _next, stored = store.kernel.queue_state(topic, queue_id)
+        if store.queues.entry(topic, queue_id, stored)[1]:
+            store.queues.cut(topic, queue_id, stored)

@@ -1,0 +1,53 @@
+"""How far the log has come in one respect, and who waits for it to come further."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Waiter = TypeVar("Waiter")
+
+
+class Watermark(Generic[Waiter]):
+    """`written`, `flushed`, `dispatched`...: an offset that only grows. A waiter is opaque: a future, a parked reply, a string.
+
+    Waiters arrive in the order of the log, since whoever appends waits for an end that lies behind all earlier ones.
+    """
+
+    __slots__ = ("_waiting", "offset")
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+        self._waiting: deque[tuple[int, Waiter]] = deque()
+
+    def wait(self, offset: int, waiter: Waiter) -> bool:
+        """Park `waiter` until the watermark reaches `offset`; False (and not parked) if it is there already."""
+        if offset <= self.offset:
+            return False
+        assert not self._waiting or self._waiting[-1][0] <= offset, "waiters come in log order"
+        self._waiting.append((offset, waiter))
+        return True
+
+    def advance(self, offset: int) -> list[Waiter]:
+        """Move to `offset`; return those who waited for it, in log order."""
+        assert offset >= self.offset, f"a watermark never goes back: {self.offset} -> {offset}"
+        self.offset = offset
+        waiting = self._waiting
+        reached: list[Waiter] = []
+        while waiting and waiting[0][0] <= offset:
+            reached.append(waiting.popleft()[1])
+        return reached
+
+    def give_up(self, which: Callable[[Waiter], bool] | None = None) -> list[Waiter]:
+        """Take back those who still wait, from the front, as long as `which` says so; without it all of them."""
+        waiting = self._waiting
+        given: list[Waiter] = []
+        while waiting and (which is None or which(waiting[0][1])):
+            given.append(waiting.popleft()[1])
+        return given
+
+    def reset(self, offset: int) -> None:
+        """Set the mark where recovery found it. Nobody may be waiting."""
+        assert not self._waiting
+        self.offset = offset
