@@ -68,7 +68,7 @@ class Kernel(Queues):
         transfer_bytes_max: int, transfer_count_max: int,
     ) -> None:  # fmt: skip
         super().__init__(segment_bytes)
-        check_host(store_host)
+        self._region, self._trace = region, "true" if trace_on else "false"
         self.store_host = store_host
         self.tail_crc = tail_crc
         self.message_bytes_max = message_bytes_max
@@ -81,15 +81,24 @@ class Kernel(Queues):
         self.force_slow = False  # tests: every frame goes to Python
         self.fast_frames = self.left_frames = 0
         self.put_count = self.put_bytes = self.get_count = self.get_bytes = 0
-        trace = "true" if trace_on else "false"
-        self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{cluster}\x02".encode()
-        self._replies = Replies(store_host, region, trace)
+        self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{self._trace}\x02CLUSTER\x01{cluster}\x02".encode()
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None]] = {}
         # What the repeated fields of a send stand for: see plain_fixed. Emptied when a topic changes.
         self._lanes: dict[tuple[int | str, ...], tuple[Queue, int, int, int]] = {}
         self._pending = bytearray()
         self._written = 0  # log offset of the first pending byte
         self._segment_end = 0
+
+    @property
+    def store_host(self) -> bytes:
+        """Our address as records and offset ids hold it; settable, since a broker learns it after its store is open."""
+        return self._store_host
+
+    @store_host.setter
+    def store_host(self, host: bytes) -> None:
+        check_host(host)
+        self._store_host = host
+        self._replies = Replies(host, self._region, self._trace)
 
     # -- what Python tells the kernel -------------------------------------------------------------------------------
 

@@ -119,7 +119,8 @@ class Server:
 def bind(host: str, port: int, backlog: int) -> socket.socket:
     """A listening socket, or ConfigError that says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, accepted sockets say that they are TCP, and asyncio switches Nagle off for them.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)

@@ -211,9 +211,8 @@ class CommitLog:
 
     def detach(self, start: int) -> Segment:
         """Forget the oldest file, so that nobody reads it any more; `discard` it on a worker."""
-        assert start == self.min and len(self._segments) > 1, (
-            "the log loses files at its beginning only, and never the last"
-        )
+        assert start == self.min, "the log loses files at its beginning only"
+        assert len(self._segments) > 1, "the last file stays"
         segment = self._segments.pop(start)
         self._kernel.map_segment(start, None)
         self._kernel.log_min = self.min

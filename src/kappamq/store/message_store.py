@@ -112,11 +112,8 @@ class MessageStore:
         self._durable = min(position.synced, end) if position is not None and found.writer == "ours" else self.log.min
         if self.config.index_enabled:
             self.index.load(found.index_from)
-            self._index_at = max(
-                self.log.min, min(self.index.indexed_to or self.log.min, end) if found.rebuilt else found.index_from
-            )
-            if not self.index.total:
-                self._index_at = self.log.min
+            # Without index files all keys are entered again; else those of records behind what the files are known to hold.
+            self._index_at = max(self.log.min, min(self.index.indexed_to, end))
         else:
             self._index_at = end
         for topic, queue_id in self.queues.queues():

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kappamq.errors import StoreError
+from kappamq.native.layout import ENTRY
+from kappamq.store.files import Files
+from kappamq.store.queues import FILLER_BYTES, QueueFiles
+
+FILE_ENTRIES = 16
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> QueueFiles:
+    return QueueFiles(tmp_path / "consumequeue", FILE_ENTRIES, 16, Files())
+
+
+def entries(first: int, count: int, step: int = 100) -> bytes:
+    return b"".join(ENTRY.pack((first + n) * step, step, n) for n in range(count))
+
+
+def test_entries_lie_at_their_number_times_20_across_files(queues: QueueFiles, tmp_path: Path) -> None:
+    queues.write("t", 3, 0, entries(0, 40))
+    names = sorted(path.name for path in (tmp_path / "consumequeue" / "t" / "3").iterdir())
+    assert names == ["00000000000000000000", "00000000000000000320", "00000000000000000640"]
+    assert {path.stat().st_size for path in (tmp_path / "consumequeue" / "t" / "3").iterdir()} == {FILE_ENTRIES * 20}
+    assert queues.entry("t", 3, 33) == (3300, 100, 33)
+    assert queues.read("t", 3, 30, 100) == entries(0, 40)[30 * 20 : 32 * 20], "a read stays within one file"
+    assert queues.read_resident("t", 3, 39, 1) == entries(39, 1)[:16] + (39).to_bytes(4, "big")
+
+
+def test_bounds_are_found_by_what_the_log_still_and_already_has(queues: QueueFiles) -> None:
+    queues.write("t", 0, 0, entries(0, 40))
+    assert queues.bounds("t", 0, 0, 1 << 60) == (0, 40)
+    assert queues.bounds("t", 0, 1000, 3500) == (10, 35)
+    assert queues.bounds("t", 0, 99_999, 1 << 60) == (40, 40), "a queue whose records are gone keeps its numbering"
+    assert queues.bounds("t", 1, 0, 1 << 60) == (0, 0)
+
+
+def test_a_queue_that_begins_in_mid_file_gets_filler_before_it(queues: QueueFiles) -> None:
+    queues.write("t", 0, 20, entries(20, 4))
+    assert queues.entry("t", 0, 19) == (0, FILLER_BYTES, 0)
+    assert queues.bounds("t", 0, 0, 1 << 60) == (20, 24)
+
+
+def test_a_cut_removes_what_lies_behind_it(queues: QueueFiles) -> None:
+    queues.write("t", 0, 0, entries(0, 40))
+    queues.cut("t", 0, 18)
+    assert queues.bounds("t", 0, 0, 1 << 60) == (0, 18)
+    assert queues.entry("t", 0, 18) == (0, 0, 0)
+    queues.write("t", 0, 18, entries(18, 2))
+    assert queues.bounds("t", 0, 0, 1 << 60) == (0, 20)
+
+
+def test_old_files_go_but_never_the_last(queues: QueueFiles) -> None:
+    queues.write("t", 0, 0, entries(0, 40))
+    assert queues.delete_below("t", 0, 33) == 2
+    assert queues.delete_below("t", 0, 1000) == 0
+    assert queues.bounds("t", 0, 3300, 1 << 60) == (33, 40)
+
+
+def test_a_file_of_another_size_is_refused_with_a_text(queues: QueueFiles, tmp_path: Path) -> None:
+    queues.write("t", 0, 0, entries(0, 1))
+    path = tmp_path / "consumequeue" / "t" / "0" / "00000000000000000000"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StoreError, match="mappedFileSizeConsumeQueue"):
+        queues.bounds("t", 0, 0, 1)
+
+
+def test_deleting_a_topic_leaves_nothing(queues: QueueFiles, tmp_path: Path) -> None:
+    queues.write("t", 0, 0, entries(0, 1))
+    queues.write("u", 0, 0, entries(0, 1))
+    queues.delete_topic("t")
+    assert list(queues.queues()) == [("u", 0)]
+    assert queues.read("t", 0, 0, 1) == b""
+
+
+def test_only_so_many_descriptors_stay_open(tmp_path: Path) -> None:
+    opened: set[int] = set()
+
+    class Counting(Files):
+        def open(self, path: Path, create: bool = False, writable: bool = True) -> int:
+            fd = super().open(path, create, writable)
+            opened.add(fd)
+            return fd
+
+        def close(self, fd: int) -> None:
+            opened.discard(fd)
+            super().close(fd)
+
+    queues = QueueFiles(tmp_path, FILE_ENTRIES, 32, Counting())
+    for number in range(100):
+        queues.write("t", number, 0, entries(0, 1))
+        queues.read_resident("t", number, 0, 1)
+    assert len(opened) <= 32
+    queues.close()
+    assert not opened
