@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from kappamq.errors import NotConnected, RequestTimeout
 from kappamq.protocol.frame import Frame
@@ -78,8 +78,7 @@ class Connection(asyncio.Protocol):
     # -- what asyncio calls ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if not peer or not local:
             transport.abort()  # it was gone before we looked
