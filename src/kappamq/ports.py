@@ -33,8 +33,7 @@ def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: t
     if wanted is None and all(is_free(host, usual + offset) for offset in offsets):
         return usual
     for _ in range(_PROBES_MAX):
-        with _listening(host, 0) as probe:
-            port = int(probe.getsockname()[1])
+        port = _any_free(host)
         if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
             return port
     raise ConfigError(f"no free port for the {what} in {_PROBES_MAX} tries; does another program use them all?")
@@ -44,10 +43,18 @@ def is_free(host: str, port: int) -> bool:
     try:
         _listening(host, port).close()
     except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        if error.errno == errno.EADDRINUSE:
             return False
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     return True
+
+
+def _any_free(host: str) -> int:
+    try:
+        with _listening(host, 0) as probe:
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:

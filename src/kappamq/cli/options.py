@@ -58,7 +58,9 @@ def spoken(function: F) -> F:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit from None
         except (KappaError, OSError, KeyboardInterrupt) as error:
-            fail(Output(options.get("output", Format.TEXT)), error)
+            # Servers also have --json, which is -o json.
+            json = options.get("json") is True
+            fail(Output(Format.JSON if json else options.get("output", Format.TEXT)), error)
 
     return wrapper  # type: ignore[return-value]
 

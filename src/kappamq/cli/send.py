@@ -29,7 +29,9 @@ def send(
         Path | None,
         typer.Option("--file", "-f", help="Send a file; - for standard input.", show_default=False),
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="One message for every line of the file.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="One message for every line of the file that is not empty.")
+    ] = False,
     tags: Annotated[str, typer.Option(help="A tag that consumers can select by.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A key to find it by; may be repeated.")] = None,
     property_: Annotated[
@@ -113,7 +115,7 @@ def _bodies(body: str | None, file: Path | None, lines: bool) -> Iterator[bytes]
     try:
         with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
             if lines:
-                yield from (line.rstrip(b"\r\n") for line in source)
+                yield from filter(None, (line.rstrip(b"\r\n") for line in source))
             else:
                 yield source.read()
     except OSError as error:

@@ -7,7 +7,7 @@ import secrets
 import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -32,10 +32,16 @@ FAST_RATE = 2000.0  # orders a second with --once, where nobody wants to watch
 
 class Shop:
     def __init__(
-        self, data: Path, out: Output, *, nameserver_port: int | None = None, broker_port: int | None = None
+        self,
+        data: Path,
+        out: Output,
+        *,
+        nameserver_port: int | None = None,
+        broker_port: int | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.out = out
-        self.local = Local.at(data, nameserver_port=nameserver_port, broker_port=broker_port)
+        self.local = Local.at(data, nameserver_port=nameserver_port, broker_port=broker_port, properties=properties)
         self.books = Books(secrets.token_hex(3))
         self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self.failures: list[str] = []

@@ -1,0 +1,156 @@
+"""The servers as a user starts them: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import SMALL, run_kappamq
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("KAPPAMQ_NAMESERVER", "NAMESRV_ADDR")}
+SET = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
+
+
+@contextmanager
+def started(*arguments: str, **environment: str) -> Iterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
+    """A server that has said it is ready; stopped at the end, and it must stop in good order."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kappamq", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, **environment},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            _, err = process.communicate(timeout=30)
+            raise AssertionError(f"did not start: {err}")
+        yield json.loads(line), process
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert "Traceback" not in err
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def ended(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kappamq", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**ENVIRONMENT, **environment}, timeout=60, check=False
+    )
+
+
+def test_up_tells_where_it_is_and_works(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    began = time.monotonic()
+    with started(*UP, "--data", str(data), "--json") as (told, _):
+        assert time.monotonic() - began < 15  # a second on a quiet machine; the bench measures it
+        assert set(told) == {"nameserver", "broker", "data"}
+        assert told["data"] == str(data)
+        assert run_kappamq("send", "-n", told["nameserver"], "-t", "tea", "-b", "first flush").exit_code == 0
+        port = int(told["broker"].rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port - 2), 5).close()
+    assert (data / "commitlog").is_dir()
+
+    # And again: what was stored is still there.
+    with started(*UP, "--data", str(data), "--json") as (told, _):
+        ran = run_kappamq("tail", "tea", "-n", told["nameserver"], "--from", "start", "--no-follow", "-o", "json")
+        assert [row["body"] for row in ran.json] == ["first flush"]
+
+
+UP = ["up", "--nameserver-port", "0", "--broker-port", "0", "--listen", "127.0.0.1", *SET]
+
+
+def test_data_from_the_environment_and_ctrl_c(tmp_path: Path) -> None:
+    with started(*UP, "-o", "json", KAPPAMQ_HOME=str(tmp_path / "home")) as (told, process):
+        assert told["data"] == str(tmp_path / "home")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_explicit_ports_that_are_taken_are_errors(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        for option in ("--nameserver-port", "--broker-port"):
+            done = ended(*UP, "--data", str(tmp_path), option, str(port), "--json")
+            assert done.returncode == 3, done.stderr
+            told = json.loads(done.stderr.splitlines()[-1])
+            assert f"port {port} is taken" in told["error"]
+            assert done.stdout == ""
+
+
+def test_a_data_directory_that_is_in_use_or_unusable(tmp_path: Path) -> None:
+    with started(*UP, "--data", str(tmp_path / "d"), "--json"):
+        done = ended(*UP, "--data", str(tmp_path / "d"))
+        assert done.returncode == 7
+        assert "in use" in done.stderr
+        assert "Traceback" not in done.stderr
+    (tmp_path / "file").write_text("")
+    done = ended(*UP, "--data", str(tmp_path / "file" / "x"))
+    assert done.returncode in (1, 3, 7), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--set", "listenPortt=1"], "did you mean listenPort?"),
+        (["--set", "aclEnable=true"], "open broker"),
+        (["--set", "flushDiskType=MAYBE"], "ASYNC_FLUSH or SYNC_FLUSH"),
+        (["--listen", "192.0.2.7"], "cannot listen on"),
+        (["-c", "/no/such/broker.conf"], "cannot read /no/such/broker.conf"),
+    ],
+)
+def test_wrong_settings_start_nothing(tmp_path: Path, arguments: list[str], text: str) -> None:
+    ran = run_kappamq("up", "--data", str(tmp_path / "d"), "--nameserver-port", "0", "--broker-port", "0", *arguments)
+    assert ran.exit_code == 3, ran
+    assert text in ran.err
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_name_server_and_a_broker_on_their_own(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    lines = [f"{name}={value}" for name, value in SMALL.items()]
+    config.write_text(
+        "\n".join([*lines, f"storePathRootDir={tmp_path / 'store'}", "teapot=1", "sendMessageThreadPoolNums=4"])
+    )
+    listen = ["--listen", "127.0.0.1", "--port", "0", "--json"]
+    with started("nameserver", *listen, "--data", str(tmp_path / "ns")) as (names, _):
+        broker = ["broker", "-c", str(config), "-n", names["nameserver"], *listen]
+        with started(*broker) as (told, _):
+            assert (told["name"], told["data"]) == ("broker-a", str(tmp_path / "store"))
+            assert told["nameservers"] == [names["nameserver"]]
+            ran = run_kappamq("send", "-n", names["nameserver"], "-t", "tea", "-b", "x", "-o", "json")
+            assert ran.json[0]["broker"] == "broker-a"
+        done = ended(*broker, "--strict")
+        assert done.returncode == 3
+        assert "teapot" in done.stderr
+
+
+def test_unknown_properties_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("brokerNmae=x\nsendMessageThreadPoolNums=4\n")
+    with started(*UP, "--data", str(tmp_path / "d"), "-c", str(config), "--json") as (_, process):
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+    assert "brokerNmae (did you mean brokerName?)" in said
+    assert "sendMessageThreadPoolNums" in said

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kappamq.cli.topic import Permission, letters
+from tests.cli.conftest import run_kappamq
+
+
+def test_the_life_of_a_topic(kappamq: Any, topic: str) -> None:
+    made = kappamq("topic", "create", topic, "--queues", "3")
+    assert made.exit_code == 0, made.err
+    assert f"made {topic} with 3 queues" in made.out
+
+    listed = [row["topic"] for row in kappamq("topic", "list", "-o", "json").json]
+    assert topic in listed
+    assert "TBW102" not in listed
+    assert "TBW102" in [row["topic"] for row in kappamq("topic", "list", "--all", "-o", "json").json]
+
+    (route,) = kappamq("topic", "route", topic, "-o", "json").json
+    assert (route["broker"], route["role"], route["write queues"], route["read queues"]) == ("broker-a", "master", 3, 3)
+
+    updated = kappamq("topic", "update", topic, "--queues", "5", "--permission", "r", "-o", "json")
+    assert updated.exit_code == 0, updated.err
+    assert updated.json == [
+        {"broker": "broker-a", "write queues": 5, "read queues": 5, "permission": "r-", "order": False}
+    ]
+
+    assert kappamq("topic", "delete", topic, stdin="n\n").exit_code == 1
+    deleted = kappamq("topic", "delete", topic, "--yes")
+    assert deleted.exit_code == 0, deleted.err
+    assert kappamq("topic", "route", topic).exit_code == 5
+
+
+def test_status_counts_messages(kappamq: Any, topic: str) -> None:
+    assert kappamq("topic", "create", topic, "-q", "2").exit_code == 0
+    assert kappamq("send", "-t", topic, "-b", "x", "--count", "7").exit_code == 0
+    rows = kappamq("topic", "status", topic, "-o", "json").json
+    assert [row["queue"] for row in rows] == [0, 1]
+    assert sum(row["messages"] for row in rows) == 7
+    assert all(row["last stored"] > 1_700_000_000_000 for row in rows)
+    shown = kappamq("topic", "status", topic)
+    assert "7 messages in 2 queues" in shown.err
+
+
+@pytest.mark.parametrize(("name", "code"), [("no/such", 6), ("x" * 300, 6), ("", 6)])
+def test_names_that_are_refused(kappamq: Any, name: str, code: int) -> None:
+    ran = kappamq("topic", "create", name, "-o", "json")
+    assert ran.exit_code == code
+    assert ran.problem["exit"] == code
+    assert ran.problem["error"]
+
+
+def test_a_topic_that_is_not_there(kappamq: Any) -> None:
+    for command in ("route", "status", "update"):
+        ran = kappamq("topic", command, "no_such_topic", "-o", "json")
+        assert ran.exit_code == 5, (command, ran)
+        assert "no_such_topic" in ran.problem["error"]
+
+
+def test_no_name_server() -> None:
+    ran = run_kappamq("topic", "list", "-n", "127.0.0.1:1", "-o", "json")
+    assert ran.exit_code == 4
+    assert "127.0.0.1:1" in ran.problem["error"]
+
+
+def test_an_address_that_is_none() -> None:
+    assert run_kappamq("topic", "list", "-n", "teapot").exit_code == 3
+
+
+def test_permissions() -> None:
+    assert [letters(permission.bits) for permission in Permission] == ["r-", "-w", "rw"]

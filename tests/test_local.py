@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kappamq.errors import ConfigError, KappaError, StoreLocked
+from kappamq.event_loop import run
+from kappamq.local import Local, LocalThread
+from tests.cli.conftest import SMALL, small_local
+
+
+def test_both_answer_and_both_go(tmp_path: Path) -> None:
+    async def main() -> tuple[str, str]:
+        async with small_local(tmp_path) as local:
+            for address in (local.nameserver, local.broker):
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), 5).close()
+            return local.nameserver, local.broker
+
+    for address in run(main()):
+        host, _, port = address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 5)
+
+
+def test_addresses_need_a_running_server(tmp_path: Path) -> None:
+    local = small_local(tmp_path)
+    assert local.data == tmp_path
+    for name in ("nameserver", "broker"):
+        with pytest.raises(KappaError, match="not running"):
+            getattr(local, name)
+
+
+def test_the_data_directory_has_one_user(tmp_path: Path) -> None:
+    with LocalThread(small_local(tmp_path)), pytest.raises(StoreLocked), LocalThread(small_local(tmp_path)):
+        pass
+    with LocalThread(small_local(tmp_path)) as again:
+        assert again.broker
+
+
+def test_a_failed_start_leaves_nothing_listening(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        taken = server.getsockname()[1]
+        local = Local.at(tmp_path, nameserver_port=0, broker_port=taken, host="127.0.0.1", properties=SMALL)
+        with pytest.raises(ConfigError, match=f"port {taken} is taken"):
+            run(local.start())
+    with pytest.raises(KappaError, match="not running"):
+        local.nameserver  # noqa: B018
+    run(local.stop())
+
+
+def test_a_port_in_the_properties_is_explicit(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        taken = server.getsockname()[1]
+        properties = {**SMALL, "listenPort": str(taken)}
+        local = Local.at(tmp_path, nameserver_port=0, host="127.0.0.1", properties=properties)
+        with pytest.raises(ConfigError, match="is taken"):
+            run(local.start())
+
+
+def test_findings_are_kept(tmp_path: Path) -> None:
+    assert Local.at(tmp_path, properties={"teapot": "1"}).findings.unknown == ("teapot",)
