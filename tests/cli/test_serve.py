@@ -154,3 +154,10 @@ def test_unknown_properties_are_named(tmp_path: Path) -> None:
         said = process.stderr.read()
     assert "brokerNmae (did you mean brokerName?)" in said
     assert "sendMessageThreadPoolNums" in said
+
+
+def test_the_time_a_user_has_waited() -> None:
+    program = "from kappamq.cli.serve import process_seconds as p; import time; print(p(), time.process_time())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    waited, worked = map(float, done.stdout.split())
+    assert worked - 0.05 <= waited < 30
