@@ -54,7 +54,8 @@ def extensions() -> list[Extension]:
     except ImportError:
         say(f"kappamq: Cython is not installed. {TWIN}")
         return []
-    parts = [str(NATIVE / name) for name in ("kernel.c", "flusher.c") if (NATIVE / name).exists()]
+    # All C files but the one that Cython writes.
+    parts = [str(path) for path in sorted(NATIVE.glob("*.c")) if path.name != "_kernel.c"]
     kernel = Extension(
         "kappamq.native._kernel",
         sources=[str(source), *parts],
