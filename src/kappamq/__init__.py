@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from kappamq.client import Admin as Admin
+    from kappamq.client import AsyncAdmin as AsyncAdmin
+    from kappamq.client import AsyncConsumer as AsyncConsumer
+    from kappamq.client import AsyncProducer as AsyncProducer
+    from kappamq.client import AsyncPullConsumer as AsyncPullConsumer
+    from kappamq.client import Consumer as Consumer
+    from kappamq.client import Producer as Producer
+    from kappamq.client import PullConsumer as PullConsumer
     from kappamq.errors import KappaError as KappaError
+    from kappamq.errors import Retry as Retry
     from kappamq.message import Message as Message
     from kappamq.message import MessageQueue as MessageQueue
     from kappamq.message import PullResult as PullResult
+    from kappamq.message import PullStatus as PullStatus
     from kappamq.message import ReceivedMessage as ReceivedMessage
     from kappamq.message import SendResult as SendResult
+    from kappamq.message import SendStatus as SendStatus
 
 _HOME = {
     "Message": "message",
@@ -29,7 +40,12 @@ _HOME = {
     "PullStatus": "message",
     "Producer": "client",
     "Consumer": "client",
+    "PullConsumer": "client",
     "Admin": "client",
+    "AsyncProducer": "client",
+    "AsyncConsumer": "client",
+    "AsyncPullConsumer": "client",
+    "AsyncAdmin": "client",
     "KappaError": "errors",
     "Retry": "errors",
     "errors": "errors",
