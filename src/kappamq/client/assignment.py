@@ -29,6 +29,10 @@ RETRY_S: Final = 1.0
 TOGETHER_S: Final = 0.05
 """Notices that come this close together cause one round."""
 
+HANDOVER_S: Final = 0.2
+"""Whoever read a queue until now gets this long to store how far it was, so that less is delivered twice."""
+_TAKEN_AT_ONCE: Final = 64
+
 
 @dataclass(slots=True)
 class Held:
@@ -36,6 +40,15 @@ class Held:
 
     queue: ProcessQueue
     task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of a topic is ours, and among how many it was shared out."""
+
+    topic: str
+    mine: set[MessageQueue]
+    members: int
 
 
 class Assignment:
@@ -65,6 +78,7 @@ class Assignment:
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._missing: set[str] = set()
+        self._taking = asyncio.Semaphore(_TAKEN_AT_ONCE)
 
     @property
     def queues(self) -> list[ProcessQueue]:
@@ -102,10 +116,19 @@ class Assignment:
 
     async def balance(self) -> bool:
         """Take what is ours and give up what is not. False if something could not be found out."""
-        interests = {interest.topic: interest for interest in self._interests()}
-        results = [await self._balance_topic(interest) for interest in interests.values()]
-        await self._give_up([queue for queue in self._held if queue.topic not in interests])
-        return all(results)
+        topics = {interest.topic for interest in self._interests()}
+        shares = [await self._share(topic) for topic in sorted(topics)]
+        known = [share for share in shares if share is not None]
+        kept = {queue for share in known for queue in share.mine}
+        told = {share.topic for share in known}
+        await self._give_up(
+            [queue for queue in self._held if queue.topic not in topics or (queue.topic in told and queue not in kept)]
+        )
+        new = sorted(kept - self._held.keys())
+        if new and any(share.members > 1 for share in known):
+            await asyncio.sleep(HANDOVER_S)
+        taken = await asyncio.gather(*(self._take(queue) for queue in new))
+        return all(taken) and len(known) == len(shares)
 
     async def _keep_balanced(self, balanced: bool) -> None:
         period = self._core.config.rebalance_ms / 1000
@@ -123,28 +146,26 @@ class Assignment:
                 log.exception("balancing the queues of group %s failed", self._group)
                 balanced = False
 
-    async def _balance_topic(self, interest: Interest) -> bool:
-        topic = interest.topic
+    async def _share(self, topic: str) -> Share | None:
+        """Return what of a topic is ours; None if that cannot be told now, and all stays as it is."""
         try:
             self._core.routes.keep(topic)
             route = await self._core.routes.find(topic)
-            mine: set[MessageQueue] = set()
-            if route.subscribe:
-                members = await self._members(topic)
-                mine = share(self._strategy, self._core.client_id, members, route.subscribe)
+            members = await self._members(topic) if route.subscribe else []
         except NoRoute as error:
-            if topic not in self._missing and not is_retry_topic(topic):
+            # A broker makes the retry topic when it first hears of the group; nobody waits for that.
+            if is_retry_topic(topic):
+                return Share(topic, set(), 0)
+            if topic not in self._missing:
                 log.warning("group %s waits for its topic: %s", self._group, error)
             self._missing.add(topic)
-            # A broker makes the retry topic when it first hears of the group; nobody waits for that.
-            return is_retry_topic(topic)
+            return None
         except KappaError as error:
             log.warning("group %s keeps its queues of %s as they are: %s", self._group, topic, error)
-            return False
+            return None
         self._missing.discard(topic)
-        await self._give_up([queue for queue in self._held if queue.topic == topic and queue not in mine])
-        taken = [await self._take(queue) for queue in sorted(mine - self._held.keys())]
-        return all(taken)
+        mine = share(self._strategy, self._core.client_id, members, route.subscribe)
+        return Share(topic, mine, len(members))
 
     async def _members(self, topic: str) -> list[str]:
         """Return the client ids of the group; any broker of the topic knows them."""
@@ -175,7 +196,8 @@ class Assignment:
 
     async def _take(self, queue: MessageQueue) -> bool:
         try:
-            offset = await self._offsets.starting_point(queue, self._start)
+            async with self._taking:
+                offset = await self._offsets.starting_point(queue, self._start)
         except KappaError as error:
             log.warning("group %s cannot start with %s yet: %s", self._group, queue, error)
             return False
