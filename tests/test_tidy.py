@@ -134,7 +134,7 @@ def test_errors_import_only_the_codes() -> None:
 def test_tests_do_not_sleep_for_luck(path: Path) -> None:
     """A pause is either too short on a busy machine or too long everywhere else: wait for what is meant.
 
-    `sleep(0)` is no pause. A test about time itself may say so: `# sleep: <reason>` on the line.
+    `sleep(0)` is no pause. A test about time itself says why it must, in a comment on that line.
     """
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -142,7 +142,7 @@ def test_tests_do_not_sleep_for_luck(path: Path) -> None:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "sleep":
             continue
         zero = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
-        reason = any("# sleep: " in line for line in lines[node.lineno - 1 : node.end_lineno])
+        reason = any(" # " in line for line in lines[node.lineno - 1 : node.end_lineno])
         assert zero or reason, f"{path.name}:{node.lineno} sleeps for luck; use tests/waiting.py"
 
 
