@@ -1,0 +1,68 @@
+"""Which broker addresses live: when each was last heard of, and who answers for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kappamq.protocol.bodies import DataVersion
+
+Owner = TypeVar("Owner")
+"""Who registered an address and may take it away again: in practice the connection."""
+Key = tuple[str, str]  # cluster, address
+
+
+@dataclass(slots=True)
+class Live(Generic[Owner]):
+    """What is known of one registered address."""
+
+    broker_name: str
+    owner: Owner
+    heard: float  # liveness time, in seconds
+    timeout_s: float
+    data_version: DataVersion
+    ha_address: str
+    filter_servers: list[str]
+
+
+class Liveness(Generic[Owner]):
+    """The addresses by cluster, and by owner, so that losing a connection does not walk over all brokers."""
+
+    def __init__(self) -> None:
+        self._live: dict[Key, Live[Owner]] = {}
+        self._owned: dict[Owner, set[Key]] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._live
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._live)
+
+    def get(self, key: Key) -> Live[Owner] | None:
+        return self._live.get(key)
+
+    def put(self, key: Key, live: Live[Owner]) -> None:
+        """Enter an address, in place of what was there under it."""
+        self.pop(key)
+        self._live[key] = live
+        self._owned.setdefault(live.owner, set()).add(key)
+
+    def pop(self, key: Key) -> Live[Owner] | None:
+        live = self._live.pop(key, None)
+        if live is not None:
+            keys = self._owned[live.owner]
+            keys.discard(key)
+            if not keys:
+                del self._owned[live.owner]
+        return live
+
+    def owned_by(self, owner: Owner) -> list[Key]:
+        return sorted(self._owned.get(owner, ()))
+
+    def silent(self, now: float) -> list[Key]:
+        """Return the addresses whose time is over."""
+        return [key for key, live in self._live.items() if live.heard + live.timeout_s < now]

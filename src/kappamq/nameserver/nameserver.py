@@ -1,0 +1,96 @@
+"""A running name server: the service behind a listening socket, and the scan for silent brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kappamq.clock import Clock
+from kappamq.config.nameserver import NameServerConfig
+from kappamq.config.net import NetConfig
+from kappamq.errors import KappaError
+from kappamq.nameserver.routes import MinIdChange
+from kappamq.nameserver.service import NameService
+from kappamq.net.channel import Channel
+from kappamq.net.server import FrameServer
+from kappamq.protocol import address
+from kappamq.protocol.frame import request
+from kappamq.protocol.headers_nameserver import NotifyMinBrokerId
+
+log = logging.getLogger(__name__)
+
+_NOTICE_TIMEOUT_S = 0.3
+_NOTICES_MAX = 1000
+
+
+class NameServer:
+    """Listens from `start` to `stop`. Any number of them may run; none knows of the others."""
+
+    def __init__(self, config: NameServerConfig, clock: Clock, *, net: NetConfig | None = None) -> None:
+        self.config = config
+        self._net = net or NetConfig()
+        self._clock = clock
+        self.service = NameService(config, clock, net=self._net, notify=self._notify)
+        self._server: FrameServer | None = None
+        self._port = config.port
+        self._scan: asyncio.Task[None] | None = None
+        self._notices: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Read the KV configuration and listen. Raises ConfigError if the file or the port cannot be had."""
+        self.service.kv.load()
+        server = FrameServer(self.service, self._net, self._clock)
+        self._port = await server.start(self.config.listen_host, self.config.port)
+        self._server = server
+        self._scan = asyncio.create_task(self._scan_forever())
+
+    async def stop(self) -> None:
+        """Close the socket and all connections. Fine to call twice, or without a start."""
+        tasks = [*self._notices, *([self._scan] if self._scan is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._scan = None
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; with 0 in the configuration, known after `start`."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        return address.join(self.config.listen_host, self._port)
+
+    async def _scan_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.scan_ms / 1000)
+            self.service.expire()
+
+    def _notify(self, change: MinIdChange) -> None:
+        for target in change.notify:
+            if len(self._notices) >= _NOTICES_MAX:
+                log.warning("too many notices are under way; broker %s is not told about %s", target, change)
+                continue
+            task = asyncio.create_task(self._tell(target, change))
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+    async def _tell(self, target: str, change: MinIdChange) -> None:
+        header = NotifyMinBrokerId(
+            min_broker_id=change.min_id,
+            broker_name=change.broker_name,
+            min_broker_address=change.min_address,
+            offline_broker_address=change.offline_address,
+            ha_broker_address=change.ha_address,
+        )
+        try:
+            channel = await Channel.connect(target, timeout=_NOTICE_TIMEOUT_S)
+            try:
+                await channel.oneway(request(header, oneway=True))
+            finally:
+                channel.close()
+        except (KappaError, OSError) as error:
+            log.info("broker %s could not be told that the smallest id changed: %s", target, error)

@@ -1,0 +1,348 @@
+"""Which broker has which topic: the tables of a name server, without a socket and told the time.
+
+Five tables, as in RocketMQ: topic -> queue data by broker name, broker name -> addresses by id, cluster -> broker names,
+(cluster, address) -> liveness, and with it the filter servers. Nothing here survives a restart: brokers register again
+every 30 seconds, with every name server, and a name server knows nothing of its fellows.
+
+Only who registered an address last (its owner, in practice the connection) can take it away, by signing off or by being
+lost: late news of a broker that was restarted must not take away the one that came after it under the same address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Generic
+
+from kappamq.errors import BrokerError
+from kappamq.nameserver.liveness import Key, Live, Liveness, Owner
+from kappamq.nameserver.topic_queues import TopicQueues
+from kappamq.protocol.bodies import (
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    BrokerData,
+    BrokerMembers,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicRouteData,
+)
+from kappamq.protocol.headers_nameserver import RegisterBroker
+
+MASTER_ID: Final = 0
+MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+UNIT: Final = 1
+UNIT_SUBSCRIBED: Final = 2
+NAME_CHARACTERS_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a registration: where a slave finds its master."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+    new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MinIdChange:
+    """The smallest id of a broker group is another one now; `notify` are the addresses of those who should know."""
+
+    broker_name: str
+    min_id: int
+    min_address: str
+    offline_address: str | None
+    ha_address: str | None
+    notify: tuple[str, ...]
+
+
+class RouteTable(Generic[Owner]):
+    def __init__(
+        self,
+        *,
+        expiry_ms: int = 120_000,
+        topics_max: int = 1_000_000,
+        brokers_max: int = 10_000,
+        acting_master: bool = False,
+        delete_topics_on_registration: bool = False,
+    ) -> None:
+        self.delete_topics_on_registration = delete_topics_on_registration
+        self._acting_master = acting_master
+        self._expiry_ms = expiry_ms
+        self._topics_max = topics_max
+        self._brokers_max = brokers_max
+        self._queues = TopicQueues()
+        self._brokers: dict[str, BrokerData] = {}
+        self._clusters: dict[str, set[str]] = {}
+        self._live: Liveness[Owner] = Liveness()
+        self._changes: list[MinIdChange] = []
+
+    # --- brokers come and go ---
+
+    def register(self, header: RegisterBroker, body: RegisterBrokerBody, owner: Owner, now: float) -> Registered:
+        """Enter or refresh one broker. Raises BrokerError, and changes nothing, if it cannot be taken."""
+        name, cluster, address, broker_id = header.broker_name, header.cluster, header.broker_address, header.broker_id
+        key, version = (cluster, address), body.topics.data_version
+        self._check(header, body.topics.topics)
+        rival = self._rival(header)
+        if rival is not None and rival.data_version.state_version > version.state_version:
+            # Two brokers claim one place, and the other was promoted later. Ours will notice that it is not listed.
+            self._remove(key)
+            return Registered()
+
+        live = self._live.get(key)
+        if live is not None and live.broker_name != name:
+            self._remove(key)  # the broker at this address has another name now
+            live = None
+        group = self._brokers.get(name)
+        before = min(group.addresses) if group is not None else None
+        if group is None:
+            group = self._brokers[name] = BrokerData(cluster, name)
+        elif group.cluster != cluster:
+            self._live.pop((group.cluster, address))
+            self._leave_cluster(group)
+            group.cluster = cluster
+        self._clusters.setdefault(cluster, set()).add(name)
+        group.acting_master, group.zone = bool(header.acting_master), header.zone
+        new = group.addresses.get(broker_id) != address
+        if broker_id in group.addresses and new:
+            self._live.pop((cluster, group.addresses[broker_id]))
+        group.addresses = {number: other for number, other in group.addresses.items() if other != address}
+        group.addresses[broker_id] = address
+
+        self._take_topics(header, body, everything=new or live is None or live.data_version != version)
+        timeout_s = (header.timeout_ms or self._expiry_ms) / 1000
+        self._live.put(key, Live(name, owner, now, timeout_s, version, header.ha_address, body.filter_servers))
+        self._note_min_id(group, before, offline=None, ha_address=header.ha_address)
+        master = group.addresses.get(MASTER_ID)
+        if broker_id == MASTER_ID or master is None:
+            return Registered(new=new)
+        master_live = self._live.get((cluster, master))
+        return Registered(master, master_live.ha_address if master_live is not None else None, new)
+
+    def unregister(self, cluster: str, address: str, owner: Owner) -> bool:
+        """Take a broker out if `owner` is who registered it last; tell whether it was."""
+        live = self._live.get((cluster, address))
+        if live is None or live.owner != owner:
+            return False
+        self._remove((cluster, address))
+        return True
+
+    def connection_lost(self, owner: Owner) -> list[str]:
+        """Take out all that `owner` registered; returns the addresses."""
+        keys = self._live.owned_by(owner)
+        for key in keys:
+            self._remove(key)
+        return [address for _, address in keys]
+
+    def expire(self, now: float) -> list[tuple[str, Owner]]:
+        """Take out the brokers that have been silent for too long; returns their addresses and owners."""
+        expired: list[tuple[str, Owner]] = []
+        for key in self._live.silent(now):
+            live = self._remove(key)
+            if live is not None:
+                expired.append((key[1], live.owner))
+        return expired
+
+    def heartbeat(self, cluster: str, address: str, now: float) -> bool:
+        """Note that a broker lives; tell whether it is known."""
+        live = self._live.get((cluster, address))
+        if live is not None:
+            live.heard = now
+        return live is not None
+
+    def data_version(self, cluster: str, address: str, owner: Owner) -> DataVersion | None:
+        """Return the version that a broker registered; None if it should register again.
+
+        That includes a broker on a new connection: as long as the old one owns the entry, its end would take it away.
+        """
+        live = self._live.get((cluster, address))
+        return live.data_version if live is not None and live.owner == owner else None
+
+    def take_changes(self) -> list[MinIdChange]:
+        """Return the changes of smallest ids since the last call."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def _check(self, header: RegisterBroker, topics: dict[str, TopicConfig]) -> None:
+        name, cluster, address = header.broker_name, header.cluster, header.broker_address
+        named = [("broker name", name), ("cluster name", cluster), ("broker address", address)]
+        for what, text in (*named, *(("topic name", topic) for topic in topics)):
+            if not text or len(text) > NAME_CHARACTERS_MAX:
+                raise _refusal(f"a {what} has 1 to {NAME_CHARACTERS_MAX} characters, not {len(text)}: {text[:40]!r}")
+        if header.broker_id < 0:
+            raise _refusal(f"broker id {header.broker_id} is negative")
+        group = self._brokers.get(name)
+        others = [other for other in group.addresses.values() if other != address] if group is not None else []
+        if group is not None and group.cluster != cluster and others:
+            raise _refusal(
+                f"broker name {name} is taken by {', '.join(others)} of cluster {group.cluster}; "
+                f"a broker of cluster {cluster} needs another name"
+            )
+        if len(topics) == 1 and (group is None or header.broker_id not in group.addresses):
+            raise _refusal(
+                f"{name} at {address} is new here but registers one topic only; a broker registers all its topics "
+                "first, single ones afterwards"
+            )
+        if (cluster, address) not in self._live and len(self._live) >= self._brokers_max:
+            raise _refusal(f"{self._brokers_max} brokers are registered, that is the limit")
+        added = sum(1 for topic in topics if topic not in self._queues)
+        if added and len(self._queues) + added > self._topics_max:
+            raise _refusal(f"{added} topics would come on top of {len(self._queues)}; the limit is {self._topics_max}")
+
+    def _rival(self, header: RegisterBroker) -> Live[Owner] | None:
+        """Return the live broker that has the same name and id under another address."""
+        group = self._brokers.get(header.broker_name)
+        address = group.addresses.get(header.broker_id) if group is not None else None
+        if address is None or address == header.broker_address:
+            return None
+        return self._live.get((header.cluster, address))
+
+    def _take_topics(self, header: RegisterBroker, body: RegisterBrokerBody, *, everything: bool) -> None:
+        """Only a master, or the slave that stands in for one, is asked about topics."""
+        name, topics = header.broker_name, body.topics.topics
+        master = header.broker_id == MASTER_ID
+        standing_in = bool(header.acting_master) and header.broker_id == min(self._brokers[name].addresses)
+        if not master and not standing_in:
+            return
+        # A table of one topic is an increment: what it does not mention is still there.
+        if self.delete_topics_on_registration and master and len(topics) != 1:
+            for topic in self._queues.of_brokers([name]) - topics.keys():
+                self._queues.drop(topic, name)
+        for topic, config in topics.items():
+            if everything or name not in self._queues.of_topic(topic):
+                permission = config.permission if master else config.permission & ~PERMISSION_WRITE
+                queues = QueueData(name, config.read_queues, config.write_queues, permission, config.sys_flag)
+                self._queues.put(topic, queues)
+        for topic, info in body.topics.mapping_infos.items():
+            self._queues.put_mapping(topic, name, info)
+
+    def _remove(self, key: Key) -> Live[Owner] | None:
+        live = self._live.pop(key)
+        if live is None:
+            return None
+        name, address = live.broker_name, key[1]
+        group = self._brokers[name]
+        before = min(group.addresses)
+        group.addresses = {number: other for number, other in group.addresses.items() if other != address}
+        if not group.addresses:
+            del self._brokers[name]
+            self._leave_cluster(group)
+            for topic in self._queues.of_brokers([name]):
+                self._queues.drop(topic, name)
+            return live
+        if group.acting_master and MASTER_ID not in group.addresses:
+            self.wipe_write(name)
+        self._note_min_id(group, before, offline=address, ha_address=live.ha_address)
+        return live
+
+    def _leave_cluster(self, group: BrokerData) -> None:
+        names = self._clusters[group.cluster]
+        names.discard(group.broker_name)
+        if not names:
+            del self._clusters[group.cluster]
+
+    def _note_min_id(
+        self, group: BrokerData, before: int | None, *, offline: str | None, ha_address: str | None
+    ) -> None:
+        after = min(group.addresses)
+        if after == before:
+            return
+        # A newcomer knows about itself; when somebody left, everybody has to know.
+        everybody = offline is not None or len(group.addresses) == 1
+        told = tuple(address for number, address in group.addresses.items() if everybody or number != after)
+        self._changes.append(MinIdChange(group.broker_name, after, group.addresses[after], offline, ha_address, told))
+
+    # --- what administrators change ---
+
+    def wipe_write(self, broker_name: str) -> int:
+        """Take the permission to write from all topics of a broker, until it registers a change; returns how many."""
+        return self._queues.change_permissions(broker_name, lambda permission: permission & ~PERMISSION_WRITE)
+
+    def add_write(self, broker_name: str) -> int:
+        """Give the permission to read and write on all topics of a broker; returns how many."""
+        return self._queues.change_permissions(broker_name, lambda _: PERMISSION_READ | PERMISSION_WRITE)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, on the brokers of one cluster or everywhere; a broker that still has it brings it back."""
+        names = set(self._queues.of_topic(topic))
+        if cluster:
+            names &= self._clusters.get(cluster, set())
+        for name in names:
+            self._queues.drop(topic, name)
+
+    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Enter a topic for brokers that are known. Raises BrokerError if one is not."""
+        queues = list(queues)
+        unknown = sorted({one.broker_name for one in queues} - self._brokers.keys())
+        if unknown:
+            raise BrokerError(f"topic {topic[:300]} is not registered: no broker {', '.join(unknown)} is known here")
+        if not topic or len(topic) > NAME_CHARACTERS_MAX:
+            raise BrokerError(f"a topic name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(topic)}")
+        if queues and topic not in self._queues and len(self._queues) >= self._topics_max:
+            raise BrokerError(f"{self._topics_max} topics are registered, that is the limit")
+        for one in queues:
+            self._queues.put(topic, one)
+
+    # --- questions ---
+
+    def route(self, topic: str, *, zone: str | None = None) -> TopicRouteData | None:
+        """Return all queues of a topic and the addresses of their brokers, None if there are none.
+
+        With `zone`, brokers of other zones are left out, unless they have lost their master.
+        """
+        route = TopicRouteData(mappings=self._queues.mappings(topic))
+        for name, queues in sorted(self._queues.of_topic(topic).items()):
+            group = self._brokers[name]
+            if zone is not None and group.zone != zone and MASTER_ID in group.addresses:
+                continue
+            shown = replace(group, addresses=dict(group.addresses))
+            if not topic.startswith(MEMBER_TOPIC_PREFIX):
+                self._show_acting_master(shown, queues)
+            route.queues.append(queues)
+            route.brokers.append(shown)
+            for address in group.addresses.values():
+                live = self._live.get((group.cluster, address))
+                if live is not None and live.filter_servers:
+                    route.filter_servers[address] = list(live.filter_servers)
+        return route if route.brokers else None
+
+    def _show_acting_master(self, group: BrokerData, queues: QueueData) -> None:
+        """Show the smallest id of a group without master as the master, if writing has been taken from it."""
+        if not self._acting_master or not group.acting_master or MASTER_ID in group.addresses:
+            return
+        if not queues.permission & PERMISSION_WRITE:
+            group.addresses[MASTER_ID] = group.addresses.pop(min(group.addresses))
+
+    def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo(
+            {name: replace(group, addresses=dict(group.addresses)) for name, group in self._brokers.items()},
+            {cluster: set(names) for cluster, names in self._clusters.items()},
+        )
+
+    def members(self, cluster: str, broker_name: str) -> BrokerMembers:
+        group = self._brokers.get(broker_name)
+        addresses = dict(group.addresses) if group is not None and group.cluster == cluster else {}
+        return BrokerMembers(cluster, broker_name, addresses)
+
+    def topics(self) -> list[str]:
+        return self._queues.names()
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        return sorted(self._queues.of_brokers(self._clusters.get(cluster, ())))
+
+    def unit_topics(self, present: int, absent: int = 0) -> list[str]:
+        return self._queues.with_flags(present, absent)
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """Return the names of clusters and brokers, which are topics too, and the address of one broker to ask."""
+        names = sorted({*self._clusters, *self._brokers})
+        first = next(iter(self._brokers.values()), None)
+        return names, first.addresses[min(first.addresses)] if first is not None else None
+
+
+def _refusal(reason: str) -> BrokerError:
+    return BrokerError(f"register broker failed: {reason}")

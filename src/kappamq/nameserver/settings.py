@@ -1,0 +1,48 @@
+"""Changing a running name server's settings (request 318) and showing them (319)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kappamq.config import properties
+from kappamq.config.apache import NameServerSettings, rendered_nameserver
+from kappamq.config.apache_names import NAMESERVER_IGNORED, NAMESERVER_SETTINGS
+from kappamq.errors import BrokerError, ConfigError, NoPermission
+
+
+def shown(settings: NameServerSettings) -> bytes:
+    """Return the present settings as properties text, under RocketMQ's names."""
+    return properties.render(rendered_nameserver(settings)).encode()
+
+
+def changed(settings: NameServerSettings, body: bytes) -> NameServerSettings:
+    """Apply properties text: all of it, or an error and nothing.
+
+    Raises NoPermission for names that need a restart, BrokerError for unknown names and bad values. A value equal to the
+    present one always passes: tools send whole files back.
+    """
+    try:
+        given = properties.parse_bytes(body, where="the body")
+        return _apply(settings, given)
+    except ConfigError as error:
+        raise BrokerError(str(error)) from None
+
+
+def _apply(settings: NameServerSettings, given: Mapping[str, str]) -> NameServerSettings:
+    present = rendered_nameserver(settings)
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if present.get(name) == text.strip():
+            continue
+        setting = NAMESERVER_SETTINGS.get(name)
+        if setting is None:
+            if name in NAMESERVER_IGNORED:
+                raise NoPermission(f"{name} has no effect in KappaMQ, so it cannot be changed")
+            raise BrokerError(f"unknown property {name}")
+        if not setting.live:
+            raise NoPermission(f"{name} cannot be changed while the name server runs: set it at the start")
+        values[setting.field] = setting.read(text)
+    kept = {**settings.nameserver.properties, **given}
+    return replace(settings, nameserver=replace(settings.nameserver, **values, properties=kept))
