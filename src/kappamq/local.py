@@ -87,7 +87,8 @@ class Local:
         """Returns when both answer. Raises ConfigError for a taken port, StoreError for the data directory."""
         host = self.settings.broker.listen_host
         port = choose_port("name server", host, self._nameserver_port, NAMESERVER_PORT, (0,))
-        self._nameserver = NameServer(replace(self._nameserver_config, port=port), self._clock)
+        config = replace(self._nameserver_config, port=port)
+        self._nameserver = NameServer(config, self._clock, net=self.settings.net)
         try:
             await self._nameserver.start()
             port = choose_port("broker", host, self._broker_port, BROKER_PORT, BROKER_PORT_OFFSETS)

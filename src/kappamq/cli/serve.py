@@ -118,7 +118,7 @@ def nameserver(
     )
     tell_findings(out, findings)
     choose_port("name server", settings.nameserver.listen_host, settings.nameserver.port, NAMESERVER_PORT, (0,))
-    server = NameServer(settings.nameserver, SystemClock())
+    server = NameServer(settings.nameserver, SystemClock(), net=settings.net)
 
     def ready(seconds: float) -> None:
         address = reachable(server.address)

@@ -1,0 +1,40 @@
+"""Every example runs, against a broker of its own, and says what it should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kappamq.local import Local, LocalThread
+from tests.cli.conftest import small_local
+
+FOLDER = Path(__file__).parents[2] / "examples"
+EXPECTED = {
+    "quickstart.py": "received first flush with keys cup-1",
+    "async_listener.py": "received 100 messages",
+    "order_by_key.py": "cleo -> ordered, paid, packed, sent",
+    "batches.py": "1000 messages in 5 requests; the topic holds 1000",
+    "find_messages.py": "by key  a cup of oolong",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    with LocalThread(small_local(tmp_path_factory.mktemp("examples"))) as local:
+        yield local
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_example(name: str, cluster: Local) -> None:
+    command = [sys.executable, str(FOLDER / name), cluster.nameserver]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert EXPECTED[name] in done.stdout
