@@ -20,6 +20,10 @@ class Clock(Protocol):
         """Seconds since some fixed moment; unaffected by setting the wall clock."""
         ...
 
+    def not_before(self, ms: int) -> None:
+        """Message time is never less than `ms` from now on: a store says how far it had come."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""

@@ -91,9 +91,9 @@ class Broker:
         config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
         for note in (*self.recovered.notes, *self.metadata.load()):
             log.warning("%s", note)
-        not_before = getattr(clock, "not_before", None)
-        if not_before is not None:
-            not_before(store.last_ms)
+        for name in self.topics.hide_deleted():
+            store.forget_topic(name)
+        clock.not_before(store.last_ms)
         self._clamp_offsets()
         self.bursts = bursts = Bursts(store, self.gate, clock)
         self.server = Server(bursts, self.net_config, clock)

@@ -22,6 +22,7 @@ from kappamq.protocol.headers_client import SendMessage
 Record = Callable[[str, Any], int]
 
 _READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
+_DELETED = "kappamqDeleted"
 
 
 class Topics:
@@ -36,6 +37,9 @@ class Topics:
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
+        self.deleted: dict[
+            str, dict[int, int]
+        ] = {}  # where the numbering of deleted topics ended, should they come back
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
         self.on_delete: Callable[[str], None] = lambda name: None
@@ -136,8 +140,11 @@ class Topics:
         """Remove a topic; its numbering goes on if it is made again."""
         if name not in self.table:
             return False
-        self._record("topic-deleted", {"topicName": name})
-        self._removed(name)
+        ends = {queue_id: self._kernel.queue_state(name, queue_id)[2] for queue_id in self._kernel.queue_ids(name)}
+        self._record(
+            "topic-deleted", {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}}
+        )
+        self._removed(name, ends)
         self.on_delete(name)
         return True
 
@@ -150,8 +157,9 @@ class Topics:
         self.version = self.version.next(self._now_ms())
         self.dirty = True
 
-    def _removed(self, name: str) -> None:
+    def _removed(self, name: str, ends: dict[int, int]) -> None:
         self.table.pop(name, None)
+        self.deleted.setdefault(name, {}).update(ends)
         self._kernel.set_topic(name, 0, 0, 0)
         self.version = self.version.next(self._now_ms())
         self.dirty = True
@@ -183,7 +191,8 @@ class Topics:
     # -- fold --------------------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> dict[str, Any]:
-        return TopicTable(topics=self.table, data_version=self.version).to_json()
+        deleted = {name: {str(queue_id): end for queue_id, end in ends.items()} for name, ends in self.deleted.items()}
+        return {**TopicTable(topics=self.table, data_version=self.version).to_json(), _DELETED: deleted}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         loaded = TopicTable.from_json(table)
@@ -191,9 +200,25 @@ class Topics:
         for name, topic in loaded.topics.items():
             topic.name = name
             self._put(topic)
+        for name, ends in (table.get(_DELETED) or {}).items():
+            self.deleted[name] = {int(queue_id): int(end) for queue_id, end in ends.items()}
+
+    def hide_deleted(self) -> list[str]:
+        """After loading: messages from before a deletion stay gone, also where queues were built anew from the log.
+        Returns the deleted topics that have not been made again."""
+        for name, ends in self.deleted.items():
+            for queue_id, end in ends.items():
+                low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
+                if known_end < end or name not in self.table:
+                    self._kernel.set_queue(name, queue_id, max(end, known_end), max(end, known_end))
+                elif low < end:
+                    self._kernel.set_queue_min(name, queue_id, end)
+        return [name for name in self.deleted if name not in self.table]
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "topic-deleted":
-            self._removed(str(change["topicName"]))
+            self._removed(
+                str(change["topicName"]), {int(queue_id): int(end) for queue_id, end in change["ends"].items()}
+            )
         else:
             self._changed(TopicConfig.from_json(change))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _SYNC_DERIVED_S = 30.0
 _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
+_HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
+"""So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
 _NO_ROOM = "no room"
 _DISK_FULL = "disk full"
 
@@ -95,6 +98,7 @@ class Upkeep:
         for callback in self.on_tick:
             callback()
         current = self._store.log
+        self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - _HOT_BYTES)
         if (
             not current.next_is_ready
             and not self._preparing

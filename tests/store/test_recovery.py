@@ -1,0 +1,251 @@
+"""Opening a store after every kind of end."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kappamq.errors import StoreDamaged, StoreError, StoreLocked
+from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened
+
+KERNELS = kernels()
+
+
+def fill(writer: Writer, count: int = 300) -> None:
+    for number in range(count):
+        writer.send(
+            b"message %d" % number + b"." * (number % 200),
+            queue_id=number % 3,
+            properties=b"UNIQ_KEY\x01U%d\x02KEYS\x01k%d" % (number, number),
+        )
+        if number % 7 == 0:
+            writer.batch([b"batch %d.%d" % (number, member) for member in range(5)], topic="b")
+        if number % 10 == 0:
+            writer.write()
+    writer.write()
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_a_clean_stop_needs_no_scan(tmp_path: Path, kind: str) -> None:
+    with opened(config(tmp_path), kind) as store:
+        writer = Writer(store)
+        fill(writer)
+        end = store.log.end
+    assert not (tmp_path / "abort").exists()
+    with opened(config(tmp_path), kind) as store:
+        assert store.recovered.clean and store.recovered.writer == "ours" and store.recovered.records == 0
+        assert store.log.end == end
+        check(store, writer)
+        writer.store = store
+        fill(writer, 50)
+        check(store, writer)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("derived_at", [0, 100, 300])
+def test_after_a_crash_everything_written_is_there(tmp_path: Path, kind: str, derived_at: int) -> None:
+    with opened(config(tmp_path), kind, clean=False) as store:
+        writer = Writer(store)
+        fill(writer, derived_at)
+        writer.write_derived()
+        fill(writer, 300 - derived_at)
+    with opened(config(tmp_path), kind, clean=False) as store:
+        assert not store.recovered.clean
+        check(store, writer)
+    with opened(config(tmp_path), kind) as store:  # and recovering twice changes nothing
+        check(store, writer)
+    with opened(config(tmp_path), kind) as store:
+        check(store, writer)
+
+
+def test_what_was_appended_but_not_written_is_gone_as_a_whole(tmp_path: Path) -> None:
+    with opened(config(tmp_path), clean=False) as store:
+        writer = Writer(store)
+        fill(writer, 20)
+        expected = {key: list(found) for key, found in writer.expected.items()}
+        writer.send(b"never written")
+    with opened(config(tmp_path)) as store:
+        writer.expected = expected
+        check(store, writer)
+
+
+@given(cut=st.integers(1, 4000), flip=st.booleans())
+@settings(max_examples=60)
+def test_a_torn_tail_costs_only_whole_records_and_whole_batches(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, flip: bool
+) -> None:
+    root = tmp_path_factory.mktemp("torn")
+    with opened(config(root), clean=False) as store:
+        writer = Writer(store)
+        fill(writer, 15)
+        end = store.log.end
+    place = root / "commitlog" / f"{0:020d}"
+    data = bytearray(place.read_bytes())
+    at = max(0, end - cut)
+    if flip:
+        data[at] ^= 0x41
+    else:
+        data[at:] = bytes(len(data) - at)
+    place.write_bytes(data)
+    with opened(config(root)) as store:
+        for (topic, queue_id), expected in writer.expected.items():
+            found = bodies(store, topic, queue_id)
+            assert found == expected[: len(found)], "a prefix, nothing else"
+            if topic == "b":
+                assert len(found) % 5 == 0, "a batch is all there or not at all"
+
+
+def test_a_new_tail_never_revives_old_records(tmp_path: Path) -> None:
+    """Old records behind a cut lie at the offsets they name, with CRCs that hold: they must be gone before new ones come."""
+    with opened(config(tmp_path), clean=False) as store:
+        writer = Writer(store)
+        offsets = [writer.send(b"old %03d" % number) for number in range(50)]
+        writer.write()
+    place = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(place.read_bytes())
+    data[offsets[10] + 90] ^= 1  # record 10 breaks; 11 to 49 are good, but nobody was promised them
+    place.write_bytes(data)
+    with opened(config(tmp_path), clean=False) as store:
+        assert bodies(store) == [b"old %03d" % number for number in range(10)]
+        late = Writer(store)
+        late.send(b"new 010")  # exactly as long as the old record that it replaces
+        late.write()
+    with opened(config(tmp_path)) as store:
+        assert bodies(store) == [*(b"old %03d" % number for number in range(10)), b"new 010"]
+
+
+def test_damage_below_the_flushed_offset_is_not_the_end_of_the_log(tmp_path: Path) -> None:
+    with opened(config(tmp_path)) as store:
+        writer = Writer(store)
+        offsets = [writer.send(b"message %03d" % number) for number in range(100)]
+        writer.write()
+    (tmp_path / "abort").write_text("1")
+    shutil.rmtree(tmp_path / "consumequeue")  # so that the whole log is looked at again
+    place = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(place.read_bytes())
+    data[offsets[40] + 90] ^= 1
+    place.write_bytes(data)
+    before = place.read_bytes()
+    with pytest.raises(StoreDamaged, match=f"damaged at {offsets[40]}.*skip_damage"), opened(config(tmp_path)):
+        pass
+    assert place.read_bytes() == before, "nothing was changed"
+    with opened(config(tmp_path, skip_damage=True)) as store:
+        assert store.recovered.damage == [(offsets[40], offsets[41])]
+        assert [record.body for record in _read_around(store)] == [b"message %03d" % n for n in range(100) if n != 40]
+
+
+def _read_around(store: object) -> list[object]:
+    from tests.store.stores import read
+
+    return read(store)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize(
+    "lost", ["consumequeue", "index", "consumequeue/t/1", "kappamq.position", "checkpoint", "config"]
+)
+def test_derived_files_come_back_with_the_same_bytes(tmp_path: Path, kind: str, lost: str) -> None:
+    with opened(config(tmp_path), kind) as store:
+        writer = Writer(store)
+        fill(writer)
+    before = _contents(tmp_path)
+    target = tmp_path / lost
+    shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    with opened(config(tmp_path), kind) as store:
+        check(store, writer)
+    assert _contents(tmp_path) == before
+
+
+def _contents(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for folder in ("consumequeue", "index")
+        for path in sorted((root / folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_power_cut_trusts_only_what_was_synced(tmp_path: Path) -> None:
+    """Queue pages written after the last sync may be lost in any order: holes in the middle must not end a queue."""
+    with opened(config(tmp_path), clean=False) as store:
+        writer = Writer(store)
+        fill(writer, 60)
+        work = store.collect()
+        store.write_derived(work)
+        store.sync_derived(work)
+        fill(writer, 60)
+        writer.write_derived()
+    hole = tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}"
+    data = bytearray(hole.read_bytes())
+    data[25 * 20 : 28 * 20] = bytes(60)
+    hole.write_bytes(data)
+    with opened(config(tmp_path), boot="another boot") as store:
+        check(store, writer)
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
+    with opened(config(tmp_path)), pytest.raises(StoreLocked, match=str(tmp_path)):
+        make(config(tmp_path)).open(BOOT)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda root: (root / "commitlog" / "notes.txt").write_text("hello"), "no log file"),
+        (lambda root: (root / "commitlog" / f"{0:020d}").write_bytes(b"short"), "mappedFileSizeCommitLog"),
+        (
+            lambda root: (root / "commitlog" / f"{0:020d}").rename(root / "commitlog" / f"{1 << 20:020d}"),
+            "missing or misnamed",
+        ),
+    ],
+    ids=["foreign file", "wrong size", "gap"],
+)
+def test_files_that_do_not_belong_are_named(tmp_path: Path, spoil: object, text: str) -> None:
+    with opened(config(tmp_path)) as store:
+        writer = Writer(store)
+        fill(writer, 400)
+        assert len(list(store.log.segments())) > 1
+    spoil(tmp_path)  # type: ignore[operator]
+    with pytest.raises(StoreError, match=text), opened(config(tmp_path)):
+        pass
+
+
+def test_an_empty_last_file_is_a_crash_while_it_was_made(tmp_path: Path) -> None:
+    with opened(config(tmp_path), clean=False) as store:
+        writer = Writer(store)
+        fill(writer, 20)
+    (tmp_path / "commitlog" / f"{64 << 10:020d}").write_bytes(b"")
+    with opened(config(tmp_path)) as store:
+        check(store, writer)
+
+
+def test_without_a_log_queues_start_over(tmp_path: Path) -> None:
+    with opened(config(tmp_path)) as store:
+        fill(Writer(store), 20)
+    shutil.rmtree(tmp_path / "commitlog")
+    with opened(config(tmp_path)) as store:
+        assert bodies(store) == []
+        writer = Writer(store)
+        fill(writer, 20)
+        check(store, writer)
+
+
+def test_keys_missing_from_the_index_are_caught_up_in_the_background(tmp_path: Path) -> None:
+    with opened(config(tmp_path), clean=False) as store:
+        writer = Writer(store)
+        fill(writer, 100)  # no derived files at all: everything is to be done again
+    with opened(config(tmp_path)) as store:
+        assert store.index.query("t", "k50", 10, 0, 1 << 60) == []
+        rounds = 0
+        while store.catching_up():
+            store.catch_up()
+            rounds += 1
+        writer.store = store
+        writer.write_derived()
+        found = store.index.query("t", "k50", 10, 0, 1 << 60)
+        assert [store.record(offset) is not None for offset in found] == [True]
+        assert rounds >= 1
