@@ -4,17 +4,17 @@ import json
 import socket
 import struct
 
-GET_ROUTE, TOPIC_NOT_EXIST = 105, 17
+GET_ROUTE, UPDATE_TOPIC, UPDATE_GROUP, GET_GROUP = 105, 17, 200, 352
 JAVA_VERSION = 479
 
 
-def ask(address: str, code: int, **fields: str) -> tuple[int, bytes]:
+def ask(address: str, code: int, body: bytes = b"", **fields: str) -> tuple[int, bytes]:
     """The response code and the body."""
     host, _, port = address.rpartition(":")
     header = {"code": code, "language": "JAVA", "version": JAVA_VERSION, "opaque": 1, "flag": 0, "extFields": fields}
     encoded = json.dumps(header).encode()
     with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rb") as answers:
-        connection.sendall(struct.pack(">ii", 4 + len(encoded), len(encoded)) + encoded)
+        connection.sendall(struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body)
         total, mark = struct.unpack(">ii", answers.read(8))
         answer = json.loads(answers.read(mark & 0xFFFFFF))
         return answer["code"], answers.read(total - 4 - (mark & 0xFFFFFF))

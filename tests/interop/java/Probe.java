@@ -171,7 +171,7 @@ public class Probe {
             throw new IllegalStateException(left.getCount() + " asynchronous sends got no answer in 20 s");
         }
         if (failure[0] != null) {
-            throw new IllegalStateException("an asynchronous send failed", failure[0]);
+            throw new IllegalStateException("an asynchronous send failed: " + failure[0], failure[0]);
         }
         JSONArray list = new JSONArray();
         for (JSONObject each : results) {
