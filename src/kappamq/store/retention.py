@@ -100,7 +100,7 @@ def plan(
 
 
 class DiskGuard:
-    """Whether user writes are refused: only if the disk is full by ratio *and* by bytes, for 10 % of 20 TB is plenty."""
+    """Whether user writes are refused: only if the disk is full by ratio *and* by bytes; 10 % of 20 TB is plenty."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._ratio = config.disk_refuse_ratio
