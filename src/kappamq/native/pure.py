@@ -202,6 +202,14 @@ class Kernel(Queues):
         if not self.accepting:
             return LEFT
         code, ext = header.code, header.ext
+        born_ms = plain_time(ext.g)
+        text = ext.i
+        pairs = plain_properties(text)
+        if born_ms is None or pairs is None:
+            return LEFT
+        unique_key = plain_unique_key(pairs)
+        if not unique_key and code != SEND_BATCH:
+            return LEFT
         key = (code, header.version, ext.b, ext.d, ext.e, ext.f, ext.h, ext.j, ext.k, ext.l, ext.m)
         lane = self._lanes.get(key)
         if lane is None:
@@ -216,10 +224,7 @@ class Kernel(Queues):
             lane = topic.queue(fixed.queue_id), fixed.sys_flag, fixed.flag, fixed.reconsume_times
             self._lanes[key] = lane
         queue, sys_flag, flag, reconsume_times = lane
-        born_ms = plain_time(ext.g)
-        text = ext.i
-        pairs = plain_properties(text)
-        if born_ms is None or pairs is None or not 0 < len(body) <= self.message_bytes_max:
+        if not 0 < len(body) <= self.message_bytes_max:
             return LEFT
         offset = queue.next
         if code == SEND_BATCH:
@@ -231,14 +236,11 @@ class Kernel(Queues):
                 return LEFT if offsets is None else FULL
             unique_key = ""  # the members carry their own
         else:
-            unique_key = plain_unique_key(pairs)
-            if not unique_key:
-                return LEFT
             properties = (text if text[-1] == "\x02" else text + "\x02").encode() + self._added
             log_offset = self._written + len(self._pending)
             record = encode(
                 queue.topic.name, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties, now_ms,
-                offset, log_offset, self.store_host, self.tail_crc,
+                offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
             if record is None:
                 return LEFT
@@ -274,7 +276,7 @@ class Kernel(Queues):
         topic = queue.topic.name
         several = len(members) > 1
         extra = (TAIL_CRC_BYTES if self.tail_crc else 0) + (BATCH_PROPERTY_BYTES if several else 0)
-        fixed = HEAD[len(born), len(self.store_host)].size + len(topic) + (3 if len(topic) <= TOPIC_BYTES_MAX else 4)
+        fixed = HEAD[len(born), len(self._store_host)].size + len(topic) + (3 if len(topic) <= TOPIC_BYTES_MAX else 4)
         total = 0
         for _flag, body, properties in members:
             length = len(properties) + extra + (1 if properties and properties[-1] != 2 else 0)
@@ -294,7 +296,7 @@ class Kernel(Queues):
             offsets.append(log_offset)
             record = encode(
                 topic, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties + mark, now_ms,
-                queue.next + number, log_offset, self.store_host, self.tail_crc,
+                queue.next + number, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
             assert record is not None
             records.append(record)
@@ -322,7 +324,7 @@ class Kernel(Queues):
         try:
             record = encode(
                 queue.topic.name, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms,
-                queue_offset, log_offset, self.store_host, self.tail_crc,
+                queue_offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
         except struct.error as error:
             raise ValueError(f"no record can hold this: {error}") from None
