@@ -37,7 +37,8 @@ def test_a_clean_stop_needs_no_scan(tmp_path: Path, kind: str) -> None:
         end = store.log.end
     assert not (tmp_path / "abort").exists()
     with opened(config(tmp_path), kind) as store:
-        assert store.recovered.clean and store.recovered.writer == "ours" and store.recovered.records == 0
+        found = store.recovered
+        assert (found.clean, found.writer, found.records) == (True, "ours", 0)
         assert store.log.end == end
         check(store, writer)
         writer.store = store

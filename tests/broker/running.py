@@ -1,0 +1,134 @@
+"""A real broker on loopback for tests: real sockets, small files, any kernel, and a thin client that speaks frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kappamq.broker.broker import Broker
+from kappamq.clock import Clock, SystemClock
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.net import NetConfig
+from kappamq.config.store import StoreConfig
+from kappamq.net.channel import Channel
+from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, request
+from kappamq.protocol.headers import Header
+from kappamq.protocol.headers_client import HeartBeat, PullMessage, SendMessageV2
+from kappamq.protocol.record import Record, iter_records
+from tests.store.stores import kernels
+
+MODES = [*kernels(), "slow"]
+"""Every behaviour of send and pull is the same with each of these."""
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+@asynccontextmanager
+async def running(
+    root: Path,
+    mode: str = "twin",
+    *,
+    clock: Clock | None = None,
+    store: dict[str, Any] | None = None,
+    net: dict[str, Any] | None = None,
+    **broker: Any,
+) -> AsyncIterator[Broker]:
+    small: dict[str, Any] = {
+        "segment_bytes": 1 << 20,
+        "queue_file_entries": 1000,
+        "index_slots": 997,
+        "index_entries": 10_000,
+        "message_bytes_max": 256 << 10,
+    }
+    made = Broker(
+        BrokerConfig(**({"port": 0, "listen_host": "127.0.0.1", "name": "b"} | broker)),
+        StoreConfig(root=root, **(small | (store or {}))),
+        NetConfig(**(net or {})),
+        clock or SystemClock(),
+        kernel="twin" if mode == "slow" else mode,
+    )
+    await made.start()
+    made.kernel.force_slow = mode == "slow"
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+class Speaker:
+    """Speaks frames to a broker."""
+
+    def __init__(self, channel: Channel, binary: bool = False) -> None:
+        self.channel = channel
+        self.binary = binary
+        self.sent = 0
+
+    async def ask(self, header: Header, body: bytes = b"", code: int | None = None, timeout: float = 5.0) -> Frame:
+        frame = request(header, body, code=code)
+        frame.binary = self.binary
+        return await self.channel.request(frame, timeout=timeout)
+
+    async def send(
+        self, topic: str, body: bytes, queue_id: int = 0, properties: str | None = None, **changes: Any
+    ) -> Frame:
+        self.sent += 1
+        text = f"UNIQ_KEY\x01U{self.sent:05d}" if properties is None else properties
+        return await self.ask(self.send_header(topic, queue_id, text, **changes), body)
+
+    def send_header(self, topic: str, queue_id: int, properties: str | None, **changes: Any) -> SendMessageV2:
+        values: dict[str, Any] = {
+            "producer_group": "pg", "topic": topic, "default_topic": "TBW102", "default_topic_queues": 4, "queue_id": queue_id,
+            "sys_flag": 0, "born_ms": 1_700_000_000_000, "flag": 0, "properties": properties, "reconsume_times": 0,
+            "unit_mode": False, "batch": False,
+        }  # fmt: skip
+        return SendMessageV2(**(values | changes))
+
+    async def send_batch(self, topic: str, body: bytes, queue_id: int = 0, **changes: Any) -> Frame:
+        header = self.send_header(topic, queue_id, "UNIQ_KEY\x01B", **({"batch": True} | changes))
+        return await self.ask(header, body, code=RequestCode.SEND_BATCH_MESSAGE)
+
+    async def subscribe(
+        self, group: str, topic: str, expression: str = "*", codes: set[int] | None = None, version: int = 1
+    ) -> Frame:
+        subscription = SubscriptionData(topic=topic, expression=expression, codes=codes or set(), version=version)
+        beat = HeartbeatData(client_id="c1", consumers=[ConsumerData(group=group, subscriptions=[subscription])])
+        return await self.ask(HeartBeat(), beat.encode())
+
+    async def pull(
+        self, topic: str, offset: int, queue_id: int = 0, group: str = "g", timeout: float = 10.0, **changes: Any
+    ) -> Frame:
+        """A pull of a group that sent a heartbeat; explicit=True brings the subscription "*" along instead."""
+        values: dict[str, Any] = {
+            "consumer_group": group, "topic": topic, "queue_id": queue_id, "queue_offset": offset, "count_max": 32, "sys_flag": 0,
+            "commit_offset": 0, "hold_ms": 0, "subscription_version": 1,
+        }  # fmt: skip
+        if changes.pop("explicit", False):
+            values |= {"sys_flag": 4, "subscription": "*"}
+        return await self.ask(PullMessage(**(values | changes)), timeout=timeout)
+
+    async def read(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[Record]:
+        """Everything in a queue from `offset` on."""
+        records: list[Record] = []
+        while True:
+            answer = await self.pull(topic, offset, queue_id, explicit=True)
+            if answer.code != 0:
+                assert answer.code == 19, (answer.code, answer.remark)
+                return records
+            records += iter_records(answer.body)
+            offset = int(answer.ext["nextBeginOffset"])
+
+
+@asynccontextmanager
+async def speaking(broker: Broker, binary: bool = False) -> AsyncIterator[Speaker]:
+    channel = await Channel.connect(f"127.0.0.1:{broker.port}")
+    try:
+        yield Speaker(channel, binary)
+    finally:
+        channel.close()
