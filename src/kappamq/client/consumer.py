@@ -163,7 +163,7 @@ class AsyncConsumer:
                 log.warning(
                     "group %s: a listener is still busy after %g s; its message will come again", self.group, drain
                 )
-            await self._commit(confirmed=True)
+            await self._commit(strict=True)
         except KappaError as error:
             log.warning("group %s: offsets were not stored when closing: %s", self.group, error)
         finally:
@@ -215,12 +215,12 @@ class AsyncConsumer:
 
     async def commit(self) -> None:
         """Store how far the group has come, now. Happens by itself every `commit_ms` and at the end."""
-        await self._commit(confirmed=False)
+        await self._commit(strict=False)
 
-    async def _commit(self, *, confirmed: bool) -> None:
+    async def _commit(self, *, strict: bool) -> None:
         if self._offsets is not None and self._assignment is not None:
             offsets = {queue.queue: queue.committable for queue in self._assignment.queues if not queue.dropped}
-            await self._offsets.commit(offsets, confirmed=confirmed)
+            await self._offsets.commit(offsets, strict=strict)
 
     @property
     def assigned(self) -> list[MessageQueue]:

@@ -90,36 +90,30 @@ class Offsets:
         header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=moment_ms, boundary=boundary)
         return OffsetResponse.decode((await self._core.ask_queue(queue, header)).ext).offset
 
-    async def commit(self, offsets: Mapping[MessageQueue, int], *, confirmed: bool = False) -> None:
-        """Store offsets that have changed. `confirmed`: wait until the brokers have them, and raise if one refuses.
+    async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None:
+        """Store offsets that have changed and wait until the brokers have them.
 
-        Otherwise they are sent without waiting for an answer; what fails is sent again with the next round.
+        What fails is tried again with the next call; `strict`: it is raised. Java's clients send these one-way, and
+        then cannot tell at the end which of them arrived.
         """
         changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
         limit = asyncio.Semaphore(_COMMITS_AT_ONCE)
 
         async def store(queue: MessageQueue, offset: int) -> None:
             async with limit:
-                await self._store(queue, offset, confirmed)
+                header = UpdateConsumerOffset(
+                    consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+                )
+                await self._core.ask_queue(queue, header)
                 self._committed[queue] = offset
 
         results = await asyncio.gather(*(store(*item) for item in changed.items()), return_exceptions=True)
         for queue, result in zip(changed, results, strict=True):
             if isinstance(result, BaseException):
-                if confirmed or not isinstance(result, KappaError):
+                if strict or not isinstance(result, KappaError):
                     raise result
                 log.warning("offset %d of %s in %s is not stored yet: %s", changed[queue], self._group, queue, result)
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is somebody else's now: whatever we stored last means nothing any more."""
         self._committed.pop(queue, None)
-
-    async def _store(self, queue: MessageQueue, offset: int, confirmed: bool) -> None:
-        header = UpdateConsumerOffset(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-        )
-        if confirmed:
-            await self._core.ask_queue(queue, header)
-        else:
-            route = await self._core.routes.find(queue.topic)
-            await (await self._core.brokers.get(route.reader(queue.broker))).oneway(header)

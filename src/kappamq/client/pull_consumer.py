@@ -141,7 +141,7 @@ class AsyncPullConsumer:
     async def commit(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Store the group's offset of a queue, by default the position, and wait until the broker has it."""
         chosen = await self.position(queue) if offset is None else offset
-        await Offsets(self.start(), self.group).commit({queue: chosen}, confirmed=True)
+        await Offsets(self.start(), self.group).commit({queue: chosen}, strict=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue, None if there is none."""

@@ -136,9 +136,13 @@ class Routes:
 
         `at_once`: even if it was asked a moment ago, as after a change of our own.
         """
-        asked = self._asked.get(topic)
-        if not at_once and topic not in self._asking and asked is not None and self._now() - asked < ASK_AGAIN_S:
-            return self._known.get(topic)
+        if not at_once and topic not in self._asking:
+            began = self._now()
+            pause = self._asked.get(topic, began - ASK_AGAIN_S) + ASK_AGAIN_S - began
+            if pause > 0:
+                await asyncio.sleep(pause)
+                if self._asked[topic] > began:
+                    return self._known.get(topic)  # another one who waited has asked
         if at_once and topic in self._asking:
             await asyncio.wait([self._asking[topic]])  # that question was asked before the change
         route = await self._ask_once(topic)
