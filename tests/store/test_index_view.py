@@ -181,6 +181,20 @@ def test_search_finds_what_the_list_says(
         FILES.close(fd)
 
 
+@pytest.mark.parametrize("broken", [None, 1, 8192, 8193, 9999])
+def test_slots_of_many_entries(opened: Open, broken: int | None) -> None:
+    """More than one chunk; with an entry out of order at its edges and in the middle."""
+    keys = [(number * 7919 % 1_000_003, number * 10, BEGIN) for number in range(1, 20_001)]
+    image = bytearray(build(keys, 101, 30_000)[0].image())
+    if broken is not None:
+        at = 40 + 101 * 4 + broken * 20
+        image[at : at + 20] = ENTRY.pack(1, -5, 0, 0)
+        keys = keys[: broken - 1]
+    file = build(keys, 101, 30_000)[0] if keys else JavaIndexFile(101, 30_000)
+    table, used, stop = rebuild_slots(opened(bytes(image), 101, 30_000), 20_001)
+    assert (bytes(table), used, stop) == (file.image()[40 : 40 + 404], file.used_slots, file.count)
+
+
 class TestBrokenFiles:
     def test_a_chain_that_bites_its_tail(self, opened: Open) -> None:
         image = bytearray(build([(4, 10, BEGIN), (4, 20, BEGIN), (4, 30, BEGIN)], 4, 6)[0].image())

@@ -6,7 +6,9 @@ follow slots and slots follow entries; where they fit together, the slots are be
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -100,7 +102,7 @@ class GrowingIndexFile:
         """Zeros from entry `count` on: what lies there would look valid again once new entries have reached it."""
         view = self._view
         at, end = entry_position(view.slots, count), index_file_bytes(view.slots, view.entries_max)
-        while at < end:
+        while (at := _next_data(view.fd, at, end)) < end:
             data = self._files.pread(view.fd, min(len(_ZEROS), end - at), at)
             if not data:
                 break
@@ -246,6 +248,14 @@ class GrowingIndexFile:
         # somebody needs the table anyway.
         search.scan(view, header.begin_ms, range(max(flushed, header.count - SCAN_MAX), header.count))
         search.walk(view, header.begin_ms, view.slot(search.key), flushed)
+
+
+def _next_data(fd: int, at: int, end: int) -> int:
+    """Where the file goes on having bytes of its own; the holes of a sparse file are passed over without reading them."""
+    try:
+        return min(os.lseek(fd, at, os.SEEK_DATA), end)
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else at  # nothing more; or a system that cannot tell
 
 
 def _pending_before(pending: bytes, position: int) -> tuple[int, int, int]:

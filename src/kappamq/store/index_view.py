@@ -12,10 +12,12 @@ here believes a number that the entries do not bear out.
 from __future__ import annotations
 
 import datetime
+import struct
 import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
+from operator import lt
 from pathlib import Path
 from typing import Final, Self
 
@@ -42,6 +44,10 @@ _NO_ENTRY = bytes(INDEX_ENTRY_BYTES)
 _TIME_MAX_S = 253_402_000_000  # year 9999: a store time beyond is garbage, and a name must still be made of it
 _SECOND_MS = 1000
 _CHUNK_ENTRIES = 8192
+# One field of all entries of a chunk: taken apart column by column, twenty million entries are a matter of seconds.
+_KEYS = struct.Struct(">" + "i16x" * _CHUNK_ENTRIES)
+_OFFSETS = struct.Struct(">" + "4xq8x" * _CHUNK_ENTRIES)
+_PREVIOUS = struct.Struct(">" + "16xi" * _CHUNK_ENTRIES)
 
 
 @dataclass(slots=True)
@@ -236,22 +242,37 @@ def rebuild_slots(view: IndexView, stop: int) -> tuple[bytearray, int, int]:
     assert table.itemsize == INDEX_SLOT_BYTES
     slots, last, number = view.slots, 0, FIRST
     for first, data in view.chunks(FIRST, stop):
+        keys, offsets, previous = _columns(data)
+        count = len(keys)
+        good = offsets[0] >= last and min(keys) >= 0 and min(previous) >= 0 and (offsets[0] or keys[0])
+        # Whole chunks at once: sorting what is in order costs one look at each.
+        if not good or sorted(offsets) != list(offsets) or not all(map(lt, previous, range(first, first + count))):
+            count = _good_entries(data, first, last)
         number = first
-        for key, log_offset, _seconds, previous in INDEX_ENTRY.iter_unpack(data):
-            if log_offset < last or key < 0 or not 0 <= previous < number or not (log_offset or key):
-                return _big_endian(table), _used(table), number
-            table[key % slots] = number
-            last = log_offset
+        for key in keys[:count]:
+            table[key % slots] = number  # later entries of a slot overwrite earlier ones
             number += 1
-    return _big_endian(table), _used(table), number
-
-
-def _used(table: array[int]) -> int:
-    return len(table) - table.count(0)
-
-
-def _big_endian(table: array[int]) -> bytearray:
-    swapped = array("i", table)
+        if count < len(keys):
+            break
+        last = offsets[-1]
+    used = len(table) - table.count(0)
     if sys.byteorder == "little":
-        swapped.byteswap()
-    return bytearray(swapped.tobytes())
+        table.byteswap()
+    return bytearray(table), used, number
+
+
+def _columns(data: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Key hashes, log offsets and previous numbers of the entries in `data`."""
+    if len(data) == _CHUNK_ENTRIES * INDEX_ENTRY_BYTES:
+        return _KEYS.unpack(data), _OFFSETS.unpack(data), _PREVIOUS.unpack(data)
+    keys, offsets, _seconds, previous = zip(*INDEX_ENTRY.iter_unpack(data), strict=True)
+    return keys, offsets, previous
+
+
+def _good_entries(data: bytes, first: int, last: int) -> int:
+    """How many entries at the beginning of `data` can be: in log order, linked to older ones, and not just zeros."""
+    for number, (key, log_offset, _seconds, previous) in enumerate(INDEX_ENTRY.iter_unpack(data)):
+        if log_offset < last or key < 0 or not 0 <= previous < first + number or not (log_offset or key):
+            return number
+        last = log_offset
+    return len(data) // INDEX_ENTRY_BYTES
