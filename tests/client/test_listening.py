@@ -87,15 +87,15 @@ async def test_what_raises_is_reported_not_acknowledged_and_the_worker_goes_on(k
 @pytest.mark.parametrize("kind", ["thread", "task"])
 @on_loop
 async def test_waiting_for_a_busy_listener_has_an_end(kind: str) -> None:
-    release = threading.Event()
-    work = Setup((lambda message: release.wait(10)) if kind == "thread" else (lambda message: None), 1, workers=1)
-    if kind == "task":
-        never = asyncio.Event()
+    release, never = threading.Event(), asyncio.Event()
 
-        async def stuck(message: ReceivedMessage) -> None:
-            await never.wait()
+    def stuck(message: ReceivedMessage) -> None:
+        release.wait(10)
 
-        work = Setup(stuck, 1, workers=1)
+    async def stuck_async(message: ReceivedMessage) -> None:
+        await never.wait()
+
+    work = Setup(stuck if kind == "thread" else stuck_async, 1, workers=1)
     await eventually_async(lambda: work.queue.reading == 1)
     work.inbox.close()
     assert not await work.listening.wait(0.05)
