@@ -20,41 +20,40 @@ def host_name() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    cluster: str = "DefaultCluster"
+    cluster: str = "DefaultCluster"  # brokers of one cluster share their topics
     name: str = field(default_factory=host_name)  # the master and the slaves of one broker share it
     broker_id: int = 0  # 0: master
 
     listen_host: str = "0.0.0.0"  # "127.0.0.1": reachable from this machine only
     port: int = 10911  # also listens on port-2; port+1 is kept for copies. 0: any free ones
-    # The address clients are told. None: the local address of the connection to the name server, found at start.
-    advertise: str | None = None
+    advertise: str | None = None  # what clients are told; None: our local address towards the name server
     nameservers: tuple[str, ...] = ()  # none: runs alone, nobody finds it by route
 
-    permission: int = PERMISSION_READ | PERMISSION_WRITE
+    permission: int = PERMISSION_READ | PERMISSION_WRITE  # 4 read, 2 write; without write, clients send elsewhere
     auto_create_topic: bool = True  # a send to an unknown topic makes it; off: topics are made by an operator
     default_topic_queues: int = 8  # at most this many for a topic made by a send; more: more consumers in parallel
-    auto_create_group: bool = True
-    region: str = "DefaultRegion"
-    trace_on: bool = True
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    trace_topic_enabled: bool = False
-    reject_transactions: bool = False
+    auto_create_group: bool = True  # a group nobody made is made when it first appears
+    region: str = "DefaultRegion"  # written into every message
+    trace_on: bool = True  # tells clients that they may trace; written into every message
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # where clients send their traces
+    trace_topic_enabled: bool = False  # make that topic at the start
+    reject_transactions: bool = False  # refuse transactional messages
     notify_consumer_changes: bool = True  # off: consumers notice each other only at their next rebalance (20 s)
     refuse_system_topics: bool = True  # an operator cannot change topics the system lives on
 
     register_period_ms: int = 30_000  # smaller: name servers learn of changes they missed sooner
-    register_timeout_ms: int = 24_000
+    register_timeout_ms: int = 24_000  # smaller: a slow name server counts as gone sooner
     offsets_flush_ms: int = 1000  # consumer offsets into the log. larger: more is delivered again after a crash
-    long_polling: bool = True
+    long_polling: bool = True  # off: consumers ask every short_polling_ms, and messages arrive that much later
     short_polling_ms: int = 1000  # how long a pull waits when long polling is off
     poll_hold_ms_max: int = 60_000  # an empty pull waits no longer, whatever the client asks for
     parked_pulls_max: int = 200_000  # more: memory for about 300 bytes each; beyond it pulls are answered at once
     client_expiry_ms: int = 120_000  # a client is forgotten this long after its last heartbeat
     group_expiry_ms: int = 600_000  # a subscription nobody holds is forgotten after this
     queue_lock_ms: int = 60_000  # an ordered consumer that dies holds its queues no longer than this
-    topics_max: int = 100_000
-    topic_queues_max: int = 65_536
-    groups_max: int = 100_000
+    topics_max: int = 100_000  # larger: a broken client can fill more memory
+    topic_queues_max: int = 65_536  # larger: one topic can take more memory
+    groups_max: int = 100_000  # larger: a broken client can fill more memory
     stop_timeout_ms: int = 10_000  # how long a stop waits for parked replies and the last flush
 
     # The Apache properties this configuration was made from, for the answer to getBrokerConfig.

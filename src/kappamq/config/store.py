@@ -28,7 +28,7 @@ class StoreConfig:
     topic_bytes_max: int = 127  # more than 127 makes records that RocketMQ 4 cannot read
 
     # Durability. "sync" answers a send when fdatasync has returned, "async" as soon as it is in the page cache.
-    flush: Literal["async", "sync"] = "async"
+    flush: Literal["async", "sync"] = "async"  # when a send is answered: sync is as safe as the disk, and slower
     flush_interval_ms: int = 500  # async only. larger: less disk traffic, more to lose on a power cut
     sync_flush_timeout_ms: int = 5000  # larger: a slow disk makes senders wait, smaller: makes them see code 10
     queue_flush_interval_ms: int = 1000  # larger: fewer writes of queues and index, longer recovery
@@ -37,7 +37,7 @@ class StoreConfig:
     tail_crc: bool = True  # whole records are checked, not only bodies; costs 20 bytes and one CRC a message
     check_crc_on_recovery: bool = True  # off: faster start after a crash, damage is found by consumers instead
 
-    skip_damage: bool = False  # open a log with bad bytes in its middle without them; off: refuse, so that a copy can help
+    skip_damage: bool = False  # open a log with bad bytes in its middle without them; off: refuse, a copy may help
 
     # Retention.
     retention_hours: int = 72  # larger: more disk, more to replay
@@ -48,10 +48,9 @@ class StoreConfig:
     disk_clean_ratio: float = 0.75  # fuller than this: expired files go at any hour
 
     # Disk guard: user writes are refused when the disk is fuller than the ratio AND has fewer free bytes than given.
-    disk_refuse_ratio: float = 0.90
+    disk_refuse_ratio: float = 0.90  # smaller: more room is kept free
     disk_refuse_free_bytes: int = 2 * GIB  # room for the next file and for system records
-    # Delete what has not expired when the disk is fuller than this. None: never; refuse writes instead.
-    delete_unexpired_ratio: float | None = None
+    delete_unexpired_ratio: float | None = None  # fuller than this: what has not expired goes, too. None: never
 
     # Reading.
     transfer_bytes_max: int = 256 * KIB  # per pull. larger: fewer round trips, more memory per parked answer
