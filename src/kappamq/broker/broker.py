@@ -121,6 +121,8 @@ class Broker:
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
         )
         self.sends.check_gate = self.gate.check
+        self.sends.run = self.run
+        self.sends.told = self.registration.told
         self.pulls = Pulls(
             store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.run
         )

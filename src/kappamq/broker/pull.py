@@ -109,7 +109,9 @@ class Pulls:
         self._warm: OrderedDict[tuple[int, int], float] = (
             OrderedDict()
         )  # stretches of the log that a worker has read lately
-        self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
+        # (group, topic, queue id, offset of the pull) -> where it must go instead: see resets.py
+        self.take_reset: Callable[[str, str, int, int], int | None] = lambda group, topic, queue_id, offset: None
+        self.missed = 0  # pulls that were answered without a message
 
     # -- from the kernel ---------------------------------------------------------------------------------------------------
 
@@ -147,14 +149,14 @@ class Pulls:
         if self._groups.is_forbidden(group.name, topic.name):
             raise NoPermission(f"the consumer group[{group.name}] is forbidden for topic[{topic.name}]")
         codes = self._filter(header, group.consume_broadcast_enable)
-        reset = self.pending_reset(group.name, topic.name, header.queue_id)
+        reset = self.take_reset(group.name, topic.name, header.queue_id, header.queue_offset)
         request = PullRequest(
             connection, group.name, topic.name, header.queue_id, header.queue_offset,
             min(header.count_max, self._store.config.transfer_count_max), codes,
             header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary,
         )  # fmt: skip
         if reset is not None:
-            self._refuse(request, TOO_SMALL, (reset, reset, reset))
+            self._send_elsewhere(request, reset)
             return
         if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
             self._offsets.commit(group.name, topic.name, header.queue_id, header.commit_offset)
@@ -362,6 +364,19 @@ class Pulls:
                 if request.connection.is_open:
                     self._try(request, warm=False)
 
+    def reset(self, topic: str, queue_id: int) -> None:
+        """Somebody was sent elsewhere in this queue: a pull of theirs that waits hears of it now."""
+        for request in self.waiting.grown(topic, queue_id):
+            target = self.take_reset(request.group, topic, queue_id, request.offset)
+            if target is not None:
+                self._send_elsewhere(request, target)
+            elif request.connection.is_open:
+                self._try(request, warm=False)
+
+    def _send_elsewhere(self, request: PullRequest, target: int) -> None:
+        low, end, _next, _stored = self._kernel.queue_state(request.topic, request.queue_id)
+        self._refuse(request, TOO_SMALL, (target, low, end))
+
     def expire(self) -> None:
         """From time to time: pulls that have waited long enough get the answer that there is nothing."""
         for request in self.waiting.expired(self._clock.liveness()):
@@ -372,6 +387,7 @@ class Pulls:
         self.waiting.drop(lambda request: request.connection is connection)
 
     def _refuse(self, request: PullRequest, verdict: int, payload: Any) -> None:
+        self.missed += 1
         code, remark = _REMARKS[verdict]
         if verdict == NO_MESSAGES and request.offset:
             code = ResponseCode.PULL_OFFSET_MOVED
@@ -385,9 +401,6 @@ class Pulls:
 
 def tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     """The hashes a heartbeat's subscription asks for; None for all messages."""
-    if subscription.expression.strip() in ("", "*"):
-        return None
-    if subscription.codes:
-        return frozenset(subscription.codes)
+    # Not from its codeSet: C++ clients send zeros there.
     wanted = Subscription.parse(subscription.expression)
     return None if wanted.everything else wanted.codes

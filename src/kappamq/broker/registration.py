@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 _CONNECT_S = 3.0
 _UNREGISTER_S = 3.0
 _RETRY_S = 1.0
+_TOLD_S = 3.0
 
 
 class _NameServer:
@@ -56,6 +58,8 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
+        self._told = asyncio.Event()  # no change waits to be told
+        self._told.set()
         self.on_order_topics: Callable[[list[str]], None] = lambda topics: None
 
     async def local_address(self) -> str | None:
@@ -74,7 +78,13 @@ class Registration:
     def topic_changed(self, topic: TopicConfig) -> None:
         """Register this topic soon; several changes in one turn go together."""
         self._changed.add(topic.name)
+        self._told.clear()
         self._wake.set()
+
+    async def told(self) -> None:
+        """Wait until the name servers know of every change so far, but not for long: one of them may be down."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._told.wait(), _TOLD_S)
 
     async def _run(self) -> None:
         period = self._config.register_period_ms / 1000
@@ -85,6 +95,8 @@ class Registration:
                 self._wake.clear()
                 changed, self._changed = self._changed, set()
                 await self._register_topics(changed)
+                if not self._changed:
+                    self._told.set()
             except TimeoutError:
                 await self._register_all()
             except (KappaError, OSError) as error:

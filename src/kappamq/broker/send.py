@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
 
 from kappamq.broker.burst import Bursts
 from kappamq.broker.topics import Topics
@@ -37,6 +37,17 @@ _OURS = (
 _SYS_MULTI_TAGS = 0x2
 
 
+class Stored(NamedTuple):
+    """What the answer to a send says, and what it waits for."""
+
+    ids: str
+    queue_id: int
+    queue_offset: int
+    unique: str | None
+    end: int
+    waits: bool  # for the disk, where the broker syncs
+
+
 class Sends:
     def __init__(
         self,
@@ -54,6 +65,8 @@ class Sends:
         self._bursts = bursts
         self._unique_ids = unique_ids
         self.check_gate: Callable[[], None] = lambda: None
+        self.run: Callable[[Coroutine[Any, Any, None]], None]
+        self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         if frame.code == RequestCode.SEND_MESSAGE:
@@ -61,13 +74,22 @@ class Sends:
         else:
             header = SendMessageV2.decode(frame.ext).plain()
         self.check_gate()
+        fresh = self._topics.get(header.topic) is None
         topic = self._topics.for_send(header)
         queue_id = self._queue(header, topic)
         self._check_supported(header, topic)
-        if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
-            self._batch(connection, frame, header, topic, queue_id)
+        store = self._batch if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE else self._single
+        stored = store(connection, frame, header, topic, queue_id)
+        if fresh:
+            # Who made a topic by sending to it asks for its route next: the name servers should know it by then.
+            self._bursts.set_turn()
+            self.run(self._answer_when_told(connection, frame, stored))
         else:
-            self._single(connection, frame, header, topic, queue_id)
+            self._answer(connection, frame, stored)
+
+    async def _answer_when_told(self, connection: Connection, frame: Frame, stored: Stored) -> None:
+        await self.told()
+        self._answer(connection, frame, stored)
 
     def _queue(self, header: SendMessage, topic: TopicConfig) -> int:
         queues = max(topic.read_queues, topic.write_queues)
@@ -119,7 +141,7 @@ class Sends:
 
     def _single(
         self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> None:
+    ) -> Stored:
         body_max = self._store.config.message_bytes_max
         if not frame.body:
             raise IllegalMessage("the message has no body")
@@ -147,16 +169,8 @@ class Sends:
                 frame.body, text, now,
             )
         )  # fmt: skip
-        self._answer(
-            connection,
-            frame,
-            self._offset_id(log_offset),
-            queue_id,
-            queue_offset,
-            unique,
-            log_offset + size,
-            pairs.get("WAIT"),
-        )
+        waits = pairs.get("WAIT", "true").lower() != "false"
+        return Stored(self._offset_id(log_offset), queue_id, queue_offset, unique, log_offset + size, waits)
 
     def _append(self, append: Callable[[], Any]) -> Any:
         try:
@@ -170,29 +184,20 @@ class Sends:
         host: bytes = self._store.kernel.store_host
         return (host + log_offset.to_bytes(8, "big")).hex().upper()
 
-    def _answer(
-        self,
-        connection: Connection,
-        frame: Frame,
-        ids: str,
-        queue_id: int,
-        queue_offset: int,
-        unique: str | None,
-        end: int,
-        wait: str | None,
-    ) -> None:
+    def _answer(self, connection: Connection, frame: Frame, stored: Stored) -> None:
         header = SendMessageResponse(
-            message_id=ids, queue_id=queue_id, queue_offset=queue_offset, transaction_id=unique,
+            message_id=stored.ids, queue_id=stored.queue_id, queue_offset=stored.queue_offset, transaction_id=stored.unique,
             region=self._config.region, trace_on="true" if self._config.trace_on else "false",
         )  # fmt: skip
-        waits = (wait or "true").lower() != "false"
-        self._bursts.answer_when_stored(connection, frame, reply(frame, header=header), end, flushed=waits)
+        self._bursts.answer_when_stored(
+            connection, frame, reply(frame, header=header), stored.end, flushed=stored.waits
+        )
 
     # -- a batch -----------------------------------------------------------------------------------------------------------
 
     def _batch(
         self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> None:
+    ) -> Stored:
         limit = self._store.config.message_bytes_max
         if len(frame.body) > limit:
             raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")
@@ -228,4 +233,4 @@ class Sends:
             )
         )
         ids = ",".join(map(self._offset_id, offsets))
-        self._answer(connection, frame, ids, queue_id, first, None, kernel.append_offset, wait)
+        return Stored(ids, queue_id, first, None, kernel.append_offset, (wait or "true").lower() != "false")

@@ -146,7 +146,7 @@ def _codec(hint: Any, name: str, own: str, space: dict[str, Any]) -> tuple[str, 
     if hint is str:
         return "value", "text"
     if hint is bool:
-        return "'true' if value else 'false'", "text.lower() == 'true'"
+        return "'true' if value else 'false'", "text.lower() in ('true', '1')"  # C++ clients write 1
     if hint is int or hint == Int32:
         return "str(value)", f"integer(text, owner, {name!r}, {64 if hint is int else 32})"
     assert issubclass(hint, Enum), f"{own}: no codec for {hint!r}"
