@@ -1,0 +1,273 @@
+"""The log's files for those who only look: no lock, no mapping, nothing written, while a broker may be appending.
+
+Reads go through pread, so a file that is cut or deleted meanwhile ends a read instead of the process. A record counts when
+it is complete, names its own position and its checksums hold; a batch counts when all of it is there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kappamq.errors import StoreFormatError
+from kappamq.protocol import record as records
+from kappamq.protocol.record import Fault, Record, RecordError
+from kappamq.store.files import Files
+
+NAME_DIGITS: Final = 20
+_WINDOW_BYTES = 1 << 20
+_FIRST_READ_BYTES = 4096
+_OPEN_MAX = 16
+_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (records.MAGIC_V1, records.MAGIC_V2))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A good record at `offset`, `size` bytes long."""
+
+    offset: int
+    size: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [start, stop) that are no records. `tail`: nothing good follows, so it may be the end of what was written."""
+
+    start: int
+    stop: int
+    why: str
+    tail: bool = False
+
+
+class LogReader:
+    def __init__(self, folder: Path, files: Files | None = None) -> None:
+        self.folder = folder
+        self._files = files or Files()
+        self._open: OrderedDict[int, int] = OrderedDict()  # start of a file -> descriptor, the last used last
+        self._starts: list[int] = []
+        self._window = (0, b"")
+        self.segment_bytes = 0  # 0: there is no file yet
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again which files there are. Raises StoreFormatError for what cannot be a log."""
+        starts: list[int] = []
+        for name in self._files.list(self.folder):
+            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                raise StoreFormatError(f"{self.folder / name} is no log file (20 digits): it does not belong here")
+            starts.append(int(name))
+        if starts and not self.segment_bytes:
+            self.segment_bytes = self._size(starts[0])
+        self._starts = [start for start in starts if self._fits(start)]
+
+    def _size(self, start: int) -> int:
+        try:
+            fd = self._files.open(self._path(start), writable=False)
+        except FileNotFoundError:
+            return 0
+        try:
+            return self._files.size(fd)
+        finally:
+            self._files.close(fd)
+
+    def _fits(self, start: int) -> bool:
+        if start in self._open:
+            return True
+        size = self._size(start)
+        if size == 0:
+            return False  # just being made, or deleted meanwhile
+        if size != self.segment_bytes or start % size:
+            raise StoreFormatError(
+                f"{self._path(start)} has {size} bytes where the others have {self.segment_bytes}, or a name that is no "
+                f"multiple of it: it does not belong to this log"
+            )
+        return True
+
+    def _path(self, start: int) -> Path:
+        return self.folder / f"{start:0{NAME_DIGITS}d}"
+
+    @property
+    def min(self) -> int:
+        """Offset of the first byte that still exists."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def limit(self) -> int:
+        """End of the last file, most of which may be unwritten."""
+        return self._starts[-1] + self.segment_bytes if self._starts else 0
+
+    @property
+    def starts(self) -> list[int]:
+        """First offsets of the files."""
+        return list(self._starts)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Up to `count` bytes from `offset` on, within one file; none where there is no file."""
+        if not self.segment_bytes or offset < 0:
+            return b""
+        start = offset - offset % self.segment_bytes
+        fd = self._open.get(start)
+        if fd is None:
+            try:
+                fd = self._files.open(self._path(start), writable=False)
+            except FileNotFoundError:
+                return b""
+            if len(self._open) >= _OPEN_MAX:
+                self._files.close(self._open.popitem(last=False)[1])
+            self._open[start] = fd
+        else:
+            self._open.move_to_end(start)
+        return self._files.pread(fd, min(count, start + self.segment_bytes - offset), offset - start)
+
+    def record(self, offset: int, check_crc: bool = True) -> Found:
+        """The record that begins at `offset`, read anew. Raises RecordError if none does."""
+        return self._decode(offset, self.read(offset, _FIRST_READ_BYTES), check_crc)
+
+    def _decode(self, offset: int, data: bytes, check_crc: bool) -> Found:
+        """`data` is the beginning of what lies at `offset`; more is read if the record is longer."""
+        if len(data) < records.PREFIX.size:
+            raise RecordError(Fault.SHORT, offset, f"{len(data)} bytes are left")
+        size, magic = records.PREFIX.unpack_from(data)
+        room = self.segment_bytes - offset % self.segment_bytes
+        if magic in (records.MAGIC_V1, records.MAGIC_V2) and len(data) < size <= room:
+            data = self.read(offset, size)
+        try:
+            record = records.decode(data, 0, check_crc)
+        except RecordError as error:
+            raise RecordError(error.fault, offset, str(error)) from None
+        if record.log_offset != offset:
+            raise RecordError(Fault.FIELDS, offset, f"it says that it lies at {record.log_offset}")
+        # A tail that never reached the disk reads as zeros, and takes the checksum that would tell with it.
+        if record.properties.endswith("\0") or "\0" in record.topic:
+            raise RecordError(Fault.FIELDS, offset, "it ends in zeros, so it was not written completely")
+        return Found(offset, size, record)
+
+    # -- in log order ------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, check_crc: bool = True, thorough: bool = False
+    ) -> Iterator[Found | Damage]:
+        """Everything in log order from `start` (a record's offset) on, but no record that begins at or behind `stop`.
+
+        Zeros end the log unless a later file holds something; `thorough` looks for records in the rest of this file too.
+        A file that is deleted meanwhile is passed over, as one that had been deleted before."""
+        self.refresh()
+        self._window = (0, b"")
+        at = self.min if start is None else max(start, self.min)
+        batch: list[Found] = []  # the members so far of a batch that is not complete
+        batch_end = 0
+        while stop is None or at < stop or batch:
+            found = self._good_at(at, check_crc)
+            if isinstance(found, Found):
+                if not batch:
+                    batch_end = at + (records.batch_bytes(found.record) or 0)
+                batch.append(found)
+                at += found.size
+                if at >= batch_end:
+                    yield from batch
+                    batch = []
+                continue
+            if found.fault is Fault.BLANK and not batch:
+                at += self.segment_bytes - at % self.segment_bytes
+                continue
+            moved = self._passed_over(at)
+            if moved is not None:
+                at, batch = moved, []
+                continue
+            damage = self._damage(at, found, batch, thorough)
+            if damage is None:
+                return
+            if damage.stop <= at and not damage.tail:
+                continue  # a record was being written there, and now it is
+            yield damage
+            if damage.tail:
+                return
+            at, batch = damage.stop, []
+
+    def _good_at(self, at: int, check_crc: bool) -> Found | RecordError:
+        try:
+            return self._decode(at, self._from_window(at), check_crc)
+        except RecordError:
+            # Perhaps it was not there when the window was read.
+            self._window = (0, b"")
+            try:
+                return self.record(at, check_crc)
+            except RecordError as error:
+                return error
+
+    def _from_window(self, at: int) -> bytes:
+        """The beginning of what lies at `at`, at least; one read serves many records."""
+        start, data = self._window
+        if not start <= at <= start + len(data) - _FIRST_READ_BYTES:
+            start, data = self._window = (at, self.read(at, _WINDOW_BYTES))
+        at -= start
+        size = int.from_bytes(data[at : at + 4], "big")
+        return data[at : at + max(records.PREFIX.size, size)]
+
+    def _passed_over(self, at: int) -> int | None:
+        """Where to go on if `at` lies in no file: files at the beginning of the log may have gone."""
+        if self.read(at, 1):
+            return None
+        self.refresh()
+        return self.min if at < self.min else None
+
+    def _damage(self, at: int, error: RecordError, batch: list[Found], thorough: bool) -> Damage | None:
+        """What is wrong at `at`, where no good record lies; None if the log simply ends there."""
+        start, why = at, str(error)
+        if batch:
+            start, why = batch[0].offset, f"the beginning of a batch, but not all of it; {why}"
+        head = self.read(at, records.PREFIX.size)
+        empty = head == bytes(len(head))
+        if empty and not batch:
+            why = "nothing was ever written there" if head else "a file is missing"
+        self.refresh()
+        resumed = self._next_good(at + 1, thorough or not empty)
+        if resumed is None:
+            return None if empty and not batch else Damage(start, at, why, tail=True)
+        if isinstance(self._good_at(at, check_crc=True), Found):
+            return Damage(at, at, "")
+        return Damage(start, resumed, why)
+
+    def _next_good(self, after: int, search_here: bool) -> int | None:
+        """The first offset from `after` on at which a good record lies."""
+        for start in self._starts:
+            stop = start + self.segment_bytes
+            if stop <= after or (start < after and not search_here):
+                continue
+            if start >= after and not search_here and self.read(start, 8) == bytes(8):
+                continue  # made ahead of need
+            at = max(after, start)
+            while at < stop:
+                data = self.read(at, _WINDOW_BYTES)
+                for place in sorted({place for magic in _MAGICS for place in _places(data, magic)}):
+                    offset = at + place - records.MAGIC_AT
+                    named = data[place + records.LOG_OFFSET_AT - records.MAGIC_AT :][:8]
+                    if int.from_bytes(named, "big") == offset >= after and self._is_good(offset):
+                        return offset
+                if len(data) < _WINDOW_BYTES:
+                    break
+                at += len(data) - records.FIXED_BYTES  # a record's front may lie across
+        return None
+
+    def _is_good(self, offset: int) -> bool:
+        try:
+            self.record(offset)
+        except RecordError:
+            return False
+        return True
+
+    def close(self) -> None:
+        for fd in self._open.values():
+            self._files.close(fd)
+        self._open.clear()
+
+
+def _places(data: bytes, magic: bytes) -> Iterator[int]:
+    place = data.find(magic)
+    while place >= 0:
+        yield place
+        place = data.find(magic, place + 1)
