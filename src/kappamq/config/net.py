@@ -16,6 +16,30 @@ TlsMode = Literal["disabled", "permissive", "enforcing"]
 class NetConfig:
     frame_bytes_max: int = 16 * MIB  # larger: bigger batches, more memory one connection can claim
     header_bytes_max: int = 256 * KIB  # properties are part of it: 32 KiB, up to six times that as JSON escapes
+    read_bytes: int = 256 * KIB  # per socket read. larger: bigger bursts, more memory while they are handled
+
+    connections_max: int = 16_000  # more: more descriptors (nofile) and memory
+    connections_per_ip_max: int = 12_000  # smaller: one host cannot take all; larger: many clients behind one address
+    listen_backlog: int = 1024  # connections that wait to be accepted; larger: rides out bigger rushes
+
+    first_frame_s: float = 5.0  # a connection that says nothing whole in this time is closed
+    frame_s: float = 30.0  # from the first to the last byte of one frame; smaller: slow links lose big batches
+    idle_s: float = 120.0  # nothing read and nothing written: closed. 0: never
+    write_stall_s: float = 30.0  # bytes wait to be written and the peer takes none of them: closed
+
+    write_pending_bytes_max: int = 64 * MIB  # per connection; a peer that reads slower than it asks is closed beyond it
+    write_pause_bytes: int = 1 * MIB  # per connection; beyond it nothing more is read from the peer
+    inflight_bytes_max: int = 256 * MIB  # requests not yet answered, over all connections; beyond it code 2
+    connection_inflight_bytes_max: int = 32 * MIB  # the same for one connection; beyond it reading pauses
+    connection_inflight_max: int = 65_536  # requests of one connection that wait for an answer
+
+    # TLS on the same port: permissive takes both, enforcing only TLS. Without a certificate there is no TLS to offer.
+    tls_mode: TlsMode = "permissive"  # permissive takes plain and TLS, enforcing only TLS
+    tls_cert: Path | None = None  # PEM file with the certificate chain
+    tls_key: Path | None = None  # PEM file with its key
+    tls_key_password: str | None = None  # never shown again
+    tls_trust: Path | None = None  # certificates that client certificates are checked against
+    tls_client_auth: Literal["none", "optional", "require"] = "none"  # require: only clients that tls_trust vouches for
 
     def __post_init__(self) -> None:
         between("frame_bytes_max", self.frame_bytes_max, 1 * KIB, 1024 * MIB)
