@@ -71,12 +71,20 @@ public class Probe {
             try {
                 answer.put("ok", probe.handle(JSON.parseObject(line)));
             } catch (Throwable error) {
-                answer.put("error", error.toString());
+                answer.put("error", withCauses(error));
                 answer.put("code", codeOf(error));
             }
             answers.println(answer.toJSONString());
         }
         Runtime.getRuntime().halt(0); // the test is over; an orderly stop would take seconds
+    }
+
+    private static String withCauses(Throwable error) {
+        StringBuilder text = new StringBuilder(error.toString());
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+            text.append("; because of ").append(cause);
+        }
+        return text.toString();
     }
 
     private static int codeOf(Throwable error) {
@@ -171,7 +179,7 @@ public class Probe {
             throw new IllegalStateException(left.getCount() + " asynchronous sends got no answer in 20 s");
         }
         if (failure[0] != null) {
-            throw new IllegalStateException("an asynchronous send failed: " + failure[0], failure[0]);
+            throw new IllegalStateException("an asynchronous send failed", failure[0]);
         }
         JSONArray list = new JSONArray();
         for (JSONObject each : results) {
