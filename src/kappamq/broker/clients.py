@@ -46,8 +46,8 @@ class ConsumerGroup:
 
 class Clients:
     def __init__(self, expiry_s: float, group_expiry_s: float) -> None:
-        self._expiry_s = expiry_s
-        self._group_expiry_s = group_expiry_s
+        self.expiry_s = expiry_s
+        self.group_expiry_s = group_expiry_s
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
@@ -129,10 +129,10 @@ class Clients:
         """Connections whose clients have not been heard of for too long; groups that stand empty for long are forgotten."""
         stale: set[Connection] = set()
         for members in self.producers.values():
-            stale.update(client.connection for client in members.values() if now - client.seen > self._expiry_s)
+            stale.update(client.connection for client in members.values() if now - client.seen > self.expiry_s)
         for group in list(self.consumers.values()):
-            stale.update(client.connection for client in group.members.values() if now - client.seen > self._expiry_s)
-            if not group.members and now - group.left > self._group_expiry_s:
+            stale.update(client.connection for client in group.members.values() if now - client.seen > self.expiry_s)
+            if not group.members and now - group.left > self.group_expiry_s:
                 del self.consumers[group.name]
                 for topic in group.subscriptions:
                     self.on_subscribed(group.name, None, topic)

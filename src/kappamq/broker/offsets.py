@@ -27,6 +27,7 @@ class Offsets:
         self._unrecorded: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
+        self.on_recorded: Callable[[dict[tuple[str, str], dict[int, int]]], None] = lambda changes: None
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
@@ -89,12 +90,14 @@ class Offsets:
         """Tell the log what was committed since the last time."""
         if not self._unrecorded:
             return
-        changes, self._unrecorded = self._unrecorded, {}
+        changes = self._unrecorded
         self._record(
             "offsets",
             [[topic, group, {str(q): o for q, o in queues.items()}] for (topic, group), queues in changes.items()],
         )
+        self._unrecorded = {}  # not before: what could not be recorded now is recorded the next time
         self._bump()
+        self.on_recorded(changes)
 
     def _delete(self, topic: str | None, group: str | None) -> None:
         for table in (self._table, self._pulled, self._unrecorded):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kappamq.broker.topics import Topics
 from kappamq.config.broker import BrokerConfig
@@ -56,6 +56,7 @@ class Registration:
         self._ha_port = ha_port
         self._servers = [_NameServer(address) for address in config.nameservers]
         self._task: asyncio.Task[None] | None = None
+        self._leaving: list[asyncio.Task[None]] = []
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._told = asyncio.Event()  # no change waits to be told
@@ -81,14 +82,29 @@ class Registration:
         self._told.clear()
         self._wake.set()
 
+    def all_changed(self) -> None:
+        """Register everything soon: something that is true of all topics has changed."""
+        self._changed.update(self._topics.table)
+        self._told.clear()
+        self._wake.set()
+
+    def set_nameservers(self, addresses: Sequence[str]) -> None:
+        """Register with these from now on. Those we leave are told so; connections to the others stay."""
+        known = {server.address: server for server in self._servers}
+        self._servers = [
+            known.pop(address) if address in known else _NameServer(address) for address in dict.fromkeys(addresses)
+        ]
+        self._leaving += [asyncio.create_task(self._unregister(server)) for server in known.values()]
+        self.all_changed()
+
     async def told(self) -> None:
         """Wait until the name servers know of every change so far, but not for long: one of them may be down."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._told.wait(), _TOLD_S)
 
     async def _run(self) -> None:
-        period = self._config.register_period_ms / 1000
         while True:
+            period = self._config.register_period_ms / 1000
             unregistered = any(not server.registered for server in self._servers)
             try:
                 await asyncio.wait_for(self._wake.wait(), min(period, _RETRY_S) if unregistered else period)
@@ -159,7 +175,7 @@ class Registration:
         """Sign off everywhere; a name server that does not answer will notice by itself."""
         if self._task is not None:
             self._task.cancel()
-        await asyncio.gather(*(self._unregister(server) for server in self._servers))
+        await asyncio.gather(*self._leaving, *(self._unregister(server) for server in self._servers))
 
     async def _unregister(self, server: _NameServer) -> None:
         if server.channel is None or not server.channel.is_open:

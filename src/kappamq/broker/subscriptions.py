@@ -7,6 +7,7 @@ judged there, and gets its row back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,12 @@ class Subscriptions:
         self._rows: dict[int, Row] = {}
         self._numbers: dict[tuple[str, str, bool], int] = {}
         self._next = 0
+        self.may_allow: Callable[[str, str], bool] = lambda group, topic: True
 
     def allow(self, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None) -> None:
         """Pulls of `group` on `topic` may be answered by the kernel."""
         self.drop(group, topic, explicit)
-        if len(self._numbers) >= _ROWS_MAX:
+        if len(self._numbers) >= _ROWS_MAX or not self.may_allow(group, topic):
             return
         self._next += 1
         self._numbers[group, topic, explicit] = self._next
@@ -45,6 +47,11 @@ class Subscriptions:
         if number is not None:
             del self._rows[number]
             self._kernel.drop_row(group, topic, explicit)
+
+    def drop_pair(self, group: str, topic: str) -> None:
+        """Pulls of this group on this topic are judged anew, whichever way they name what they want."""
+        for explicit in (False, True):
+            self.drop(group, topic, explicit)
 
     def drop_group(self, group: str) -> None:
         for key in [key for key in self._numbers if key[0] == group]:

@@ -148,6 +148,19 @@ class Topics:
         self.on_delete(name)
         return True
 
+    def permission_changed(self) -> None:
+        """What the broker as a whole permits has changed, and with it what the kernel may do with every topic."""
+        for topic in self.table.values():
+            self._put(topic)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    def template_changed(self) -> None:
+        """Whether sends may make topics, or with how many queues, has changed."""
+        if self._config.auto_create_topic:
+            queues = self._config.default_topic_queues
+            self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
+
     def ensure(self, name: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
         """A topic that the broker itself needs, such as a retry topic."""
         return self.table.get(name) or self.update(TopicConfig(name, queues, queues, permission))

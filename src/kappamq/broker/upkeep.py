@@ -21,6 +21,7 @@ from kappamq.store.message_store import DerivedWork, MessageStore
 log = logging.getLogger(__name__)
 
 _SYNC_DERIVED_S = 30.0
+_LOOK_S = 1.0  # a changed interval takes effect within this
 _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 _HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
@@ -48,26 +49,36 @@ class Upkeep:
         self._preparing = False
         self._guard = retention.DiskGuard(store.config)
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
+        self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
+        self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
         config = self._store.config
         loop = asyncio.get_running_loop()
         loop.add_reader(self._store.flush_fd, self._bursts.flush_done)
-        self._every(0.1, self._tick)
-        self._every(config.flush_interval_ms / 1000, self._flush)
-        self._every(config.queue_flush_interval_ms / 1000, self.write_derived)
-        self._every(1.0, self._record_and_save)
-        self._every(config.clean_interval_ms / 1000, self._clean)
+        self._every(lambda: 0.1, self._tick)
+        self._every(lambda: config.flush_interval_ms / 1000, self._flush)
+        self._every(lambda: config.queue_flush_interval_ms / 1000, self.write_derived)
+        self._every(self.record_s, self._record_and_save)
+        self._every(lambda: config.clean_interval_ms / 1000, self._clean)
         self._tasks.append(asyncio.create_task(self._catch_up()))
 
-    def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    def _every(self, seconds: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` again and again, with a pause that may be changed (even shortened) while it lasts."""
+
         async def repeat() -> None:
+            loop = asyncio.get_running_loop()
+            last = loop.time()
             while True:
-                await asyncio.sleep(seconds)
+                pause = last + seconds() - loop.time()
+                if pause > 0:
+                    await asyncio.sleep(min(pause, _LOOK_S))
+                    continue
                 try:
                     await work()
                 except Exception:
-                    log.exception("upkeep failed, trying again in %g s", seconds)
+                    log.exception("upkeep failed, trying again in %g s", seconds())
+                last = loop.time()
 
         self._tasks.append(asyncio.create_task(repeat()))
 
@@ -140,6 +151,8 @@ class Upkeep:
             if work.entries or work.index or self._last_work is None or self._last_work.dispatched != work.dispatched:
                 await self.write(self._store.write_derived, work)
                 self._last_work = work
+                if self.on_entered is not None:
+                    await self.on_entered(work)
             now = self._clock.liveness()
             if work.complete and now - self._synced_at > _SYNC_DERIVED_S and self._last_work is not None:
                 self._synced_at = now

@@ -103,8 +103,7 @@ class DiskGuard:
     """Whether user writes are refused: only if the disk is full by ratio *and* by bytes; 10 % of 20 TB is plenty."""
 
     def __init__(self, config: StoreConfig) -> None:
-        self._ratio = config.disk_refuse_ratio
-        self._free_bytes = config.disk_refuse_free_bytes
+        self._config = config  # asked each time: an operator may change the limits while the broker runs
         self.refusing = False
         self.why = ""  # for the refused producer; empty while writing is allowed
 
@@ -112,12 +111,16 @@ class DiskGuard:
         """Look at the disk; True if the decision changed."""
         before = self.refusing
         if not self.refusing:
-            self.refusing = usage.ratio > self._ratio and usage.free_bytes < self._free_bytes
-        elif usage.ratio <= self._ratio - RESUME_RATIO_BELOW or usage.free_bytes >= self._resume_bytes:
+            self.refusing = (
+                usage.ratio > self._config.disk_refuse_ratio and usage.free_bytes < self._config.disk_refuse_free_bytes
+            )
+        elif (
+            usage.ratio <= self._config.disk_refuse_ratio - RESUME_RATIO_BELOW or usage.free_bytes >= self._resume_bytes
+        ):
             self.refusing = False
         self.why = f"{usage}: free some space, add a disk or shorten the retention" if self.refusing else ""
         return self.refusing != before
 
     @property
     def _resume_bytes(self) -> int:
-        return int(self._free_bytes * RESUME_FREE_FACTOR)
+        return int(self._config.disk_refuse_free_bytes * RESUME_FREE_FACTOR)
