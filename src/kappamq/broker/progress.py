@@ -1,0 +1,205 @@
+"""How far consumer groups have come, and how far behind they are."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+
+from kappamq.broker.admin_topics import WhenSafe
+from kappamq.broker.burst import Handler
+from kappamq.broker.clients import Clients
+from kappamq.broker.groups import Groups
+from kappamq.broker.offsets import Offsets
+from kappamq.broker.queue_views import store_times
+from kappamq.broker.slices import Worker, in_slices
+from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
+from kappamq.errors import InvalidParameter
+from kappamq.message import MessageQueue
+from kappamq.net.connection import Connection
+from kappamq.protocol import fastjson, names
+from kappamq.protocol.bodies_admin import (
+    ConsumeOffset,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    QueueTimeSpan,
+)  # fmt: skip
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_admin import (
+    CloneGroupOffset,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    QueryCorrectionOffset,
+)  # fmt: skip
+from kappamq.store.message_store import MessageStore
+
+_NEVER = (1 << 63) - 1
+
+
+class Progress:
+    def __init__(
+        self, broker_name: str, address: Callable[[], str], store: MessageStore, clock: Clock, topics: Topics, groups: Groups,
+        clients: Clients, offsets: Offsets, worker: Worker, when_safe: WhenSafe,
+    ) -> None:  # fmt: skip
+        self._broker_name = broker_name
+        self._address = address
+        self._store = store
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._worker = worker
+        self._when_safe = when_safe
+        self.get_tps: Callable[[str, str], float] = lambda group, topic: 0.0
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_CONSUME_STATS: self.of_group,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.of_all,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.corrections,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+        }
+
+    # -- how far behind ----------------------------------------------------------------------------------------------------
+
+    async def of_group(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetConsumeStats.decode(frame.ext)
+        named = [name for name in (header.topics or "").split(";") if name]
+        if header.topic:
+            named.append(header.topic)
+        stats = ConsumeStats()
+        for topic in dict.fromkeys(named or sorted(self._offsets.topics_of(header.consumer_group))):
+            if self._is_read(header.consumer_group, topic):
+                await self._add(stats, header.consumer_group, topic)
+        return reply(frame, body=await self._worker(stats.encode))
+
+    async def of_all(self, connection: Connection, frame: Frame) -> Frame:
+        ordered_only = GetBrokerConsumeStats.decode(frame.ext).order
+        answer = ConsumeStatsList(broker_address=self._address())
+        for group in sorted(self._groups.table):
+            found: list[ConsumeStats] = []
+            for topic in sorted(self._offsets.topics_of(group)):
+                config = self._topics.get(topic)
+                if config is None or (ordered_only and not config.order) or not self._is_read(group, topic):
+                    continue
+                stats = ConsumeStats()
+                await self._add(stats, group, topic)
+                answer.total_lag += stats.total_lag
+                answer.total_inflight += sum(each.pull_offset - each.consumer_offset for each in stats.offsets.values())
+                found.append(stats)
+            if found:
+                answer.stats.append({group: found})
+        return reply(frame, body=await self._worker(answer.encode))
+
+    def _is_read(self, group: str, topic: str) -> bool:
+        """Offsets of topics that a group has given up are of no interest; one that is offline may come back to all."""
+        online = self._clients.consumers.get(group)
+        return online is None or not online.members or not online.subscriptions or topic in online.subscriptions
+
+    async def _add(self, stats: ConsumeStats, group: str, topic: str) -> None:
+        config = self._topics.get(topic)
+        if config is None:
+            return
+        async for ids in in_slices(range(config.read_queues)):
+            rows = []
+            for queue_id in ids:
+                end = self._store.kernel.queue_state(topic, queue_id)[1]
+                consumed = self._offsets.get(group, topic, queue_id) or 0
+                pulled = self._offsets.pulled(group, topic, queue_id) or 0
+                rows.append((queue_id, end, consumed, max(consumed, pulled)))
+            last = [(topic, queue_id, consumed - 1) for queue_id, _end, consumed, _pulled in rows]
+            times = await self._worker(store_times, self._store, last)
+            for (queue_id, end, consumed, pulled), stored in zip(rows, times, strict=True):
+                queue = MessageQueue(topic, self._broker_name, queue_id)
+                stats.offsets[queue] = ConsumeOffset(end, consumed, pulled, stored or 0)
+        stats.tps += self.get_tps(group, topic)
+
+    async def time_spans(self, connection: Connection, frame: Frame) -> Frame:
+        """For each queue: the time of its first and last message, of the last one consumed, and how long the next waits."""
+        header = QueryConsumeTimeSpan.decode(frame.ext)
+        topic = self._topics.existing(header.topic)
+        answer = ConsumeTimeSpans()
+        async for ids in in_slices(range(topic.write_queues)):
+            places = []
+            for queue_id in ids:
+                low, end, _next, _stored = self._store.kernel.queue_state(topic.name, queue_id)
+                consumed = self._offsets.get(header.group, topic.name, queue_id) or 0
+                for offset in (low, end - 1, consumed - 1, consumed if consumed < end else -1):
+                    places.append((topic.name, queue_id, offset))
+            times = await self._worker(store_times, self._store, places)
+            now = self._clock.message_ms()
+            for number, queue_id in enumerate(ids):
+                first, last, read, following = times[4 * number : 4 * number + 4]
+                queue = MessageQueue(topic.name, self._broker_name, queue_id)
+                answer.spans.append(_span(queue, first, last, read, following, now))
+        return reply(frame, body=await self._worker(answer.encode))
+
+    # -- offsets as such ---------------------------------------------------------------------------------------------------
+
+    async def all_offsets(self, connection: Connection, frame: Frame) -> Frame:
+        """The text of consumerOffset.json, for slaves."""
+        table = self._offsets.to_snapshot()
+        return reply(frame, body=await self._worker(fastjson.dumps, table))
+
+    def corrections(self, connection: Connection, frame: Frame) -> Frame:
+        """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to
+        compare with is behind that."""
+        header = QueryCorrectionOffset.decode(frame.ext)
+        left_out = {name.strip() for name in (header.filter_groups or "").split(",")}
+        smallest: dict[int, int] = {}
+        for group in self._offsets.groups_of(header.topic) - left_out:
+            for queue_id, offset in self._offsets.queues(group, header.topic).items():
+                if offset >= self._store.kernel.queue_state(header.topic, queue_id)[0]:
+                    smallest[queue_id] = min(offset, smallest.get(queue_id, _NEVER))
+        for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
+            if smallest.get(queue_id, _NEVER) > offset:
+                smallest[queue_id] = _NEVER
+        return reply(frame, body=CorrectionOffsets(smallest).encode())
+
+    def clone(self, connection: Connection, frame: Frame) -> None:
+        """Put one group where another one is, in one topic or in all that it reads."""
+        header = CloneGroupOffset.decode(frame.ext)
+        names.check_group(header.target_group)
+        if header.source_group == header.target_group:
+            raise InvalidParameter(f"group {header.source_group} cannot be cloned onto itself")
+        for topic in self._cloned_topics(header):
+            offsets = self._offsets.queues(header.source_group, topic)
+            if offsets:
+                self._offsets.reset(header.target_group, topic, offsets)
+        self._when_safe(connection, frame, reply(frame))
+
+    def _cloned_topics(self, header: CloneGroupOffset) -> Iterable[str]:
+        topics = [header.topic] if header.topic else sorted(self._offsets.topics_of(header.source_group))
+        for topic in topics:
+            if self._topics.get(topic) is not None and (header.offline or self._is_read(header.source_group, topic)):
+                yield topic
+
+
+def _span(
+    queue: MessageQueue, first: int | None, last: int | None, read: int | None, following: int | None, now: int
+) -> QueueTimeSpan:  # fmt: skip
+    first, last = -1 if first is None else first, -1 if last is None else last
+    consumed = first if read is None else read
+    return QueueTimeSpan(
+        queue=queue,
+        min_ms=first,
+        min_text=_text(first),
+        max_ms=last,
+        max_text=_text(last),
+        consume_ms=consumed,
+        consume_text=_text(consumed),
+        delay_ms=0 if following is None else max(0, now - following),
+    )
+
+
+def _text(ms: int) -> str:
+    """As Java writes it: 2026-11-15#21:02:09:123."""
+    moment = datetime.datetime.fromtimestamp(ms // 1000)
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03}"
