@@ -1,0 +1,191 @@
+"""Moving a group to another place in its queues: the next pull of each queue is told to go there.
+
+A reset is in the table of offsets at once. But a consumer that runs knows better where it is: it would pull on from there,
+and commit that. So a reset stays pending, queue by queue, until a pull has been told (code 21, with the new offset).
+Until then commits of that queue are ignored, who asks for the offset gets the new one, and the kernel answers no pull of
+this group and topic by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kappamq.broker.admin_topics import WhenSafe
+from kappamq.broker.burst import Handler
+from kappamq.broker.groups import Groups
+from kappamq.broker.offsets import Offsets
+from kappamq.broker.slices import Worker, in_slices
+from kappamq.broker.topics import Topics
+from kappamq.errors import BrokerError, GroupNotFound, KappaError
+from kappamq.message import MessageQueue
+from kappamq.net.connection import Connection
+from kappamq.protocol.bodies_clients import ResetOffset
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_admin import ResetOffsetByBroker
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Record = Callable[[str, Any], int]
+ALL_QUEUES = BY_TIME = -1
+
+
+class PendingResets:
+    """Which queue of which group is to go where. A fold over the log: a restart does not lose a reset."""
+
+    file = "kappamq.resets.json"
+    kinds = ("reset", "reset-told", "reset-forgotten")
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._pending: dict[tuple[str, str], dict[int, int]] = {}  # (group, topic) -> queue id -> offset
+        self.dirty = False
+        self.on_change: Callable[[str, str], None] = lambda group, topic: None
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where this queue is to go, if its consumer has not been told yet."""
+        queues = self._pending.get((group, topic))
+        return queues.get(queue_id) if queues is not None else None
+
+    def is_pending(self, group: str, topic: str) -> bool:
+        return (group, topic) in self._pending
+
+    def take(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """A pull at `offset` has come: where it must go instead, None if it may go on. It is told once."""
+        if self.get(group, topic, queue_id) is None:
+            return None
+        target = self._told(group, topic, queue_id)
+        self._note("reset-told", [group, topic, queue_id])
+        # Who started after the reset has asked for the offset and is there already.
+        return target if target != offset else None
+
+    def add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        self._record("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
+        self._add(group, topic, offsets)
+        self.on_change(group, topic)
+
+    def forget(self, group: str | None = None, topic: str | None = None) -> None:
+        """The group or the topic is gone."""
+        if self._forget(group, topic):
+            self._note("reset-forgotten", [group, topic])
+
+    def _note(self, kind: str, change: Any) -> None:
+        """Record what has happened anyway. With the disk full it is not recorded, and then told twice after a crash."""
+        try:
+            self._record(kind, change)
+        except KappaError as error:
+            log.info("not recorded: %s", error)
+
+    def _add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        self._pending.setdefault((group, topic), {}).update(offsets)
+        self.dirty = True
+
+    def _told(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._pending.get((group, topic), {})
+        target = queues.pop(queue_id, None)
+        if not queues:
+            self._pending.pop((group, topic), None)
+        self.dirty = True
+        return target
+
+    def _forget(self, group: str | None, topic: str | None) -> bool:
+        gone = [key for key in self._pending if group in (None, key[0]) and topic in (None, key[1])]
+        for key in gone:
+            del self._pending[key]
+        self.dirty |= bool(gone)
+        return bool(gone)
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return {
+            "pending": [
+                {"group": group, "topic": topic, "offsets": {str(queue): offset for queue, offset in queues.items()}}
+                for (group, topic), queues in self._pending.items()
+            ]
+        }
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        for row in table.get("pending") or []:
+            self.apply("reset", [row["group"], row["topic"], row["offsets"]])
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "reset":
+            group, topic, offsets = change
+            self._add(str(group), str(topic), {int(queue): int(offset) for queue, offset in offsets.items()})
+        elif kind == "reset-told":
+            self._told(str(change[0]), str(change[1]), int(change[2]))
+        else:
+            self._forget(change[0], change[1])
+
+
+class Resets:
+    """The request that resets, from `mqadmin resetOffsetByTime` and friends."""
+
+    def __init__(
+        self, broker_name: str, store: MessageStore, topics: Topics, groups: Groups, offsets: Offsets, pending: PendingResets,
+        worker: Worker, when_safe: WhenSafe,
+    ) -> None:  # fmt: skip
+        self._broker_name = broker_name
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._pending = pending
+        self._worker = worker
+        self._when_safe = when_safe
+        self.on_reset: Callable[[str, int], None] = lambda topic, queue_id: None
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
+
+    async def reset(self, connection: Connection, frame: Frame) -> None:
+        """By offset, by time, or (a negative time) to the end; without `isForce` only backwards."""
+        header = ResetOffsetByBroker.decode(frame.ext)
+        topic = self._topics.existing(header.topic)
+        if header.group not in self._groups.table:
+            raise GroupNotFound(f"subscription group [{header.group}] does not exist")
+        queue_ids: list[int] = list(range(topic.read_queues))
+        if header.queue_id is not None and header.queue_id != ALL_QUEUES:
+            if header.queue_id not in queue_ids:
+                raise BrokerError(f"topic {topic.name} has no queue {header.queue_id}")
+            queue_ids = [header.queue_id]
+        if header.offset is not None and header.offset != BY_TIME:
+            if header.queue_id in (None, ALL_QUEUES):
+                raise BrokerError(f"offset {header.offset} means a queue: name it (queueId), or reset by time")
+            targets = {queue_ids[0]: self._checked(topic.name, queue_ids[0], header.offset)}
+        else:
+            targets = await self._by_time(topic.name, queue_ids, header.timestamp)
+        moved = dict(targets)
+        if not header.force:
+            for queue_id in list(moved):
+                consumed = self._offsets.get(header.group, topic.name, queue_id)
+                if consumed is not None and consumed <= moved[queue_id]:
+                    del moved[queue_id]
+                    targets[queue_id] = consumed
+        if moved:
+            self._pending.add(header.group, topic.name, moved)
+            self._offsets.reset(header.group, topic.name, moved)
+            for queue_id in moved:
+                self.on_reset(topic.name, queue_id)
+        body = ResetOffset({MessageQueue(topic.name, self._broker_name, q): offset for q, offset in targets.items()})
+        self._when_safe(connection, frame, reply(frame, body=body.encode()))
+
+    def _checked(self, topic: str, queue_id: int, offset: int) -> int:
+        low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+        if not low <= offset <= end:
+            raise BrokerError(f"Target offset {offset} not in consume queue range [{low}-{end}]")
+        return offset
+
+    async def _by_time(self, topic: str, queue_ids: list[int], ms: int) -> dict[int, int]:
+        found: dict[int, int] = {}
+        async for some in in_slices(queue_ids):
+            if ms < 0:
+                offsets = [self._store.kernel.queue_state(topic, queue_id)[1] for queue_id in some]
+            else:
+                offsets = await self._worker(lambda ids=some: [self._store.search(topic, q, ms) for q in ids])
+            found.update(zip(some, offsets, strict=True))
+        return found
