@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kappamq import native
 from kappamq.broker.address import Address
+from kappamq.broker.administration import Administration
 from kappamq.broker.burst import Bursts
 from kappamq.broker.clients import Clients
 from kappamq.broker.consumers import Consumers
@@ -22,7 +24,9 @@ from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import Pulls
 from kappamq.broker.query import Queries
 from kappamq.broker.registration import Registration
+from kappamq.broker.resets import PendingResets
 from kappamq.broker.send import Sends
+from kappamq.broker.settings import Settings
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.broker.upkeep import Upkeep
@@ -50,9 +54,8 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, store: StoreConfig, net: NetConfig, clock: Clock, kernel: str = "auto"
     ) -> None:
-        self.config = config
-        self.store_config = store
-        self.net_config = net
+        # Copies: settings changed at run time are written into them.
+        self.config, self.store_config, self.net_config = replace(config), replace(store), replace(net)
         self.clock = clock
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
         self.port = config.port
@@ -77,7 +80,9 @@ class Broker:
         self.topics = Topics(config, kernel, clock.message_ms, self.metadata.record)
         self.groups = Groups(config, clock.message_ms, self.metadata.record)
         self.offsets = Offsets(clock.message_ms, self.metadata.record)
-        for table in (self.topics, self.groups, self.offsets):
+        self.pending_resets = PendingResets(self.metadata.record)
+        self.settings = Settings(config, self.store_config, self.net_config, clock.message_ms, self.metadata.record)
+        for table in (self.topics, self.groups, self.offsets, self.pending_resets, self.settings):
             self.metadata.add(table)
         self.recovered = store.open(_boot_id())
         try:
@@ -141,6 +146,7 @@ class Broker:
         self.queries = Queries(store, self.upkeep.read)
         self.queries.flush_derived = self.upkeep.write_derived
         self._wire()
+        self.administration = Administration(self)
         self.upkeep.start()
         await self.registration.start()
 
@@ -182,9 +188,11 @@ class Broker:
     def _topic_deleted(self, name: str) -> None:
         self.subscriptions.drop_topic(name)
         self.offsets.delete(topic=name)
-        self.run(self._forget_topic(name))
+        self.pending_resets.forget(topic=name)
+        self.administration.stats.forget(name)
+        self.run(self.forget_topic(name))
 
-    async def _forget_topic(self, name: str) -> None:
+    async def forget_topic(self, name: str) -> None:
         await self.upkeep.write_derived()
         for queue_id in self.kernel.queue_ids(name):
             end = self.kernel.queue_state(name, queue_id)[1]

@@ -1,0 +1,105 @@
+"""Builds the operator's side of a broker and wires it; no other logic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kappamq.broker.admin_clients import AdminClients
+from kappamq.broker.admin_groups import AdminGroups
+from kappamq.broker.admin_topics import AdminTopics
+from kappamq.broker.chores import Chores
+from kappamq.broker.not_yet import NotYet
+from kappamq.broker.progress import Progress
+from kappamq.broker.queue_views import QueueViews
+from kappamq.broker.relay import Relay
+from kappamq.broker.resets import Resets
+from kappamq.broker.runtime import Runtime
+from kappamq.broker.stats import Stats
+from kappamq.net.connection import Connection
+from kappamq.protocol.frame import Frame
+
+if TYPE_CHECKING:
+    from kappamq.broker.broker import Broker
+
+
+class Administration:
+    """What operators ask and tell a broker. Made when all other parts are there."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._bursts, self._kernel = broker.bursts, broker.kernel
+        config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
+        topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
+        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker)
+        self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told)
+        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe)
+        self.clients = AdminClients(clients, offsets, clock, worker)
+        self.queues = QueueViews(config.name, store, topics, clients, worker)
+        self.progress = Progress(
+            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
+        )
+        self.resets = Resets(config.name, store, topics, groups, offsets, broker.pending_resets, worker, self.when_safe)
+        self.relay = Relay(config.name, store, topics, groups, clients, worker)
+        self.runtime = Runtime(store, clock, self.stats, broker.gate, broker.kernel_module.NAME, worker)
+        self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
+        self._handle(broker)
+        self._listen(broker)
+        self._follow_settings(broker)
+
+    def when_safe(self, connection: Connection, frame: Frame, response: Frame) -> None:
+        # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
+        self._bursts.answer_when_stored(connection, frame, response, self._kernel.append_offset)
+
+    def _handle(self, broker: Broker) -> None:
+        for part in (
+            self.topics, self.groups, self.clients, self.queues, self.progress, self.resets, self.relay, self.runtime, self.stats,
+            self.chores, broker.settings, NotYet(),
+        ):  # fmt: skip
+            broker.bursts.handlers.update(part.handlers())
+
+    def _listen(self, broker: Broker) -> None:
+        pending = broker.pending_resets
+        broker.upkeep.on_tick.append(self.stats.tick)
+        broker.upkeep.on_entered = self.stats.entered
+        broker.offsets.on_recorded = self.stats.committed
+        self.stats.missed = lambda: broker.pulls.missed
+        self.queues.put_tps = self.stats.put_tps
+        self.progress.get_tps = self.stats.get_tps
+        self.runtime.connections = lambda: len(broker.server.connections)
+        self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
+        broker.pulls.take_reset = pending.take
+        broker.consumers.pending_reset = pending.get
+        broker.subscriptions.may_allow = lambda group, topic: not pending.is_pending(group, topic)
+        pending.on_change = broker.subscriptions.drop_pair
+        self.resets.on_reset = broker.pulls.reset
+        self.groups.on_delete = lambda group: pending.forget(group=group)
+
+    def _follow_settings(self, broker: Broker) -> None:
+        """Settings that somebody has copied: tell them."""
+        config, store, kernel, settings = broker.config, broker.store_config, broker.kernel, broker.settings
+        settings.when_safe = self.when_safe
+
+        def transfer() -> None:
+            kernel.transfer_bytes_max, kernel.transfer_count_max = store.transfer_bytes_max, store.transfer_count_max
+
+        def permission() -> None:
+            broker.topics.permission_changed()
+            broker.registration.all_changed()
+
+        def expiry() -> None:
+            broker.clients.expiry_s, broker.clients.group_expiry_s = (
+                config.client_expiry_ms / 1000,
+                config.group_expiry_ms / 1000,
+            )
+
+        broker.upkeep.record_s = lambda: config.offsets_flush_ms / 1000
+        settings.on_change = {
+            "store.transfer_bytes_max": transfer,
+            "store.transfer_count_max": transfer,
+            "broker.permission": permission,
+            "broker.auto_create_topic": broker.topics.template_changed,
+            "broker.default_topic_queues": broker.topics.template_changed,
+            "broker.client_expiry_ms": expiry,
+            "broker.group_expiry_ms": expiry,
+            "broker.nameservers": lambda: broker.registration.set_nameservers(config.nameservers),
+        }
+        settings.restore()

@@ -1,0 +1,78 @@
+"""Requests for what this version does not do: refused with a text that says so, never taken and forgotten.
+
+Slaves and tools also ask for tables that would belong to these features. They get them, empty.
+"""
+
+from __future__ import annotations
+
+from kappamq.broker.burst import Handler
+from kappamq.errors import NotSupported
+from kappamq.net.connection import Connection
+from kappamq.protocol import fastjson
+from kappamq.protocol.bodies_admin import DelayOffsets
+from kappamq.protocol.bodies_topics import DataVersion
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+
+_TIMER_CHECKPOINT_BYTES = 7 * 8
+
+_POP = "POP consumption is not supported by this version of the broker: use a push or pull consumer"
+_TRANSACTIONS = "transactional messages are not supported by this version of the broker"
+_REQUEST_REPLY = "request-reply messages are not supported by this version of the broker"
+_COPIES = "slaves and copies are not supported by this version of the broker: it runs as a single master"
+_ACCESS = "users and access control are not supported by this version of the broker"
+
+REFUSED: dict[int, str] = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: "redelivery of failed messages is not supported by this version of the broker: "
+    "the consumer has to try again by itself",
+    RequestCode.END_TRANSACTION: _TRANSACTIONS,
+    RequestCode.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    RequestCode.RECALL_MESSAGE: "delayed messages are not supported by this version of the broker, so none can be recalled",
+    RequestCode.SEND_REPLY_MESSAGE: _REQUEST_REPLY,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _REQUEST_REPLY,
+    RequestCode.POP_MESSAGE: _POP,
+    RequestCode.ACK_MESSAGE: _POP,
+    RequestCode.BATCH_ACK_MESSAGE: _POP,
+    RequestCode.PEEK_MESSAGE: _POP,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _POP,
+    RequestCode.NOTIFICATION: _POP,
+    RequestCode.POLLING_INFO: _POP,
+    RequestCode.QUERY_ASSIGNMENT: "the broker does not assign queues in this version: the clients of a group share them",
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _POP,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics are not supported by this version of the broker",
+    RequestCode.TRIGGER_DELETE_FILES: "use DELETE_EXPIRED_COMMITLOG (329, mqadmin deleteExpiredCommitLog) instead",
+    RequestCode.EXCHANGE_BROKER_HA_INFO: _COPIES,
+    RequestCode.GET_BROKER_HA_STATUS: _COPIES,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: _COPIES,
+    RequestCode.GET_BROKER_EPOCH_CACHE: _COPIES,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _COPIES,
+    **dict.fromkeys(range(2001, 2005), "limits for readers of cold data are not supported by this version of the broker"),
+    **dict.fromkeys(range(3001, 3011), _ACCESS),
+}  # fmt: skip
+
+
+class NotYet:
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            **dict.fromkeys(REFUSED, self.refuse),
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+        }
+
+    def refuse(self, connection: Connection, frame: Frame) -> Frame:
+        raise NotSupported(f" request type {frame.code} not supported: {REFUSED[frame.code]}")
+
+    def delay_offsets(self, connection: Connection, frame: Frame) -> Frame:
+        return reply(frame, body=DelayOffsets().encode())
+
+    def timer_checkpoint(self, connection: Connection, frame: Frame) -> Frame:
+        return reply(frame, body=bytes(_TIMER_CHECKPOINT_BYTES))
+
+    def timer_metrics(self, connection: Connection, frame: Frame) -> Frame:
+        return reply(frame, body=fastjson.dumps({"dataVersion": DataVersion().to_json(), "timingCount": {}}))
+
+    def request_modes(self, connection: Connection, frame: Frame) -> Frame:
+        return reply(frame, body=fastjson.dumps({"messageRequestModeMap": {}}))
