@@ -66,9 +66,9 @@ def test_below_the_threshold_and_where_it_does_not_help_nothing_is_compressed() 
 
 def test_a_batch_keeps_each_members_own() -> None:
     messages = [Message("tea", b"1", tags="a", flag=3), Message("tea", b"2", keys="k")]
-    outgoing = together(messages, ["id1", "id2"], "id3", 9, CONFIG)
+    outgoing = together(messages, ["id1", "id2"], 9, CONFIG)
     assert outgoing.code == RequestCode.SEND_BATCH_MESSAGE
-    assert properties.decode(outgoing.properties) == {"UNIQ_KEY": "id3", "WAIT": "true"}
+    assert properties.decode(outgoing.properties) == {"WAIT": "true"}
     first, second = batch.split(outgoing.body)
     assert (first.body, first.flag, properties.decode(first.properties)["TAGS"]) == (b"1", 3, "a")
     assert properties.decode(second.properties) == {"UNIQ_KEY": "id2", "WAIT": "true", "KEYS": "k"}
@@ -110,12 +110,12 @@ def test_what_cannot_be_sent_says_what_to_change(message: Message, text: str) ->
 )
 def test_what_cannot_be_in_one_batch_says_why(second: Message, text: str) -> None:
     with pytest.raises(IllegalMessage, match=text):
-        together([Message("tea", b"x"), second], ["a", "b"], "c", 0, CONFIG)
+        together([Message("tea", b"x"), second], ["a", "b"], 0, CONFIG)
 
 
 def test_a_batch_does_not_go_to_a_retry_topic() -> None:
     with pytest.raises(IllegalMessage, match="retry topic"):
-        together([Message("%RETRY%g", b"x")], ["a"], "c", 0, CONFIG)
+        together([Message("%RETRY%g", b"x")], ["a"], 0, CONFIG)
 
 
 names = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categories=("Cs",)), min_size=1, max_size=20)
@@ -131,7 +131,7 @@ names = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categor
 )
 def test_the_estimated_size_is_never_too_small(body: bytes, tag: str, keys: list[str], extra: dict[str, str]) -> None:
     message = Message("tea", body, tags=tag, keys=tuple(keys), properties=extra)
-    assert len(together([message], [ID], ID, 0, CONFIG).body) <= size_in_batch(message)
+    assert len(together([message], [ID], 0, CONFIG).body) <= size_in_batch(message)
 
 
 def test_a_bad_topic_is_an_invalid_parameter() -> None:

@@ -69,9 +69,7 @@ def single(message: Message, message_id: str, born_ms: int, config: ClientConfig
     )
 
 
-def together(
-    messages: Sequence[Message], message_ids: Sequence[str], batch_id: str, born_ms: int, config: ClientConfig
-) -> Outgoing:
+def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: int, config: ClientConfig) -> Outgoing:
     """Prepare a batch: stored as a whole or not at all, in one queue, one behind the other."""
     first = messages[0]
     _check_topic(first.topic)
@@ -92,7 +90,9 @@ def together(
         for message, message_id in zip(messages, message_ids, strict=True)
     )
     _check_body(len(body), config.message_bytes_max, f"batch of {len(messages)} messages")
-    own = {properties.UNIQUE_KEY: batch_id, properties.WAIT: "true" if first.wait_stored else "false"}
+    # Not an id for the batch, as Java's clients add: Apache's broker writes these behind each member's own properties,
+    # where they win, and all members would be read back with the same id.
+    own = {properties.WAIT: "true" if first.wait_stored else "false"}
     return Outgoing(
         RequestCode.SEND_BATCH_MESSAGE, first.topic, body, properties.encode(own), 0, 0, born_ms, tuple(message_ids)
     )

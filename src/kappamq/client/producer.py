@@ -143,7 +143,7 @@ class AsyncProducer:
         core = self.start()
         now_ms = core.clock.message_ms()
         ids = [self._next_id(now_ms) for _ in listed]
-        outgoing = together(listed, ids, self._next_id(now_ms), now_ms, self.config)
+        outgoing = together(listed, ids, now_ms, self.config)
         return await self._deliver(core, outgoing, key, queue, timeout)
 
     async def send_oneway(
