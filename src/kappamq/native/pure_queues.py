@@ -129,7 +129,7 @@ class Queues:
 
     def set_queue(self, name: str, queue_id: int, min_offset: int, end: int) -> None:
         """What the files of this queue hold: entries [min_offset, end). Forgets what memory held beyond."""
-        if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX:
+        if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX // 2:
             raise ValueError(f"queue {name}/{queue_id} cannot hold the entries [{min_offset}, {end})")
         queue = self.queue(name, queue_id)
         self._drop_tail(queue)

@@ -3,7 +3,8 @@
 Both wire forms (JSON and binary) end in the same typed fields. A frame is *plain* only if every field in it is known and
 well-formed; everything else returns None and is Python's to judge. scan.c must agree on each single frame. The rules:
 
-- JSON is standard JSON. Where a key comes twice the last one wins, in either form, but all of them must be well-formed.
+- JSON is standard JSON. Where a key comes twice the last one wins, in either form, but all must be well-formed (and each
+  `extFields` complete).
 - `code`, `flag`, `opaque` and (optional) `version` are whole numbers of 32 bits; `language`, `remark` and
   `serializeTypeCurrentRPC` are strings or null; `extFields` holds strings under the names that the request code knows.
 - Numbers inside `extFields` are an optional minus and up to 10 digits (18 for times and offsets), leading zeros allowed.

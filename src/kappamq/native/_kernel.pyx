@@ -1,0 +1,887 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, binding=False
+"""The compiled kernel: kernel.h in Python's clothes. Same names, tuples and exceptions as pure.py, which says what they mean.
+
+Nothing here lets go of the GIL while it is inside a kernel: one thread at a time is the kernel's only rule.
+"""
+
+import json
+import os
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.errno cimport errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
+from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
+from kappamq.native.layout import SegmentFull
+
+NAME = "native"
+
+cdef extern from "kernel.h" nogil:
+    ctypedef bint c_bool "bool"
+    enum:
+        ENTRY_BYTES
+        INDEX_PENDING_BYTES
+        INDEX_ENTRY_BYTES
+        BATCH_MEMBERS_MAX
+        DONE
+        LEFT
+        FULL
+        FOUND
+        COLD
+        NO_MEMORY
+        SYS_TRANSACTION
+    const int64_t QUEUE_OFFSET_MAX
+    const int64_t LOG_OFFSET_MAX
+
+    struct span_t "span":
+        const uint8_t *at
+        size_t size
+    struct bytes_t "bytes":
+        uint8_t *data
+        size_t size
+    struct crc_t "crc":
+        pass
+    void crc_init(crc_t *, c_bool)
+    uint32_t crc32_of(const crc_t *, const uint8_t *, size_t)
+    uint32_t hash_on(uint32_t, const uint8_t *, size_t)
+    c_bool utf8_valid(const uint8_t *, size_t)
+    c_bool plain_properties(span_t, const uint8_t *, span_t *)
+
+    struct message_t "message":
+        span_t body
+        span_t properties
+        span_t born
+        int32_t flag
+        int32_t sys_flag
+        int32_t reconsume_times
+        int64_t born_ms
+        int64_t prepared
+        c_bool closed
+    struct member_t "member":
+        int32_t flag
+        span_t body
+        span_t properties
+    struct scanned_t "scanned":
+        int64_t bytes
+        int64_t records
+        int64_t store_ms
+        int why
+    void log_scan(const crc_t *, const uint8_t *, size_t, int64_t, c_bool, scanned_t *)
+    c_bool batch_next(span_t, size_t *, member_t *)
+
+    struct topic_t "topic":
+        uint8_t *name
+        size_t name_size
+        int32_t flags
+        int64_t write_queues
+        int64_t read_queues
+        queue_t **queues
+        size_t queue_room
+    struct queue_t "queue":
+        topic_t *topic
+        int32_t id
+        c_bool watched
+        int64_t min
+        int64_t end
+        int64_t next
+        int64_t stored
+    struct pull_t "pull":
+        int verdict
+        int64_t row
+        int32_t queue_id
+        int64_t offset
+        int64_t count
+        int32_t sys_flag
+        int64_t suspend_ms
+        int32_t opaque
+        c_bool binary
+        int64_t payload[3]
+    struct commit_t "commit":
+        int64_t row
+        int32_t queue_id
+        int64_t offset
+    struct woken_t "woken":
+        topic_t *topic
+        int32_t queue_id
+    struct fold_t "fold":
+        topic_t *topic
+        size_t at
+        int32_t size
+    struct gather_t "gather":
+        size_t total
+    struct codes_t "codes":
+        int32_t *at
+        size_t count
+        c_bool all
+    struct kernel_t "kernel":
+        int64_t segment_bytes, message_bytes_max, frame_bytes_max, header_bytes_max, pending_bytes_max
+        int64_t transfer_bytes_max, transfer_count_max, tail_bytes_max
+        uint8_t store_host[20]
+        size_t store_host_size
+        c_bool tail_crc, accepting, force_slow, index_enabled
+        int64_t hot_from, log_min
+        int64_t *delays_ms
+        size_t delay_count
+        size_t dirty_count
+        bytes_t pending
+        int64_t written, segment_end
+        bytes_t index
+        bytes_t acks
+        gather_t replies
+        pull_t *pulls
+        size_t pull_count
+        commit_t *commits
+        size_t commit_count
+        woken_t *woken
+        size_t woken_count
+        fold_t *folds
+        size_t fold_count
+        uint64_t fast_frames, left_frames
+        int64_t put_count, put_bytes, get_count, get_bytes
+    struct burst_t "burst":
+        size_t consumed
+        int verdict
+    struct indexed_t "indexed":
+        size_t position
+        int32_t count
+        int32_t fresh
+
+    kernel_t *kernel_new()
+    void kernel_free(kernel_t *)
+    int kernel_identity(kernel_t *, span_t, span_t, span_t, c_bool)
+    int kernel_delays(kernel_t *, const int64_t *, size_t)
+    topic_t *kernel_topic(kernel_t *, span_t)
+    topic_t *kernel_find_topic(kernel_t *, span_t)
+    queue_t *topic_queue(topic_t *, int32_t)
+    queue_t *topic_find_queue(const topic_t *, int32_t)
+    void kernel_set_queue(kernel_t *, queue_t *, int64_t, int64_t)
+    int kernel_lend(kernel_t *, queue_t *, int64_t, span_t)
+    span_t kernel_tail_entries(const queue_t *, int64_t, int64_t)
+    int kernel_set_row(kernel_t *, span_t, span_t, c_bool, int64_t, int64_t, const int32_t *, size_t, c_bool)
+    void kernel_drop_row(kernel_t *, span_t, span_t, c_bool)
+    int kernel_map(kernel_t *, int64_t, span_t)
+    int kernel_dispatch(kernel_t *, const uint8_t *, size_t, int64_t, size_t *)
+    queue_t *kernel_dirty_queue(kernel_t *)
+    span_t queue_unstored(const queue_t *)
+    void kernel_stored(kernel_t *, queue_t *)
+    void kernel_trim_tails(kernel_t *)
+    int kernel_pull(kernel_t *, const topic_t *, int32_t, int64_t, int64_t, codes_t, int32_t, c_bool, c_bool, gather_t *, int64_t *)
+    void gather_clear(gather_t *)
+    void gather_copy(const gather_t *, uint8_t *)
+    int kernel_burst(kernel_t *, const uint8_t *, size_t, size_t, span_t, int64_t, burst_t *)
+    int kernel_append(kernel_t *, queue_t *, message_t *, int64_t, c_bool, int64_t *)
+    int kernel_append_members(kernel_t *, queue_t *, int32_t, int64_t, span_t, int32_t, const member_t *, size_t, int64_t, int64_t *)
+    void kernel_taken(kernel_t *)
+    void c_index_apply "index_apply"(uint8_t *, size_t, span_t, size_t, int32_t, int32_t, int64_t, uint8_t *, indexed_t *)
+
+cdef extern from "flusher.h" nogil:
+    struct flusher_t "flusher":
+        pass
+    flusher_t *flusher_new()
+    int flusher_descriptor(const flusher_t *)
+    int flusher_request(flusher_t *, int, int64_t)
+    void flusher_take(flusher_t *, int64_t *, int *)
+    void flusher_stop(flusher_t *)
+    void flusher_free(flusher_t *)
+
+cdef crc_t _crc
+cdef crc_t _crc_portable
+crc_init(&_crc, False)
+crc_init(&_crc_portable, True)
+
+cdef int64_t _INT64_MAX = (1 << 63) - 1
+cdef int64_t _INT64_MIN = -_INT64_MAX - 1
+
+
+# -- conversions ------------------------------------------------------------------------------------------------------
+
+cdef inline span_t text_span(str text) except *:
+    cdef Py_ssize_t size
+    cdef const char *at = PyUnicode_AsUTF8AndSize(text, &size)
+    return span_t(<const uint8_t *>at, <size_t>size)
+
+cdef inline span_t bytes_span(bytes data):
+    return span_t(<const uint8_t *>PyBytes_AS_STRING(data), <size_t>len(data))
+
+cdef inline span_t host_span(bytes host) except *:
+    if len(host) != 8 and len(host) != 20:
+        raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
+    return bytes_span(host)
+
+cdef inline bytes as_bytes(data):
+    return <bytes>data if type(data) is bytes else bytes(data)
+
+cdef inline bytes new_bytes(const uint8_t *at, size_t size):
+    return PyBytes_FromStringAndSize(<const char *>at, <Py_ssize_t>size) if size else b""
+
+cdef inline str topic_name(const topic_t *found):
+    return PyUnicode_DecodeUTF8(<const char *>found.name, <Py_ssize_t>found.name_size, NULL)
+
+cdef int64_t number(value, int64_t low, int64_t high) except? -1:
+    """An int that a record can hold; ValueError if it cannot."""
+    if not low <= value <= high:
+        raise ValueError(f"no record can hold this: {value} is not within {low} and {high}")
+    return value
+
+cdef inline int32_t int32(value) except? -1:
+    return <int32_t>number(value, -(1 << 31), (1 << 31) - 1)
+
+cdef inline int64_t int64(value) except? -1:
+    return number(value, _INT64_MIN, _INT64_MAX)
+
+cdef inline int64_t clipped(value):
+    """An int of any size, for what is only compared."""
+    return _INT64_MAX if value > _INT64_MAX else _INT64_MIN if value < _INT64_MIN else <int64_t>value
+
+cdef inline int check(int result) except -1:
+    if result == NO_MEMORY:
+        raise MemoryError("the kernel")
+    return 0
+
+
+cdef class _View:
+    """A buffer that somebody else owns, held for as long as this object lives."""
+    cdef Py_buffer buffer
+    cdef bint held
+
+    def __cinit__(self, data, bint writable=False):
+        PyObject_GetBuffer(data, &self.buffer, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+
+cdef class _Codes:
+    """Tag hashes in ascending order, as the kernel wants them."""
+    cdef codes_t codes
+    cdef int32_t *memory
+
+    def __cinit__(self, wanted):
+        self.codes.all = wanted is None
+        if wanted is None:
+            return
+        values = sorted([code for code in wanted if -(1 << 31) <= code < 1 << 31])
+        self.memory = <int32_t *>malloc((len(values) or 1) * sizeof(int32_t))
+        if self.memory == NULL:
+            raise MemoryError("the kernel")
+        for place in range(len(values)):
+            self.memory[place] = values[place]
+        self.codes.at = self.memory
+        self.codes.count = len(values)
+
+    def __dealloc__(self):
+        free(self.memory)
+
+
+# -- the kernel -------------------------------------------------------------------------------------------------------
+
+cdef class Kernel:
+    cdef kernel_t *k
+    cdef dict _maps
+    cdef str _region
+    cdef bint _trace_on
+
+    def __cinit__(
+        self, *, segment_bytes, bytes store_host not None, str region not None, str cluster not None, bint trace_on, bint tail_crc,
+        message_bytes_max, frame_bytes_max, header_bytes_max, pending_bytes_max, transfer_bytes_max, transfer_count_max,
+    ):
+        cdef bytes added, quoted, plain
+        if segment_bytes <= 0:
+            raise ValueError(f"segment_bytes={segment_bytes} must be positive")
+        self._maps = {}
+        self.k = kernel_new()
+        if self.k == NULL:
+            raise MemoryError("the kernel")
+        self.k.segment_bytes = segment_bytes
+        self.k.tail_crc = tail_crc
+        self.k.message_bytes_max = message_bytes_max
+        self.k.frame_bytes_max = frame_bytes_max
+        self.k.header_bytes_max = header_bytes_max
+        self.k.pending_bytes_max = pending_bytes_max
+        self.k.transfer_bytes_max = transfer_bytes_max
+        self.k.transfer_count_max = transfer_count_max
+        self.store_host = store_host
+        trace = "true" if trace_on else "false"
+        added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{cluster}\x02".encode()
+        quoted = json.dumps(region, ensure_ascii=False).encode()
+        plain = region.encode()
+        check(kernel_identity(self.k, bytes_span(added), bytes_span(quoted), bytes_span(plain), trace_on))
+
+    def __dealloc__(self):
+        kernel_free(self.k)
+
+    # -- settings and counters ----------------------------------------------------------------------------------------
+
+    @property
+    def store_host(self):
+        return new_bytes(self.k.store_host, self.k.store_host_size)
+
+    @store_host.setter
+    def store_host(self, bytes host not None):
+        cdef span_t found = host_span(host)
+        cdef size_t place
+        for place in range(found.size):
+            self.k.store_host[place] = found.at[place]
+        self.k.store_host_size = found.size
+
+    @property
+    def delays_ms(self):
+        return tuple([self.k.delays_ms[place] for place in range(self.k.delay_count)])
+
+    @delays_ms.setter
+    def delays_ms(self, delays):
+        cdef size_t count = len(delays)
+        cdef int64_t *values = <int64_t *>malloc((count or 1) * sizeof(int64_t))
+        cdef int result
+        if values == NULL:
+            raise MemoryError("the kernel")
+        try:
+            for place, delay in enumerate(delays):
+                values[place] = delay
+            result = kernel_delays(self.k, values, count)
+        finally:
+            free(values)
+        check(result)
+
+    @property
+    def segment_bytes(self):
+        return self.k.segment_bytes
+
+    @property
+    def append_offset(self):
+        return self.k.written + <int64_t>self.k.pending.size
+
+    @property
+    def message_bytes_max(self):
+        return self.k.message_bytes_max
+
+    @message_bytes_max.setter
+    def message_bytes_max(self, int64_t value):
+        self.k.message_bytes_max = value
+
+    @property
+    def frame_bytes_max(self):
+        return self.k.frame_bytes_max
+
+    @frame_bytes_max.setter
+    def frame_bytes_max(self, int64_t value):
+        self.k.frame_bytes_max = value
+
+    @property
+    def header_bytes_max(self):
+        return self.k.header_bytes_max
+
+    @header_bytes_max.setter
+    def header_bytes_max(self, int64_t value):
+        self.k.header_bytes_max = value
+
+    @property
+    def pending_bytes_max(self):
+        return self.k.pending_bytes_max
+
+    @pending_bytes_max.setter
+    def pending_bytes_max(self, int64_t value):
+        self.k.pending_bytes_max = value
+
+    @property
+    def transfer_bytes_max(self):
+        return self.k.transfer_bytes_max
+
+    @transfer_bytes_max.setter
+    def transfer_bytes_max(self, int64_t value):
+        self.k.transfer_bytes_max = value
+
+    @property
+    def transfer_count_max(self):
+        return self.k.transfer_count_max
+
+    @transfer_count_max.setter
+    def transfer_count_max(self, int64_t value):
+        self.k.transfer_count_max = value
+
+    @property
+    def tail_bytes_max(self):
+        return self.k.tail_bytes_max
+
+    @tail_bytes_max.setter
+    def tail_bytes_max(self, int64_t value):
+        self.k.tail_bytes_max = value
+
+    @property
+    def hot_from(self):
+        return self.k.hot_from
+
+    @hot_from.setter
+    def hot_from(self, int64_t value):
+        self.k.hot_from = value
+
+    @property
+    def log_min(self):
+        return self.k.log_min
+
+    @log_min.setter
+    def log_min(self, int64_t value):
+        self.k.log_min = value
+
+    @property
+    def tail_crc(self):
+        return bool(self.k.tail_crc)
+
+    @tail_crc.setter
+    def tail_crc(self, bint value):
+        self.k.tail_crc = value
+
+    @property
+    def accepting(self):
+        return bool(self.k.accepting)
+
+    @accepting.setter
+    def accepting(self, bint value):
+        self.k.accepting = value
+
+    @property
+    def force_slow(self):
+        return bool(self.k.force_slow)
+
+    @force_slow.setter
+    def force_slow(self, bint value):
+        self.k.force_slow = value
+
+    @property
+    def index_enabled(self):
+        return bool(self.k.index_enabled)
+
+    @index_enabled.setter
+    def index_enabled(self, bint value):
+        self.k.index_enabled = value
+
+    @property
+    def fast_frames(self):
+        return self.k.fast_frames
+
+    @fast_frames.setter
+    def fast_frames(self, uint64_t value):
+        self.k.fast_frames = value
+
+    @property
+    def left_frames(self):
+        return self.k.left_frames
+
+    @left_frames.setter
+    def left_frames(self, uint64_t value):
+        self.k.left_frames = value
+
+    @property
+    def put_count(self):
+        return self.k.put_count
+
+    @put_count.setter
+    def put_count(self, int64_t value):
+        self.k.put_count = value
+
+    @property
+    def put_bytes(self):
+        return self.k.put_bytes
+
+    @put_bytes.setter
+    def put_bytes(self, int64_t value):
+        self.k.put_bytes = value
+
+    @property
+    def get_count(self):
+        return self.k.get_count
+
+    @get_count.setter
+    def get_count(self, int64_t value):
+        self.k.get_count = value
+
+    @property
+    def get_bytes(self):
+        return self.k.get_bytes
+
+    @get_bytes.setter
+    def get_bytes(self, int64_t value):
+        self.k.get_bytes = value
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    cdef topic_t *_topic(self, str name) except NULL:
+        cdef span_t text = text_span(name)
+        if text.size > <size_t>_TOPIC_BYTES_LIMIT:
+            raise ValueError(f"a topic name has {text.size} bytes; no record can hold more than {_TOPIC_BYTES_LIMIT}")
+        cdef topic_t *found = kernel_topic(self.k, text)
+        if found == NULL:
+            raise MemoryError("the kernel")
+        return found
+
+    cdef queue_t *_queue(self, str name, queue_id) except NULL:
+        if not 0 <= queue_id < 1 << 31:
+            raise ValueError(f"queue id {queue_id} of topic {name} is no number of 31 bits")
+        cdef queue_t *found = topic_queue(self._topic(name), queue_id)
+        if found == NULL:
+            raise MemoryError("the kernel")
+        return found
+
+    cdef queue_t *_find_queue(self, str name, queue_id) except? NULL:
+        cdef topic_t *found = kernel_find_topic(self.k, text_span(name))
+        if found == NULL or not 0 <= queue_id < 1 << 31:
+            return NULL
+        return topic_find_queue(found, queue_id)
+
+    def set_topic(self, str name not None, int64_t write_queues, int64_t read_queues, int32_t flags):
+        cdef topic_t *found = self._topic(name)
+        found.write_queues = write_queues
+        found.read_queues = read_queues
+        found.flags = flags
+
+    def set_queue(self, str name not None, queue_id, min_offset, end):
+        if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX // 2:
+            raise ValueError(f"queue {name}/{queue_id} cannot hold the entries [{min_offset}, {end})")
+        kernel_set_queue(self.k, self._queue(name, queue_id), min_offset, end)
+
+    def set_queue_min(self, str name not None, queue_id, int64_t min_offset):
+        self._queue(name, queue_id).min = min_offset
+
+    def queue_state(self, str name not None, queue_id):
+        cdef queue_t *found = self._find_queue(name, queue_id)
+        if found == NULL:
+            return 0, 0, 0, 0
+        return found.min, found.end, found.next, found.stored
+
+    def queue_ids(self, str name not None):
+        cdef topic_t *found = kernel_find_topic(self.k, text_span(name))
+        cdef size_t place
+        ids = []
+        if found != NULL:
+            for place in range(found.queue_room):
+                if found.queues[place] != NULL:
+                    ids.append(found.queues[place].id)
+            ids.sort()
+        return ids
+
+    def watch(self, str name not None, queue_id, bint on):
+        self._queue(name, queue_id).watched = on
+
+    def lend_entries(self, str name not None, queue_id, first, entries):
+        cdef bytes data = as_bytes(entries)
+        if len(data) % ENTRY_BYTES or not 0 <= first <= QUEUE_OFFSET_MAX:
+            raise ValueError(f"{len(data)} bytes from {first} on are no entries of queue {name}/{queue_id}")
+        check(kernel_lend(self.k, self._queue(name, queue_id), first, bytes_span(data)))
+
+    def tail_entries(self, str name not None, queue_id, offset, count):
+        cdef queue_t *found = self._find_queue(name, queue_id)
+        if found == NULL:
+            return b""
+        cdef span_t entries = kernel_tail_entries(found, clipped(offset), clipped(count))
+        return new_bytes(entries.at, entries.size)
+
+    def set_row(self, int64_t row, str group not None, str topic not None, bint explicit, int64_t version, codes):
+        cdef _Codes wanted = _Codes(codes)
+        check(kernel_set_row(self.k, text_span(group), text_span(topic), explicit, row, version, wanted.codes.at,
+                             wanted.codes.count, wanted.codes.all))
+
+    def drop_row(self, str group not None, str topic not None, bint explicit):
+        kernel_drop_row(self.k, text_span(group), text_span(topic), explicit)
+
+    def map_segment(self, int64_t start, buffer):
+        if start < 0 or start % self.k.segment_bytes:
+            raise ValueError(f"no log file begins at {start}: they are {self.k.segment_bytes} bytes long")
+        cdef int64_t place = start // self.k.segment_bytes
+        cdef _View view
+        if buffer is None:
+            kernel_map(self.k, place, span_t(NULL, 0))
+            self._maps.pop(place, None)
+        else:
+            view = _View(buffer)
+            check(kernel_map(self.k, place, span_t(<const uint8_t *>view.buffer.buf, <size_t>view.buffer.len)))
+            self._maps[place] = view
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def open_segment(self, position, segment_end):
+        assert self.k.pending.size == 0, "write what is pending first"
+        if not 0 <= position <= segment_end < LOG_OFFSET_MAX:
+            raise ValueError(f"no log file holds the bytes [{position}, {segment_end})")
+        self.k.written = position
+        self.k.segment_end = segment_end
+
+    def take(self):
+        result = self.k.written, new_bytes(self.k.pending.data, self.k.pending.size)
+        kernel_taken(self.k)
+        return result
+
+    def append(
+        self, str topic not None, queue_id, flag, sys_flag, born_ms, bytes born not None, reconsume_times, prepared, body, properties,
+        now_ms,
+    ):
+        cdef message_t made
+        cdef bytes body_bytes = as_bytes(body), properties_bytes = as_bytes(properties)
+        memset(&made, 0, sizeof(made))
+        made.born = host_span(born)
+        cdef queue_t *found = self._queue(topic, queue_id)
+        made.flag = int32(flag)
+        made.sys_flag = int32(sys_flag)
+        made.born_ms = int64(born_ms)
+        made.reconsume_times = int32(reconsume_times)
+        made.prepared = int64(prepared)
+        made.body = bytes_span(body_bytes)
+        made.properties = bytes_span(properties_bytes)
+        cdef int64_t now = int64(now_ms), size = 0
+        cdef bint counted = (made.sys_flag & SYS_TRANSACTION) in (0, 8)
+        cdef int64_t log_offset = self.k.written + <int64_t>self.k.pending.size, queue_offset = found.next if counted else 0
+        cdef int verdict = append_one(self.k, found, &made, now, counted, &size)
+        check(verdict)
+        if verdict == LEFT:
+            raise ValueError(f"properties are longer than {_PROPERTIES_BYTES_MAX} bytes")
+        if verdict == FULL:
+            raise SegmentFull(size)
+        return log_offset, queue_offset, size
+
+    def append_batch(
+        self, str topic not None, queue_id, sys_flag, born_ms, bytes born not None, reconsume_times, list members not None, now_ms
+    ):
+        cdef size_t count = len(members), place
+        cdef span_t born_span = host_span(born)
+        if not count:
+            raise ValueError("a batch has at least one member")
+        cdef queue_t *found = self._queue(topic, queue_id)
+        cdef int32_t sys_flag_int = int32(sys_flag), reconsume = int32(reconsume_times)
+        cdef int64_t born_time = int64(born_ms), now = int64(now_ms), first = found.next
+        cdef int verdict
+        # The bytes objects must outlive the call; bodies given as other buffers are copied.
+        held = [(flag, as_bytes(body), as_bytes(properties)) for flag, body, properties in members]
+        cdef member_t *array = <member_t *>malloc(count * sizeof(member_t))
+        cdef int64_t *offsets = <int64_t *>malloc(count * sizeof(int64_t))
+        try:
+            if array == NULL or offsets == NULL:
+                raise MemoryError("the kernel")
+            for place in range(count):
+                flag, body, properties = held[place]
+                array[place].flag = int32(flag)
+                array[place].body = bytes_span(body)
+                array[place].properties = bytes_span(properties)
+            verdict = kernel_append_members(self.k, found, sys_flag_int, born_time, born_span, reconsume, array, count, now, offsets)
+            check(verdict)
+            if verdict == LEFT:
+                raise ValueError(f"properties of a member are longer than {_PROPERTIES_BYTES_MAX} bytes")
+            if verdict == FULL:
+                raise SegmentFull(count)
+            return [offsets[place] for place in range(count)], first
+        finally:
+            free(array)
+            free(offsets)
+
+    # -- a socket read ------------------------------------------------------------------------------------------------
+
+    def burst(self, data, Py_ssize_t position, bytes born not None, int64_t now_ms):
+        cdef Py_buffer view
+        cdef burst_t result
+        cdef span_t born_span = host_span(born)
+        cdef bytes replies = b""
+        cdef kernel_t *k = self.k
+        cdef int failed
+        if position < 0:
+            raise ValueError(f"position={position} must not be negative")
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        failed = kernel_burst(k, <const uint8_t *>view.buf, <size_t>view.len, <size_t>position, born_span, now_ms, &result)
+        PyBuffer_Release(&view)
+        check(failed)
+        if k.replies.total:
+            replies = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>k.replies.total)
+            gather_copy(&k.replies, <uint8_t *>PyBytes_AS_STRING(replies))
+        return (
+            result.consumed, result.verdict, new_bytes(k.acks.data, k.acks.size), k.written + <int64_t>k.pending.size, replies,
+            pull_list(k) if k.pull_count else [], commit_list(k) if k.commit_count else [],
+        )
+
+    def pull(self, str topic not None, queue_id, offset, count_max, codes, int32_t opaque, bint binary, bint warm):
+        cdef _Codes wanted = _Codes(codes)
+        cdef int64_t payload[3]
+        cdef bytes reply
+        cdef topic_t *found = kernel_find_topic(self.k, text_span(topic))
+        if not 0 <= queue_id < 1 << 31:
+            found = NULL
+            queue_id = 0
+        gather_clear(&self.k.replies)
+        cdef int verdict = kernel_pull(self.k, found, queue_id, clipped(offset), clipped(count_max), wanted.codes, opaque, binary,
+                                       warm, &self.k.replies, payload)
+        check(verdict)
+        if verdict == FOUND:
+            reply = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>self.k.replies.total)
+            gather_copy(&self.k.replies, <uint8_t *>PyBytes_AS_STRING(reply))
+            return FOUND, reply
+        return verdict, payload_tuple(verdict, payload)
+
+    # -- dispatch -----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, buffer, int64_t log_offset):
+        cdef _View view = _View(buffer)
+        cdef size_t eaten, place
+        cdef kernel_t *k = self.k
+        check(kernel_dispatch(k, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, &eaten))
+        woken = []
+        folds = []
+        for place in range(k.woken_count):
+            woken.append((topic_name(k.woken[place].topic), k.woken[place].queue_id))
+        for place in range(k.fold_count):
+            folds.append((topic_name(k.folds[place].topic), k.folds[place].at, k.folds[place].size))
+        return eaten, woken, folds
+
+    def take_entries(self, queues_max):
+        cdef int64_t left = clipped(queues_max)
+        cdef queue_t *found
+        cdef span_t entries
+        taken = []
+        while left > 0:
+            found = kernel_dirty_queue(self.k)
+            if found == NULL:
+                break
+            entries = queue_unstored(found)
+            taken.append((topic_name(found.topic), found.id, found.stored, new_bytes(entries.at, entries.size)))
+            kernel_stored(self.k, found)
+            left -= 1
+        kernel_trim_tails(self.k)
+        return taken
+
+    def dirty_queues(self):
+        return self.k.dirty_count
+
+    def take_index(self):
+        result = new_bytes(self.k.index.data, self.k.index.size)
+        self.k.index.size = 0
+        return result
+
+
+cdef int append_one(kernel_t *k, queue_t *found, message_t *made, int64_t now_ms, bint counted, int64_t *size):
+    made.closed = k.tail_crc  # without a tail the properties stay as they were given
+    return kernel_append(k, found, made, now_ms, counted, size)
+
+
+cdef tuple payload_tuple(int verdict, const int64_t *payload):
+    if verdict == COLD:
+        return payload[0], payload[1]
+    return payload[0], payload[1], payload[2]
+
+
+cdef list pull_list(kernel_t *k):
+    cdef pull_t *p
+    cdef size_t place
+    pulls = []
+    for place in range(k.pull_count):
+        p = &k.pulls[place]
+        pulls.append((p.verdict, p.row, p.queue_id, p.offset, p.count, p.sys_flag, p.suspend_ms, p.opaque, bool(p.binary),
+                      payload_tuple(p.verdict, p.payload)))
+    return pulls
+
+
+cdef list commit_list(kernel_t *k):
+    cdef size_t place
+    commits = []
+    for place in range(k.commit_count):
+        commits.append((k.commits[place].row, k.commits[place].queue_id, k.commits[place].offset))
+    return commits
+
+
+# -- functions over bytes ---------------------------------------------------------------------------------------------
+
+def scan(buffer, int64_t log_offset, bint check):
+    cdef _View view = _View(buffer)
+    cdef scanned_t result
+    with nogil:  # touches nothing but the bytes, which are held
+        log_scan(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, check, &result)
+    return result.bytes, result.why, result.records, result.store_ms
+
+
+def split_batch(body, bint plain):
+    cdef bytes data = as_bytes(body)
+    cdef span_t whole = bytes_span(data), ignored
+    cdef size_t at = 0
+    cdef member_t found
+    members = []
+    while at < whole.size:
+        if not batch_next(whole, &at, &found):
+            return None
+        if plain and not (utf8_valid(found.properties.at, found.properties.size)
+                          and plain_properties(found.properties, whole.at + whole.size, &ignored)):
+            return None
+        members.append((found.flag, new_bytes(found.body.at, found.body.size), new_bytes(found.properties.at, found.properties.size)))
+    return members if members and (not plain or len(members) <= BATCH_MEMBERS_MAX) else None
+
+
+def index_apply(slots, pending, position, count, capacity, int64_t begin_ms):
+    cdef _View table = _View(slots, True)
+    cdef bytes data = as_bytes(pending)
+    cdef span_t source = bytes_span(data)
+    cdef indexed_t result
+    cdef bytes entries
+    cdef int64_t entry_count
+    if not table.buffer.len or table.buffer.len % 4 or source.size % INDEX_PENDING_BYTES:
+        raise ValueError(f"{table.buffer.len} bytes of slots or {source.size} bytes of pending entries cannot be")
+    if (not 0 <= position <= len(data) or position % INDEX_PENDING_BYTES or not 1 <= count < 1 << 31 or capacity >= 1 << 31):
+        raise ValueError(f"position={position} count={count} capacity={capacity}: out of range")
+    entry_count = min((len(data) - position) // INDEX_PENDING_BYTES, max(capacity - count, 0))
+    entries = PyBytes_FromStringAndSize(NULL, entry_count * INDEX_ENTRY_BYTES)
+    c_index_apply(<uint8_t *>table.buffer.buf, <size_t>table.buffer.len // 4, source, position, count, clipped(capacity), begin_ms,
+                  <uint8_t *>PyBytes_AS_STRING(entries), &result)
+    return entries, result.position, result.count, result.fresh
+
+
+def crc32(data, bint portable=False):
+    """zlib's CRC-32, by either implementation: for tests and benchmarks."""
+    cdef _View view = _View(data)
+    return crc32_of(&_crc_portable if portable else &_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len)
+
+
+def java_hash(data):
+    """java.lang.String.hashCode of UTF-8 text, as signed 32 bits."""
+    cdef bytes text = as_bytes(data)
+    return <int32_t>hash_on(0, <const uint8_t *>PyBytes_AS_STRING(text), <size_t>len(text))
+
+
+# -- group commit -----------------------------------------------------------------------------------------------------
+
+cdef class Flusher:
+    cdef flusher_t *f
+    cdef int64_t _durable
+    cdef int _error
+
+    def __cinit__(self):
+        self.f = flusher_new()
+        if self.f == NULL:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.f != NULL:
+            with nogil:
+                flusher_stop(self.f)
+            flusher_free(self.f)
+
+    def fileno(self):
+        return flusher_descriptor(self.f) if self.f != NULL else -1
+
+    def request(self, int fd, int64_t offset):
+        if self.f == NULL:
+            raise ValueError("the flusher is closed")
+        if flusher_request(self.f, fd, offset):
+            raise MemoryError("the flusher")
+
+    def take(self):
+        if self.f != NULL:
+            flusher_take(self.f, &self._durable, &self._error)
+        return self._durable, self._error
+
+    def close(self):
+        cdef flusher_t *closing = self.f
+        if closing == NULL:
+            return
+        self.f = NULL
+        with nogil:
+            flusher_stop(closing)
+        flusher_take(closing, &self._durable, &self._error)
+        flusher_free(closing)

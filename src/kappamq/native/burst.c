@@ -1,0 +1,352 @@
+/* A socket read: frames in, records and answers out. pure.Kernel is the meaning. */
+#include "inline.h"
+
+/* -- append ---------------------------------------------------------------------------------------------------------- */
+
+static bool has_room(const struct kernel *kernel, int64_t size)
+{
+    int64_t pending = (int64_t)kernel->pending.size;
+    if (pending && pending + size > kernel->pending_bytes_max)
+        return false;
+    return kernel->written + pending + size + BLANK_BYTES <= kernel->segment_end;
+}
+
+/* The next record, measured and with its memory reserved: it cannot fail any more. */
+static void write_record(struct kernel *kernel, const struct message *message, int64_t size, int64_t queue_offset, int64_t now_ms)
+{
+    int64_t log_offset = kernel->written + (int64_t)kernel->pending.size;
+    record_write(&kernel->crc, message, size, queue_offset, log_offset, now_ms, kernel->pending.data + kernel->pending.size);
+    kernel->pending.size += (size_t)size;
+    kernel->put_count++;
+    kernel->put_bytes += size;
+}
+
+int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size)
+{
+    message->topic = (struct span){queue->topic->name, queue->topic->name_size};
+    message->store_host = (struct span){kernel->store_host, kernel->store_host_size};
+    message->queue_id = queue->id;
+    message->tail_crc = kernel->tail_crc;
+    *size = record_measure(message);
+    if (*size < 0)
+        return LEFT;
+    if (!has_room(kernel, *size))
+        return FULL;
+    if (bytes_reserve(&kernel->pending, (size_t)*size))
+        return NO_MEMORY;
+    write_record(kernel, message, *size, counted ? queue->next : 0, now_ms);
+    queue->next += counted;
+    return DONE;
+}
+
+int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
+                          int32_t reconsume_times, const struct member *members, size_t count, int64_t now_ms, int64_t *offsets)
+{
+    uint8_t mark[BATCH_PROPERTY_BYTES] = "__BATCH#\x01", *digit = mark + sizeof mark - 1;
+    struct message message = {
+        .topic = {queue->topic->name, queue->topic->name_size},
+        .store_host = {kernel->store_host, kernel->store_host_size},
+        .born = born,
+        .added = {mark, count > 1 ? sizeof mark : 0},
+        .queue_id = queue->id,
+        .sys_flag = sys_flag,
+        .reconsume_times = reconsume_times,
+        .born_ms = born_ms,
+        .closed = true,
+        .tail_crc = kernel->tail_crc,
+    };
+    int64_t total = 0;
+    for (size_t n = 0; n < count; n++) {
+        message.body = members[n].body;
+        message.properties = members[n].properties;
+        int64_t size = record_measure(&message);
+        if (size < 0)
+            return LEFT;
+        total += size;
+        message.added.size = 0; /* only the first member says how long the batch is */
+    }
+    if (!has_room(kernel, total))
+        return FULL;
+    if (bytes_reserve(&kernel->pending, (size_t)total))
+        return NO_MEMORY;
+    *digit = 2;
+    for (int64_t left = total, n = 0; n < 10; n++, left /= 10)
+        *--digit = (uint8_t)('0' + left % 10);
+    message.added.size = count > 1 ? sizeof mark : 0;
+    for (size_t n = 0; n < count; n++) {
+        message.flag = members[n].flag;
+        message.body = members[n].body;
+        message.properties = members[n].properties;
+        offsets[n] = kernel->written + (int64_t)kernel->pending.size;
+        write_record(kernel, &message, record_measure(&message), queue->next++, now_ms);
+        message.added.size = 0;
+    }
+    return DONE;
+}
+
+void kernel_taken(struct kernel *kernel)
+{
+    enum { SPARE_BYTES = 1 << 20 };
+    kernel->written += (int64_t)kernel->pending.size;
+    kernel->pending.size = 0;
+    /* One huge message should not hold its memory for ever. */
+    if (kernel->pending.room > SPARE_BYTES && (int64_t)kernel->pending.room > 2 * kernel->pending_bytes_max)
+        bytes_free(&kernel->pending);
+}
+
+/* -- answers --------------------------------------------------------------------------------------------------------- */
+
+static uint8_t *put_hex(uint8_t *to, const uint8_t *data, size_t size)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    for (size_t n = 0; n < size; n++) {
+        *to++ = (uint8_t)digits[data[n] >> 4];
+        *to++ = (uint8_t)digits[data[n] & 15];
+    }
+    return to;
+}
+
+static uint8_t *put_ids(const struct kernel *kernel, uint8_t *to, const int64_t *offsets, size_t count)
+{
+    uint8_t offset[8];
+    for (size_t n = 0; n < count; n++) {
+        if (n)
+            *to++ = ',';
+        to = put_hex(to, kernel->store_host, kernel->store_host_size);
+        put64(offset, (uint64_t)offsets[n]);
+        to = put_hex(to, offset, 8);
+    }
+    return to;
+}
+
+/* Room for the answer to a send; what it will need at most. */
+static int reserve_sent(struct kernel *kernel, size_t ids, size_t unique_key)
+{
+    return bytes_reserve(&kernel->acks, 384 + ids * 57 + unique_key + kernel->sent_json.size + kernel->sent_binary.size);
+}
+
+static uint8_t *put_ext_number(uint8_t *to, int64_t value)
+{
+    uint8_t *end = put_number(to + 4, value);
+    put32(to, (uint32_t)(end - to - 4));
+    return end;
+}
+
+static void put_sent(struct kernel *kernel, int32_t opaque, bool binary, const int64_t *offsets, size_t count, int32_t queue_id,
+                     int64_t queue_offset, struct span unique_key)
+{
+    uint8_t *start = kernel->acks.data + kernel->acks.size, *to = start + 8;
+    if (binary) {
+        to = put_text(to, "\0\0\3\1\337"); /* success, Python, version 479 */
+        to = put32(to, (uint32_t)opaque);
+        to = put_text(to, "\0\0\0\1\0\0\0\0");
+        uint8_t *length = to;
+        to = put_text(to + 4, "\0\5msgId");
+        uint8_t *ids = to;
+        to = put_ids(kernel, to + 4, offsets, count);
+        put32(ids, (uint32_t)(to - ids - 4));
+        to = put_ext_number(put_text(to, "\0\7queueId"), queue_id);
+        to = put_ext_number(put_text(to, "\0\13queueOffset"), queue_offset);
+        if (unique_key.size) {
+            to = put32(put_text(to, "\0\15transactionId"), (uint32_t)unique_key.size);
+            to = put_span(to, unique_key);
+        }
+        to = put_bytes(to, kernel->sent_binary.data, kernel->sent_binary.size);
+        put32(length, (uint32_t)(to - length - 4));
+    } else {
+        to = put_text(to, "{\"code\":0,\"extFields\":{\"msgId\":\"");
+        to = put_ids(kernel, to, offsets, count);
+        to = put_text(to, "\",\"queueId\":\"");
+        to = put_number(to, queue_id);
+        to = put_text(to, "\",\"queueOffset\":\"");
+        to = put_number(to, queue_offset);
+        to = put_text(to, "\",");
+        if (unique_key.size) {
+            to = put_text(to, "\"transactionId\":\"");
+            to = put_span(to, unique_key);
+            to = put_text(to, "\",");
+        }
+        to = put_bytes(to, kernel->sent_json.data, kernel->sent_json.size);
+        to = put_number(to, opaque);
+        to = put_text(to, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
+    }
+    uint32_t header = (uint32_t)(to - start - 8);
+    put32(start, header + 4);
+    put32(start + 4, header | (binary ? 1u << 24 : 0));
+    kernel->acks.size += 8 + header;
+}
+
+/* -- frames ---------------------------------------------------------------------------------------------------------- */
+
+static int plain_batch(struct kernel *kernel, const struct plain *plain, struct queue *queue, bool binary, struct span body,
+                       struct span born, int64_t now_ms)
+{
+    const struct plain_send *send = &plain->send;
+    struct span ignored;
+    size_t at = 0;
+    kernel->member_count = 0;
+    while (at < body.size) {
+        if (kernel->member_count == BATCH_MEMBERS_MAX)
+            return LEFT;
+        if (ARRAY_RESERVE(kernel->members, kernel->member_count, kernel->member_room))
+            return NO_MEMORY;
+        struct member *member = &kernel->members[kernel->member_count++];
+        if (!batch_next(body, &at, member) || !utf8_valid(member->properties.at, member->properties.size) ||
+            !plain_properties(member->properties, body.at + body.size, &ignored))
+            return LEFT;
+    }
+    size_t count = kernel->member_count;
+    int64_t first = queue->next;
+    bool answer = !(plain->flag & 2);
+    /* The header is not looked at any more: its scratch buffer takes the offsets of the members. */
+    if (bytes_reserve(&kernel->scratch, count * sizeof(int64_t)) || (answer && reserve_sent(kernel, count, 0)))
+        return NO_MEMORY;
+    int64_t *offsets = (int64_t *)(void *)kernel->scratch.data;
+    int verdict = kernel_append_members(kernel, queue, send->sys_flag, send->born_ms, born, send->reconsume_times, kernel->members,
+                                        count, now_ms, offsets);
+    if (verdict == DONE && answer)
+        put_sent(kernel, plain->opaque, binary, offsets, count, queue->id, first, (struct span){0});
+    return verdict;
+}
+
+static int plain_single(struct kernel *kernel, const struct plain *plain, struct queue *queue, bool binary, struct span body,
+                        struct span born, int64_t now_ms)
+{
+    const struct plain_send *send = &plain->send;
+    struct message message = {
+        .body = body,
+        .properties = send->properties,
+        .added = {kernel->added.data, kernel->added.size},
+        .born = born,
+        .flag = send->flag,
+        .sys_flag = send->sys_flag,
+        .reconsume_times = send->reconsume_times,
+        .born_ms = send->born_ms,
+        .closed = true,
+    };
+    bool answer = !(plain->flag & 2);
+    int64_t log_offset = kernel->written + (int64_t)kernel->pending.size, offset = queue->next, size;
+    if (answer && reserve_sent(kernel, 1, send->unique_key.size))
+        return NO_MEMORY;
+    int verdict = kernel_append(kernel, queue, &message, now_ms, true, &size);
+    if (verdict == DONE && answer)
+        put_sent(kernel, plain->opaque, binary, &log_offset, 1, queue->id, offset, send->unique_key);
+    return verdict;
+}
+
+static int plain_send(struct kernel *kernel, const struct plain *plain, bool binary, struct span body, struct span born, int64_t now_ms)
+{
+    const struct plain_send *send = &plain->send;
+    if (!kernel->accepting)
+        return LEFT;
+    struct topic *topic = kernel_find_topic(kernel, send->topic);
+    if (!topic || !(topic->flags & TOPIC_SEND) || send->queue_id >= topic->write_queues)
+        return LEFT;
+    struct queue *queue = topic_queue(topic, send->queue_id);
+    if (!queue)
+        return NO_MEMORY;
+    if (!body.size || (int64_t)body.size > kernel->message_bytes_max)
+        return LEFT;
+    return plain->code == CODE_SEND_BATCH ? plain_batch(kernel, plain, queue, binary, body, born, now_ms)
+                                          : plain_single(kernel, plain, queue, binary, body, born, now_ms);
+}
+
+static int plain_pull(struct kernel *kernel, const struct plain *plain, bool binary, bool bodiless)
+{
+    const struct plain_pull *pull = &plain->pull;
+    if (!bodiless)
+        return LEFT;
+    const struct row *row = kernel_find_row(kernel, pull->group, pull->topic, pull->explicit_);
+    const struct topic *topic = kernel_find_topic(kernel, pull->topic);
+    if (!row || !topic || !(topic->flags & TOPIC_PULL) || pull->queue_id >= topic->read_queues)
+        return LEFT;
+    if (!pull->explicit_ && pull->version > row->version)
+        return LEFT;
+    if (ARRAY_RESERVE(kernel->commits, kernel->commit_count, kernel->commit_room) || ARRAY_RESERVE(kernel->pulls, kernel->pull_count, kernel->pull_room))
+        return NO_MEMORY;
+    struct pull *result = &kernel->pulls[kernel->pull_count];
+    int64_t count = pull->count_max < kernel->transfer_count_max ? pull->count_max : kernel->transfer_count_max;
+    int verdict = kernel_pull(kernel, topic, pull->queue_id, pull->offset, count, (struct codes){row->codes, row->code_count, row->all},
+                              plain->opaque, binary, false, &kernel->replies, result->payload);
+    if (verdict == NO_MEMORY)
+        return NO_MEMORY;
+    if (pull->sys_flag & PULL_COMMIT && pull->sys_flag & PULL_SUSPEND)
+        kernel->commits[kernel->commit_count++] = (struct commit){row->number, pull->queue_id, pull->commit_offset};
+    if (verdict != FOUND) {
+        result->verdict = verdict;
+        result->row = row->number;
+        result->queue_id = pull->queue_id;
+        result->offset = pull->offset;
+        result->count = count;
+        result->sys_flag = pull->sys_flag;
+        result->suspend_ms = pull->suspend_ms;
+        result->opaque = plain->opaque;
+        result->binary = binary;
+        kernel->pull_count++;
+    }
+    return DONE;
+}
+
+static int plain_frame(struct kernel *kernel, const uint8_t *header, size_t header_size, struct span body, const uint8_t *readable,
+                       bool binary, struct span born, int64_t now_ms)
+{
+    struct plain plain;
+    kernel->scratch.size = 0;
+    if (bytes_reserve(&kernel->scratch, header_size + 16))
+        return NO_MEMORY;
+    if (!scan_header(header, header_size, readable, binary, kernel->scratch.data, &plain))
+        return LEFT;
+    if (plain.code == CODE_PULL || plain.code == CODE_LITE_PULL)
+        return plain_pull(kernel, &plain, binary, body.size == 0);
+    return plain_send(kernel, &plain, binary, body, born, now_ms);
+}
+
+int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t position, struct span born, int64_t now_ms,
+                 struct burst *burst)
+{
+    enum { KEEP_BYTES = 1 << 20 };
+    size_t first = position;
+    int verdict = DONE;
+    if (kernel->acks.room > KEEP_BYTES)
+        bytes_free(&kernel->acks);
+    if (kernel->scratch.room > KEEP_BYTES)
+        bytes_free(&kernel->scratch);
+    kernel->acks.size = kernel->pull_count = kernel->commit_count = 0;
+    gather_clear(&kernel->replies);
+    while (position < size && size - position >= 4) {
+        const uint8_t *frame = data + position;
+        int64_t total = get32(frame);
+        if (total < 4 || total > kernel->frame_bytes_max) {
+            verdict = BAD;
+            break;
+        }
+        if (size - position < 8)
+            break;
+        int64_t header = (int64_t)(getu32(frame + 4) & 0xFFFFFF);
+        if (frame[4] > 1 || header > total - 4 || header > kernel->header_bytes_max) {
+            verdict = BAD;
+            break;
+        }
+        if ((int64_t)(size - position) < 4 + total)
+            break;
+        if (kernel->force_slow) {
+            verdict = LEFT;
+            break;
+        }
+        struct span body = {frame + 8 + header, (size_t)(total - 4 - header)};
+        verdict = plain_frame(kernel, frame + 8, (size_t)header, body, data + size, frame[4] == 1, born, now_ms);
+        if (verdict != DONE)
+            break;
+        kernel->fast_frames++;
+        position += (size_t)(4 + total);
+    }
+    if (verdict == NO_MEMORY) {
+        if (position == first)
+            return NO_MEMORY;
+        verdict = FULL; /* what was done so far stands: the caller makes room and comes again */
+    }
+    if (verdict == LEFT)
+        kernel->left_frames++;
+    *burst = (struct burst){position, verdict};
+    return 0;
+}

@@ -1,0 +1,29 @@
+/* The key index: from what dispatch left to the entries of an index file. pure_index.py is the meaning. */
+#include "inline.h"
+
+void index_apply(uint8_t *slots, size_t slot_count, struct span pending, size_t position, int32_t count, int32_t capacity,
+                 int64_t begin_ms, uint8_t *entries, struct indexed *indexed)
+{
+    int32_t fresh = 0;
+    for (; position < pending.size && count < capacity; position += INDEX_PENDING_BYTES, count++) {
+        const uint8_t *from = pending.at + position;
+        uint32_t key = getu32(from);
+        int64_t store_ms = get64(from + 12), seconds = 0;
+        uint8_t *slot = slots + key % slot_count * 4;
+        int32_t previous = get32(slot);
+        if (previous <= 0 || previous > count) {
+            previous = 0;
+            fresh++;
+        }
+        if (begin_ms <= 0)
+            begin_ms = store_ms;
+        if (begin_ms > 0 && store_ms > begin_ms)
+            seconds = (store_ms - begin_ms) / 1000;
+        entries = put32(entries, key);
+        entries = put_bytes(entries, from + 4, 8);
+        entries = put32(entries, (uint32_t)(seconds < INT32_MAX ? seconds : INT32_MAX));
+        entries = put32(entries, (uint32_t)previous);
+        put32(slot, (uint32_t)count);
+    }
+    *indexed = (struct indexed){position, count, fresh};
+}

@@ -1,0 +1,338 @@
+/* The loops that run once per message: buffers in, numbers out.
+ *
+ * Plain C, no Python types, no I/O, no clock, no mutable globals. pure*.py is the meaning of every function here; tests/native
+ * holds the two together. Whoever uses a `struct kernel` sees to it that one thread at a time is inside.
+ *
+ * Rules of the house: every length that comes from outside is checked against what is really there before it is used;
+ * offsets are int64_t and bounded so that sums cannot overflow; whatever needs memory reserves it before it changes anything.
+ */
+#ifndef KAPPAMQ_KERNEL_H
+#define KAPPAMQ_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* -- the numbers of layout.py ------------------------------------------------------------------------------------- */
+
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+#define MAGIC_BLANK 0xCBD43194u
+#define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
+
+enum {
+    BLANK_BYTES = 8,
+    RECORD_BYTES_MIN = 91,
+    ENTRY_BYTES = 20,
+    INDEX_PENDING_BYTES = 20,
+    INDEX_ENTRY_BYTES = 20,
+    TAIL_CRC_BYTES = 20,
+    BATCH_PROPERTY_BYTES = 20,
+    PROPERTIES_BYTES_MAX = 32767,
+    TOPIC_BYTES_MAX = 127,
+    TOPIC_BYTES_LIMIT = 32767,
+    BATCH_MEMBERS_MAX = 8192,
+    SCAN_ENTRIES_MAX = 800,
+    TAIL_KEEP_BYTES = 1024 * 20,
+    LENT_BYTES_MAX = 16 << 20,
+};
+#define QUEUE_OFFSET_MAX ((int64_t)1 << 58)
+#define LOG_OFFSET_MAX ((int64_t)1 << 62)
+
+enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701 };
+enum { TOPIC_SEND = 1, TOPIC_PULL = 2, TOPIC_FOLD = 4 };
+enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3 };
+enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESSAGES = 5, NEED_ENTRIES = 6, COLD = 7, GONE = 8 };
+enum { PULL_COMMIT = 1, PULL_SUSPEND = 2, PULL_SUBSCRIPTION = 4, PULL_LITE = 16 };
+enum { SCAN_MORE = 0, SCAN_BLANK = 1, SCAN_EMPTY = 2, SCAN_DAMAGED = 3, SCAN_RECORD = -1 };
+
+/* No memory: nothing has been changed by the call that says so. */
+enum { NO_MEMORY = -100 };
+
+/* -- small things -------------------------------------------------------------------------------------------------- */
+
+struct span {
+    const uint8_t *at;
+    size_t size;
+};
+
+struct bytes {
+    uint8_t *data;
+    size_t size, room;
+};
+
+/* Doubly linked ring; an element that is in no list points to itself. */
+struct link {
+    struct link *next, *previous;
+};
+
+struct crc {
+    uint32_t table[8][256];
+    uint32_t (*run)(const struct crc *crc, const uint8_t *data, size_t size);
+};
+void crc_init(struct crc *crc, bool portable);
+/* zlib's CRC-32 of `size` bytes. */
+static inline uint32_t crc32_of(const struct crc *crc, const uint8_t *data, size_t size) { return crc->run(crc, data, size); }
+
+bool utf8_valid(const uint8_t *data, size_t size);
+/* java.lang.String.hashCode of a text that begins with one of hash `value` and goes on with `data`. */
+uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size);
+
+/* -- headers (scan.c) ---------------------------------------------------------------------------------------------- */
+
+enum { CODE_SEND = 10, CODE_PULL = 11, CODE_SEND_V2 = 310, CODE_SEND_BATCH = 320, CODE_LITE_PULL = 361 };
+
+struct plain_send {
+    struct span topic, properties, unique_key;
+    int32_t queue_id, sys_flag, flag, reconsume_times;
+    int64_t born_ms;
+};
+
+struct plain_pull {
+    struct span group, topic;
+    int32_t queue_id, sys_flag;
+    int64_t offset, count_max, commit_offset, suspend_ms, version;
+    bool explicit_;
+};
+
+struct plain {
+    int32_t code, flag, opaque;
+    struct plain_send send;
+    struct plain_pull pull;
+};
+
+/* What a header says if it is plain; false if it is Python's. `readable` is one past the last byte that may be loaded,
+ * `scratch` has room for the header and 16 bytes more and must outlive `plain`. */
+bool scan_header(const uint8_t *header, size_t size, const uint8_t *readable, bool binary, uint8_t *scratch, struct plain *plain);
+/* Well-formed pairs, none of them special, WAIT not false; sets `unique_key` to the last UNIQ_KEY. */
+bool plain_properties(struct span text, const uint8_t *readable, struct span *unique_key);
+
+/* -- records (record.c) -------------------------------------------------------------------------------------------- */
+
+struct record {
+    int32_t size, queue_id, sys_flag;
+    int64_t queue_offset, log_offset, store_ms;
+    struct span body, topic, properties;
+};
+
+/* What `record_write` makes a record of. `added` follows the properties, which are closed with 0x02 first if `closed`. */
+struct message {
+    struct span topic, body, properties, added, born, store_host;
+    int32_t queue_id, flag, sys_flag, reconsume_times;
+    int64_t born_ms, prepared;
+    bool closed, tail_crc;
+};
+
+struct member {
+    int32_t flag;
+    struct span body, properties;
+};
+
+/* SCAN_RECORD and the fields, or why there is none. */
+int record_parse(const uint8_t *at, size_t left, struct record *record);
+bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record);
+/* Bytes of the whole record, -1 if no record can hold it. */
+int64_t record_measure(const struct message *message);
+void record_write(const struct crc *crc, const struct message *message, int64_t size, int64_t queue_offset, int64_t log_offset, int64_t now_ms, uint8_t *to);
+
+struct scanned {
+    int64_t bytes, records, store_ms;
+    int why;
+};
+void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct scanned *scanned);
+
+/* The member at `*at`; moves `*at` behind it. False unless every length fits. */
+bool batch_next(struct span body, size_t *at, struct member *member);
+
+/* -- the kernel ---------------------------------------------------------------------------------------------------- */
+
+struct topic;
+
+struct queue {
+    struct topic *topic;
+    int32_t id;
+    bool watched, dirty;
+    int64_t min, end, next, stored;
+    int64_t tail_first, lent_first;
+    struct bytes tail, lent;
+    struct link place; /* in kernel.dirty or kernel.settled */
+    struct link loan;  /* in kernel.lent */
+};
+
+struct topic {
+    uint8_t *name;
+    size_t name_size;
+    uint64_t hash;
+    uint32_t key_hash; /* of "name#": every index key of the topic begins with it */
+    int32_t flags;
+    int64_t write_queues, read_queues;
+    struct queue **queues; /* open addressing by id */
+    size_t queue_room, queue_count;
+};
+
+struct row {
+    uint8_t *names; /* group, then topic */
+    size_t group_size, topic_size;
+    uint64_t hash;
+    bool explicit_;
+    int64_t number, version;
+    bool all;
+    int32_t *codes; /* ascending */
+    size_t code_count;
+};
+
+struct segment {
+    int64_t number;
+    const uint8_t *data;
+    size_t size;
+};
+
+/* A reply under way: bytes of its own and bytes of the log, in order. */
+struct piece {
+    const uint8_t *at; /* NULL: the next `size` bytes of gather.text */
+    size_t size;
+};
+struct gather {
+    struct bytes text;
+    struct piece *pieces;
+    size_t count, room, total;
+};
+
+struct pull {
+    int verdict;
+    int64_t row;
+    int32_t queue_id;
+    int64_t offset, count;
+    int32_t sys_flag;
+    int64_t suspend_ms;
+    int32_t opaque;
+    bool binary;
+    int64_t payload[3]; /* COLD: first log byte, one past the last; else next, min, end */
+};
+
+struct commit {
+    int64_t row;
+    int32_t queue_id;
+    int64_t offset;
+};
+
+struct woken {
+    const struct topic *topic;
+    int32_t queue_id;
+};
+
+struct fold {
+    const struct topic *topic;
+    size_t at;
+    int32_t size;
+};
+
+struct kernel {
+    /* settings */
+    int64_t segment_bytes, message_bytes_max, frame_bytes_max, header_bytes_max, pending_bytes_max, transfer_bytes_max,
+        transfer_count_max, tail_bytes_max;
+    uint8_t store_host[20];
+    size_t store_host_size;
+    bool tail_crc, accepting, force_slow, index_enabled;
+    int64_t hot_from, log_min;
+    int64_t *delays_ms;
+    size_t delay_count;
+    struct bytes added, sent_json, sent_binary;
+    struct crc crc;
+
+    /* tables */
+    struct topic **topics;
+    size_t topic_room, topic_count;
+    struct topic *last_topic; /* the one looked up before: mostly it is the same again */
+    struct row **rows;
+    size_t row_room, row_count;
+    struct segment *segments; /* ascending */
+    size_t segment_count, segment_room;
+    struct link dirty, settled, lent;
+    size_t dirty_count;
+    int64_t tail_bytes, lent_bytes;
+
+    /* what was appended and not yet taken */
+    struct bytes pending;
+    int64_t written, segment_end;
+    struct bytes index;
+
+    /* results of the last call */
+    struct bytes acks, scratch;
+    struct gather replies;
+    struct pull *pulls;
+    size_t pull_count, pull_room;
+    struct commit *commits;
+    size_t commit_count, commit_room;
+    struct woken *woken;
+    size_t woken_count, woken_room;
+    struct fold *folds;
+    size_t fold_count, fold_room;
+    struct member *members;
+    size_t member_count, member_room;
+
+    /* counters */
+    uint64_t fast_frames, left_frames;
+    int64_t put_count, put_bytes, get_count, get_bytes;
+};
+
+/* Queues (queues.c). Functions that return int return 0 or NO_MEMORY unless said otherwise. */
+struct kernel *kernel_new(void);
+void kernel_free(struct kernel *kernel);
+/* What every stored message and every answer to a send carry: properties text; the region as JSON string and plain. */
+int kernel_identity(struct kernel *kernel, struct span added, struct span region_json, struct span region, bool trace_on);
+int kernel_delays(struct kernel *kernel, const int64_t *delays_ms, size_t count);
+
+struct topic *kernel_topic(struct kernel *kernel, struct span name); /* made if need be; NULL: no memory */
+struct topic *kernel_find_topic(struct kernel *kernel, struct span name);
+struct queue *topic_queue(struct topic *topic, int32_t id); /* made if need be; NULL: no memory */
+struct queue *topic_find_queue(const struct topic *topic, int32_t id);
+void kernel_set_queue(struct kernel *kernel, struct queue *queue, int64_t min_offset, int64_t end);
+int kernel_lend(struct kernel *kernel, struct queue *queue, int64_t first, struct span entries);
+struct span kernel_tail_entries(const struct queue *queue, int64_t offset, int64_t count);
+int kernel_set_row(struct kernel *kernel, struct span group, struct span topic, bool explicit_, int64_t number, int64_t version,
+                   const int32_t *codes, size_t code_count, bool all);
+void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic, bool explicit_);
+struct row *kernel_find_row(const struct kernel *kernel, struct span group, struct span topic, bool explicit_);
+int kernel_map(struct kernel *kernel, int64_t number, struct span data); /* data.at NULL: unmap */
+
+/* Enters records; `*eaten` says how far. kernel.woken and kernel.folds hold what the caller must hear of. */
+int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int64_t log_offset, size_t *eaten);
+struct queue *kernel_dirty_queue(struct kernel *kernel);                  /* the first, NULL if there is none */
+struct span queue_unstored(const struct queue *queue);                    /* its entries that are in no file */
+void kernel_stored(struct kernel *kernel, struct queue *queue);           /* they count as stored now */
+void kernel_trim_tails(struct kernel *kernel);
+
+struct codes {
+    const int32_t *at; /* ascending */
+    size_t count;
+    bool all;
+};
+/* A verdict, with payload as in struct pull; FOUND adds the whole reply to `replies`. */
+int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_id, int64_t offset, int64_t count_max,
+                struct codes codes, int32_t opaque, bool binary, bool warm, struct gather *replies, int64_t payload[3]);
+void gather_clear(struct gather *gather);
+void gather_copy(const struct gather *gather, uint8_t *to);
+
+/* Bursts (burst.c) */
+struct burst {
+    size_t consumed;
+    int verdict;
+};
+int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t position, struct span born, int64_t now_ms,
+                 struct burst *burst);
+/* DONE, FULL (no room here), LEFT (no record can hold it) or NO_MEMORY. */
+int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size);
+int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
+                          int32_t reconsume_times, const struct member *members, size_t count, int64_t now_ms, int64_t *offsets);
+void kernel_taken(struct kernel *kernel);
+
+/* Key index (index.c) */
+struct indexed {
+    size_t position;
+    int32_t count, fresh;
+};
+void index_apply(uint8_t *slots, size_t slot_count, struct span pending, size_t position, int32_t count, int32_t capacity,
+                 int64_t begin_ms, uint8_t *entries, struct indexed *indexed);
+
+#endif

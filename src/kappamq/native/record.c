@@ -1,0 +1,220 @@
+/* One stored record: its bytes and its checks. pure_record.py is the meaning. */
+#include "inline.h"
+
+static const char TAIL_CRC_NAME[] = "__CRC32#\x01";
+static const char BATCH_NAME[] = "__BATCH#\x01";
+enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10 };
+
+/* -- making ---------------------------------------------------------------------------------------------------------- */
+
+static inline bool needs_closing(const struct message *message)
+{
+    return message->closed && message->properties.size && message->properties.at[message->properties.size - 1] != 2;
+}
+
+static inline int64_t properties_bytes(const struct message *message)
+{
+    return (int64_t)message->properties.size + needs_closing(message) + (int64_t)message->added.size +
+           (message->tail_crc ? TAIL_CRC_BYTES : 0);
+}
+
+int64_t record_measure(const struct message *message)
+{
+    /* The spans are real memory, so that their sums stay far below 2^63. */
+    int64_t properties = properties_bytes(message);
+    if (properties > PROPERTIES_BYTES_MAX)
+        return -1;
+    int64_t topic = (int64_t)message->topic.size + (message->topic.size <= TOPIC_BYTES_MAX ? 1 : 2);
+    int64_t size = 72 + (int64_t)message->born.size + (int64_t)message->store_host.size + (int64_t)message->body.size + topic + 2 + properties;
+    return size <= INT32_MAX ? size : -1;
+}
+
+void record_write(const struct crc *crc, const struct message *message, int64_t size, int64_t queue_offset, int64_t log_offset, int64_t now_ms, uint8_t *to)
+{
+    uint8_t *start = to;
+    bool short_topic = message->topic.size <= TOPIC_BYTES_MAX;
+    uint32_t sys_flag = (uint32_t)message->sys_flag & ~(uint32_t)(SYS_BORN_V6 | SYS_STORE_V6);
+    sys_flag |= (message->born.size == 20 ? SYS_BORN_V6 : 0) | (message->store_host.size == 20 ? SYS_STORE_V6 : 0);
+    to = put32(to, (uint32_t)size);
+    to = put32(to, short_topic ? MAGIC_V1 : MAGIC_V2);
+    to = put32(to, crc32_of(crc, message->body.at, message->body.size) & 0x7FFFFFFF);
+    to = put32(to, (uint32_t)message->queue_id);
+    to = put32(to, (uint32_t)message->flag);
+    to = put64(to, (uint64_t)queue_offset);
+    to = put64(to, (uint64_t)log_offset);
+    to = put32(to, sys_flag);
+    to = put64(to, (uint64_t)message->born_ms);
+    to = put_span(to, message->born);
+    to = put64(to, (uint64_t)now_ms);
+    to = put_span(to, message->store_host);
+    to = put32(to, (uint32_t)message->reconsume_times);
+    to = put64(to, (uint64_t)message->prepared);
+    to = put32(to, (uint32_t)message->body.size);
+    to = put_span(to, message->body);
+    if (short_topic)
+        *to++ = (uint8_t)message->topic.size;
+    else
+        to = put16(to, (uint16_t)message->topic.size);
+    to = put_span(to, message->topic);
+    to = put16(to, (uint16_t)properties_bytes(message));
+    to = put_span(to, message->properties);
+    if (needs_closing(message))
+        *to++ = 2;
+    to = put_span(to, message->added);
+    if (message->tail_crc) {
+        uint32_t value = crc32_of(crc, start, (size_t)(to - start)) & 0x7FFFFFFF;
+        to = put_bytes(to, TAIL_CRC_NAME, PRIVATE_NAME_BYTES);
+        for (int digit = 0; digit < DIGITS; digit++, value /= 10) /* least significant first */
+            *to++ = (uint8_t)('0' + value % 10);
+        *to = 2;
+    }
+}
+
+/* -- reading --------------------------------------------------------------------------------------------------------- */
+
+int record_parse(const uint8_t *at, size_t left, struct record *record)
+{
+    if (left < 8)
+        return SCAN_MORE;
+    int32_t size = get32(at);
+    uint32_t magic = getu32(at + 4);
+    if (unlikely(magic != MAGIC_V1 && magic != MAGIC_V2)) {
+        if (magic == MAGIC_BLANK && size >= BLANK_BYTES)
+            return SCAN_BLANK;
+        return size == 0 && magic == 0 ? SCAN_EMPTY : SCAN_DAMAGED;
+    }
+    if (size < RECORD_BYTES_MIN)
+        return SCAN_DAMAGED;
+    if ((size_t)size > left)
+        return SCAN_MORE;
+    record->size = size;
+    record->queue_id = get32(at + 12);
+    record->queue_offset = get64(at + 20);
+    record->log_offset = get64(at + 28);
+    record->sys_flag = get32(at + 36);
+    /* From here on `rest` is how much of the record is left behind `at`. */
+    int64_t born = record->sys_flag & SYS_BORN_V6 ? 20 : 8, host = record->sys_flag & SYS_STORE_V6 ? 20 : 8;
+    int64_t head = 72 + born + host, rest = size - head;
+    if (rest < 3)
+        return SCAN_DAMAGED;
+    record->store_ms = get64(at + 48 + born);
+    int32_t body_bytes = get32(at + head - 4);
+    at += head;
+    if (body_bytes < 0 || record->queue_id < 0 || record->queue_offset < 0 || record->queue_offset > QUEUE_OFFSET_MAX || rest - 3 < body_bytes)
+        return SCAN_DAMAGED;
+    record->body = (struct span){at, (size_t)body_bytes};
+    at += body_bytes;
+    rest -= body_bytes;
+    int64_t topic_bytes;
+    if (magic == MAGIC_V1) {
+        topic_bytes = *at;
+        at += 1;
+        rest -= 1;
+    } else {
+        topic_bytes = get16(at);
+        at += 2;
+        rest -= 2;
+        if (topic_bytes > TOPIC_BYTES_LIMIT)
+            return SCAN_DAMAGED;
+    }
+    if (rest < topic_bytes + 2)
+        return SCAN_DAMAGED;
+    record->topic = (struct span){at, (size_t)topic_bytes};
+    at += topic_bytes;
+    rest -= topic_bytes + 2;
+    if (get16(at) != rest || !utf8_valid(record->topic.at, record->topic.size))
+        return SCAN_DAMAGED;
+    record->properties = (struct span){at + 2, (size_t)rest};
+    return SCAN_RECORD;
+}
+
+bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record)
+{
+    if (getu32(at + 8) != (crc32_of(crc, record->body.at, record->body.size) & 0x7FFFFFFF))
+        return false;
+    if (record->properties.size < TAIL_CRC_BYTES)
+        return true;
+    const uint8_t *tail = record->properties.at + record->properties.size - TAIL_CRC_BYTES;
+    if (memcmp(tail, TAIL_CRC_NAME, PRIVATE_NAME_BYTES) != 0)
+        return true;
+    uint32_t value = crc32_of(crc, at, (size_t)record->size - TAIL_CRC_BYTES) & 0x7FFFFFFF;
+    tail += PRIVATE_NAME_BYTES;
+    for (int digit = 0; digit < DIGITS; digit++, value /= 10)
+        if (tail[digit] != '0' + value % 10)
+            return false;
+    return true;
+}
+
+/* Log bytes of the batch that a record with these properties opens, 0 if it opens none. */
+static int64_t batch_bytes(struct span properties)
+{
+    const uint8_t *at = properties.at, *end = at + properties.size;
+    while (end - at >= PRIVATE_NAME_BYTES) {
+        if (memcmp(at, BATCH_NAME, PRIVATE_NAME_BYTES) == 0) {
+            at += PRIVATE_NAME_BYTES;
+            int64_t value = 0;
+            if (end - at < DIGITS)
+                return 0;
+            for (int digit = 0; digit < DIGITS; digit++) {
+                if (at[digit] < '0' || at[digit] > '9')
+                    return 0;
+                value = value * 10 + (at[digit] - '0');
+            }
+            return value;
+        }
+        at = memchr(at, 2, (size_t)(end - at));
+        if (!at)
+            return 0;
+        at++;
+    }
+    return 0;
+}
+
+void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct scanned *scanned)
+{
+    struct record record;
+    size_t at = 0;
+    int64_t batch_end = 0, records = 0;
+    *scanned = (struct scanned){.why = SCAN_MORE};
+    while (at < size) {
+        int why = record_parse(data + at, size - at, &record);
+        if (why != SCAN_RECORD) {
+            scanned->why = why == SCAN_MORE || (int64_t)at == scanned->bytes ? why : SCAN_DAMAGED;
+            return;
+        }
+        if ((uint64_t)record.log_offset != (uint64_t)log_offset + at || (check && !record_intact(crc, data + at, &record))) {
+            scanned->why = SCAN_DAMAGED;
+            return;
+        }
+        if ((int64_t)at >= batch_end) {
+            int64_t length = batch_bytes(record.properties);
+            batch_end = length ? (int64_t)at + length : 0;
+        }
+        at += (size_t)record.size;
+        records++;
+        if ((int64_t)at >= batch_end) {
+            scanned->bytes = (int64_t)at;
+            scanned->records = records;
+            scanned->store_ms = record.store_ms;
+        }
+    }
+}
+
+bool batch_next(struct span body, size_t *at, struct member *member)
+{
+    const uint8_t *start = body.at + *at;
+    int64_t left = (int64_t)(body.size - *at);
+    if (left < 22)
+        return false;
+    int64_t size = get32(start), body_bytes = get32(start + 16);
+    if (body_bytes < 1 || left - 22 < body_bytes)
+        return false;
+    int64_t properties = get16(start + 20 + body_bytes);
+    if (size != 22 + body_bytes + properties || size > left || properties > PROPERTIES_BYTES_MAX)
+        return false;
+    member->flag = get32(start + 12);
+    member->body = (struct span){start + 20, (size_t)body_bytes};
+    member->properties = (struct span){start + 22 + body_bytes, (size_t)properties};
+    *at += (size_t)size;
+    return true;
+}

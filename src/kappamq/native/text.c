@@ -1,0 +1,87 @@
+/* UTF-8 and Java's string hash. */
+#include "inline.h"
+
+/* One step through UTF-8 as Python and Java take it: the character at `at`, or U+FFFD for the longest beginning of one that is
+ * broken off. `*size` is how many bytes it took. */
+static uint32_t next_character(const uint8_t *at, size_t left, size_t *size, bool *broken)
+{
+    uint8_t first = at[0];
+    uint8_t low = 0x80, high = 0xBF; /* what the second byte may be */
+    size_t want;
+    uint32_t value;
+    if (first < 0x80) {
+        *size = 1;
+        return first;
+    }
+    if (first >= 0xC2 && first <= 0xDF) {
+        want = 2;
+        value = first & 0x1F;
+    } else if (first >= 0xE0 && first <= 0xEF) {
+        want = 3;
+        value = first & 0x0F;
+        if (first == 0xE0)
+            low = 0xA0; /* shorter forms exist */
+        else if (first == 0xED)
+            high = 0x9F; /* surrogates */
+    } else if (first >= 0xF0 && first <= 0xF4) {
+        want = 4;
+        value = first & 0x07;
+        if (first == 0xF0)
+            low = 0x90;
+        else if (first == 0xF4)
+            high = 0x8F; /* beyond U+10FFFF */
+    } else {
+        *size = 1;
+        *broken = true;
+        return 0xFFFD;
+    }
+    for (size_t n = 1; n < want; n++) {
+        if (n >= left || at[n] < low || at[n] > high) {
+            *size = n;
+            *broken = true;
+            return 0xFFFD;
+        }
+        value = value << 6 | (at[n] & 0x3F);
+        low = 0x80;
+        high = 0xBF;
+    }
+    *size = want;
+    return value;
+}
+
+bool utf8_valid(const uint8_t *data, size_t size)
+{
+    if (is_ascii(data, size))
+        return true;
+    bool broken = false;
+    for (size_t at = 0, step; at < size && !broken; at += step)
+        next_character(data + at, size - at, &step, &broken);
+    return !broken;
+}
+
+uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size)
+{
+    size_t at = 0;
+    for (; size - at >= 8; at += 8) {
+        const uint8_t *c = data + at;
+        if (raw64(c) & 0x8080808080808080u)
+            break;
+        /* Two steps of four: what is added does not wait for the product. */
+        uint32_t first = c[0] * 29791u + c[1] * 961u + c[2] * 31u + c[3];
+        uint32_t second = c[4] * 29791u + c[5] * 961u + c[6] * 31u + c[7];
+        value = value * 0x94446F01u + first * 923521u + second; /* 31^8, 31^4 */
+    }
+    while (at < size) {
+        size_t step;
+        bool broken = false;
+        uint32_t character = next_character(data + at, size - at, &step, &broken);
+        if (character >= 0x10000) {
+            character -= 0x10000;
+            value = value * 31 + (0xD800 + (character >> 10));
+            character = 0xDC00 + (character & 0x3FF);
+        }
+        value = value * 31 + character;
+        at += step;
+    }
+    return value;
+}
