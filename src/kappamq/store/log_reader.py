@@ -7,12 +7,14 @@ it is complete, names its own position and its checksums hold; a batch counts wh
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kappamq import native
 from kappamq.errors import StoreFormatError
+from kappamq.native.layout import SCAN_BLANK, SCAN_MORE
 from kappamq.protocol import record as records
 from kappamq.protocol.record import Fault, Record, RecordError
 from kappamq.store.files import Files
@@ -20,6 +22,8 @@ from kappamq.store.files import Files
 NAME_DIGITS: Final = 20
 _WINDOW_BYTES = 1 << 20
 _FIRST_READ_BYTES = 4096
+_SCAN_BYTES = 4 << 20
+_GAP_BYTES = 16 << 10  # reading over so much that nobody wants is cheaper than reading twice
 _OPEN_MAX = 16
 _MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (records.MAGIC_V1, records.MAGIC_V2))
 
@@ -145,6 +149,53 @@ class LogReader:
         if record.properties.endswith("\0") or "\0" in record.topic:
             raise RecordError(Fault.FIELDS, offset, "it ends in zeros, so it was not written completely")
         return Found(offset, size, record)
+
+    def records_at(
+        self, places: Sequence[tuple[int, int]], check_crc: bool = True
+    ) -> Iterator[tuple[int, Found | RecordError]]:
+        """(offset, what lies there) for each (offset, size), which ascend; those close together are read in one go."""
+        first = 0
+        while first < len(places):
+            start, stop, last = places[first][0], places[first][0], first
+            while last < len(places):
+                offset, size = places[last]
+                same_file = offset // self.segment_bytes == start // self.segment_bytes if self.segment_bytes else False
+                if last > first and (
+                    not same_file or not 0 <= offset - stop <= _GAP_BYTES or offset + size - start > _WINDOW_BYTES
+                ):
+                    break
+                stop, last = offset + max(size, 0), last + 1
+            data = self.read(start, min(stop - start, _WINDOW_BYTES))
+            for offset, size in places[first:last]:
+                try:
+                    yield offset, self._decode(offset, data[offset - start : offset - start + max(size, 0)], check_crc)
+                except RecordError as error:
+                    yield offset, error
+            first = last
+
+    def end(self, start: int | None = None) -> int:
+        """One past the last good record, by the kernel's scan from `start` on; else from the last file that has any."""
+        self.refresh()
+        scan = native.load().scan
+        if start is None or not self.min <= start < self.limit:
+            used = [first for first in self._starts if self.read(first, 8) != bytes(8)]
+            start = used[-1] if used else self.min
+        at: int = start
+        while True:
+            count = _SCAN_BYTES
+            while True:
+                data = self.read(at, count)
+                good: int
+                good, why, _records, _ms = scan(data, at, True)
+                # A record or batch may be longer than the piece read.
+                if good or why != SCAN_MORE or len(data) < count:
+                    break
+                count *= 4
+            at += good
+            if not good:
+                if why != SCAN_BLANK:
+                    return at
+                at += self.segment_bytes - at % self.segment_bytes
 
     # -- in log order ------------------------------------------------------------------------------------------------------
 
