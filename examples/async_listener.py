@@ -8,7 +8,7 @@ import sys
 
 from kappamq import AsyncConsumer, AsyncProducer, Message, ReceivedMessage
 
-nameserver = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
+nameserver = sys.argv[1] if len(sys.argv) > 1 else None  # $KAPPAMQ_NAMESERVER, else 127.0.0.1:9876
 COUNT = 100
 
 

@@ -7,7 +7,7 @@ import sys
 
 from kappamq import Admin, Message, Producer
 
-nameserver = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
+nameserver = sys.argv[1] if len(sys.argv) > 1 else None  # $KAPPAMQ_NAMESERVER, else 127.0.0.1:9876
 readings = [Message("batches", f"sensor {n % 7}: {n}".encode(), tags=f"s{n % 7}") for n in range(1000)]
 
 with Producer(nameserver) as producer, Admin(nameserver) as admin:
@@ -17,3 +17,4 @@ with Producer(nameserver) as producer, Admin(nameserver) as admin:
         requests += 1
     stored = sum(offset.max_offset - offset.min_offset for offset in admin.topic_stats("batches").values())
     print(f"{len(readings)} messages in {requests} requests; the topic holds {stored}")
+    assert stored >= len(readings)

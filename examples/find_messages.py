@@ -8,7 +8,7 @@ import time
 
 from kappamq import Admin, Message, Producer
 
-nameserver = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
+nameserver = sys.argv[1] if len(sys.argv) > 1 else None  # $KAPPAMQ_NAMESERVER, else 127.0.0.1:9876
 began = int(time.time() * 1000)
 
 with Producer(nameserver) as producer:

@@ -8,7 +8,7 @@ import sys
 
 from kappamq import Consumer, Message, Producer
 
-nameserver = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
+nameserver = sys.argv[1] if len(sys.argv) > 1 else None  # $KAPPAMQ_NAMESERVER, else 127.0.0.1:9876
 
 with Producer(nameserver, group="quickstart_senders") as producer:
     result = producer.send(Message("quickstart", b"first flush", tags="green", keys=("cup-1",)))
@@ -19,4 +19,5 @@ with Consumer(
 ) as consumer:
     for message in consumer:  # asking for the next message acknowledges this one
         print("received", message.text, "with keys", *message.keys)
+        assert message.message_id == result.message_id
         break

@@ -19,6 +19,15 @@ EXPECTED = {
     "order_by_key.py": "cleo -> ordered, paid, packed, sent",
     "batches.py": "1000 messages in 5 requests; the topic holds 1000",
     "find_messages.py": "by key  a cup of oolong",
+    "send.py": "5 messages stored",
+    "async_send.py": "1000 messages stored",
+    "oneway.py": "100 of 100 arrived",
+    "consume.py": "tea 9",
+    "push_consumer.py": "10 paid orders billed",
+    "consumer_group.py": "ann alone:",
+    "asyncio_consumer.py": "cake 9",
+    "pull_consumer.py": "20 credits found",
+    "admin.py": "deleted: there is no topic",
 }
 
 
