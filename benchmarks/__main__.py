@@ -1,0 +1,84 @@
+"""`python -m benchmarks [scenario ...]`: measure, print a table, say which goals are missed.
+
+python -m benchmarks                      everything (about ten minutes; root and a disk for the backlog)
+python -m benchmarks --quick              a first look, under two minutes
+python -m benchmarks echo kernel          some scenarios
+python -m benchmarks backlog --backlog 5000000
+python -m benchmarks peer                 against Apache RocketMQ (Maven, a JDK); also `make peer`
+python -m benchmarks crash --rounds 1000  kill -9 again and again; `power` cuts the power instead (root)
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import report, scenarios
+from benchmarks.bench import SIZES, Bench, Figure
+
+README = Path(__file__).with_name("README.md")
+PROGRAMS = ("peer", "crash", "power")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] in PROGRAMS:
+        return _program(arguments[0], arguments[1:])
+    options = _parser().parse_args(arguments)
+    size = SIZES["quick" if options.quick else options.size]
+    changes = {
+        name: getattr(options, name) for name in ("runs", "seconds", "backlog") if getattr(options, name) is not None
+    }
+    bench = Bench(replace(size, **changes), disk=options.disk, memory=options.memory, kernel=options.kernel)
+    figures: list[Figure] = []
+    for name in options.scenario or scenarios.ALL:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        figures += scenarios.load(name)(bench)
+    print(report.text(figures))
+    command = shlex.join(["python", "-m", "benchmarks", *arguments])
+    if options.json is not None:
+        report.write_json(options.json, figures, command)
+    if options.update_readme:
+        report.update_section(README, "make bench", command, figures)
+    missed = report.failures(figures)
+    for figure in missed:
+        print(
+            f"missed: {figure.scenario}: {figure.what}: {report.number(figure.value)}, goal {figure.goal}",
+            file=sys.stderr,
+        )
+    return 1 if missed and options.strict else 0
+
+
+def _program(name: str, arguments: list[str]) -> int:
+    if name == "peer":
+        from benchmarks.peer.__main__ import main as program
+    elif name == "crash":
+        from tests.crash.kill import main as program
+    else:
+        from tests.crash.power import main as program
+    return program(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("scenario", nargs="*", choices=[[], *scenarios.ALL], help="default: all")
+    parser.add_argument("--size", choices=list(SIZES), default="full")
+    parser.add_argument("--quick", action="store_true", help="the same as --size quick")
+    parser.add_argument("--runs", type=int, help="rounds that the medians are taken over")
+    parser.add_argument("--seconds", type=float, help="length of a measured run")
+    parser.add_argument("--backlog", type=int, help="messages of the backlog")
+    parser.add_argument("--kernel", choices=["auto", "native", "twin"], default="auto", help="for all but `kernel`")
+    parser.add_argument("--disk", type=Path, help="a folder on the disk to measure; default: the temporary folder")
+    parser.add_argument("--memory", type=Path, help="a folder whose pages are warm; default: /dev/shm")
+    parser.add_argument("--json", type=Path, help="write all figures and samples there")
+    parser.add_argument("--update-readme", action="store_true", help="put the table into benchmarks/README.md")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a goal is missed")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
