@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Broker:
             store.forget_topic(name)
         clock.not_before(store.last_ms)
         self._clamp_offsets()
-        self.bursts = bursts = Bursts(store, self.gate, clock)
+        self.bursts = bursts = Bursts(store, self.gate, clock, self.net_config)
         self.server = Server(bursts, self.net_config, clock)
         if config.port:
             self.port = await self.server.start(config.listen_host, config.port)
@@ -190,16 +190,17 @@ class Broker:
         self.offsets.delete(topic=name)
         self.pending_resets.forget(topic=name)
         self.administration.stats.forget(name)
-        self.run(self.forget_topic(name))
+        self.forget_topic(name)
 
-    async def forget_topic(self, name: str) -> None:
-        await self.upkeep.write_derived()
+    def forget_topic(self, name: str) -> None:
+        """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files."""
         for queue_id in self.kernel.queue_ids(name):
-            end = self.kernel.queue_state(name, queue_id)[1]
-            self.kernel.set_queue(
-                name, queue_id, end, end
-            )  # empty, but the numbering goes on if the topic is made again
-        await self.upkeep.write(self.store.forget_topic, name)
+            end = self.kernel.queue_state(name, queue_id)[2]  # numbering goes on if the topic is made again
+            self.kernel.set_queue(name, queue_id, end, end)
+        self.run(self._forget_files(name, self.upkeep.write(self.store.forget_topic, name)))
+
+    async def _forget_files(self, name: str, removed: Awaitable[None]) -> None:
+        await removed
         self.store.queues.forget_readers(name)
 
     def _may_notify(self, group: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.topics import Topics
@@ -15,7 +15,7 @@ from kappamq.store.message_store import MessageStore
 
 class Chores:
     def __init__(
-        self, store: MessageStore, topics: Topics, upkeep: Upkeep, forget_topic: Callable[[str], Awaitable[None]]
+        self, store: MessageStore, topics: Topics, upkeep: Upkeep, forget_topic: Callable[[str], None]
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
@@ -46,5 +46,5 @@ class Chores:
             topic for topic in sorted(folders) if self._topics.get(topic) is None and not self._topics.is_system(topic)
         ]
         for topic in gone:
-            await self._forget_topic(topic)
+            self._forget_topic(topic)
         return reply(frame, remark=f"{len(gone)} topics cleaned")

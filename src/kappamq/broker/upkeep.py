@@ -96,11 +96,12 @@ class Upkeep:
 
     # -- threads -----------------------------------------------------------------------------------------------------------
 
-    async def write(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
+    def write(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        """Its turn comes after everything handed in before, awaited or not."""
+        return asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
 
-    async def read(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+    def read(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
 
     # -- tasks -------------------------------------------------------------------------------------------------------------
 
