@@ -106,7 +106,7 @@ class Writer:
 
 def read(store: MessageStore, topic: str = "t", queue_id: int = 0) -> list[Record]:
     """Every message of a queue, the way a consumer gets it: through pulls."""
-    low, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+    low, end, _next, stored = store.kernel.queue_state(topic, queue_id)
     records: list[Record] = []
     offset = low
     for _ in range(100_000):
@@ -114,7 +114,8 @@ def read(store: MessageStore, topic: str = "t", queue_id: int = 0) -> list[Recor
             return records
         verdict, payload = store.kernel.pull(topic, queue_id, offset, 32, None, 1, False, True)
         if verdict == 6:
-            store.kernel.lend_entries(topic, queue_id, offset, store.queues.read(topic, queue_id, offset, 64))
+            count = min(64, stored - offset)  # what lies behind `stored` is in memory only
+            store.kernel.lend_entries(topic, queue_id, offset, store.queues.read(topic, queue_id, offset, count))
             verdict, payload = store.kernel.pull(topic, queue_id, offset, 32, None, 1, False, True)
         assert verdict == 0, f"pull of {topic}/{queue_id} at {offset} says {verdict} {payload}"
         header_bytes = int.from_bytes(payload[5:8], "big")

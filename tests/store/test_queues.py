@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kappamq.errors import StoreError
-from kappamq.native.layout import ENTRY
+from kappamq.native.layout import ENTRY, FILLER_BYTES
 from kappamq.store.files import Files
-from kappamq.store.queues import FILLER_BYTES, QueueFiles
+from kappamq.store.queues import QueueFiles
 
 FILE_ENTRIES = 16
 

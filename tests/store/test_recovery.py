@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kappamq.errors import StoreDamaged, StoreError, StoreLocked
-from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened
+from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened, read
 
 KERNELS = kernels()
 
@@ -119,8 +119,9 @@ def test_a_new_tail_never_revives_old_records(tmp_path: Path) -> None:
         assert bodies(store) == [*(b"old %03d" % number for number in range(10)), b"new 010"]
 
 
-def test_damage_below_the_flushed_offset_is_not_the_end_of_the_log(tmp_path: Path) -> None:
-    with opened(config(tmp_path)) as store:
+@pytest.mark.parametrize("kind", KERNELS)
+def test_damage_below_the_flushed_offset_is_not_the_end_of_the_log(tmp_path: Path, kind: str) -> None:
+    with opened(config(tmp_path), kind) as store:
         writer = Writer(store)
         offsets = [writer.send(b"message %03d" % number) for number in range(100)]
         writer.write()
@@ -131,18 +132,15 @@ def test_damage_below_the_flushed_offset_is_not_the_end_of_the_log(tmp_path: Pat
     data[offsets[40] + 90] ^= 1
     place.write_bytes(data)
     before = place.read_bytes()
-    with pytest.raises(StoreDamaged, match=f"damaged at {offsets[40]}.*skip_damage"), opened(config(tmp_path)):
+    with pytest.raises(StoreDamaged, match=f"damaged at {offsets[40]}.*skip_damage"), opened(config(tmp_path), kind):
         pass
     assert place.read_bytes() == before, "nothing was changed"
-    with opened(config(tmp_path, skip_damage=True)) as store:
+    with opened(config(tmp_path, skip_damage=True), kind) as store:
         assert store.recovered.damage == [(offsets[40], offsets[41])]
-        assert [record.body for record in _read_around(store)] == [b"message %03d" % n for n in range(100) if n != 40]
-
-
-def _read_around(store: object) -> list[object]:
-    from tests.store.stores import read
-
-    return read(store)  # type: ignore[arg-type, return-value]
+        assert bodies(store) == [b"message %03d" % n for n in range(100) if n != 40]
+        assert [record.queue_offset for record in read(store)] == [n for n in range(100) if n != 40]
+    with opened(config(tmp_path), kind) as store:
+        assert len(bodies(store)) == 99, "what was passed over once is not looked at again"
 
 
 @pytest.mark.parametrize("kind", KERNELS)

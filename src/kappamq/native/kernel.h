@@ -33,6 +33,8 @@ enum {
     TOPIC_BYTES_LIMIT = 32767,
     BATCH_MEMBERS_MAX = 8192,
     SCAN_ENTRIES_MAX = 800,
+    FILLER_BYTES = 0x7FFFFFFF, /* record size of entries that stand for no record */
+    GAP_ENTRIES_MAX = 65536,
     TAIL_KEEP_BYTES = 1024 * 20,
     LENT_BYTES_MAX = 16 << 20,
 };

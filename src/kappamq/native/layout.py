@@ -85,6 +85,11 @@ PULL_SUSPEND: Final = 2
 PULL_SUBSCRIPTION: Final = 4
 PULL_LITE: Final = 16
 
+FILLER_BYTES: Final = 0x7FFFFFFF
+"""Record size in entries that stand for no record: before a queue's true beginning, or where the log is damaged."""
+GAP_ENTRIES_MAX: Final = 65_536
+"""A longer jump in a queue's numbering is no damage but another log: the queue begins anew behind it."""
+
 SCAN_ENTRIES_MAX: Final = 800
 """A pull with a selective filter looks at this many entries, then answers `no match, go on from here`."""
 

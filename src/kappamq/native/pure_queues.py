@@ -8,7 +8,9 @@ from kappamq.native.layout import (
     COLD,
     EMPTY,
     ENTRY,
+    FILLER_BYTES,
     FOUND,
+    GAP_ENTRIES_MAX,
     GONE,
     INDEX_PENDING,
     LENT_BYTES_MAX,
@@ -223,9 +225,14 @@ class Queues:
         if offset != end:
             if offset < end:
                 return False  # entered before
-            # A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here.
-            self._drop_tail(queue)
-            queue.tail_first = queue.stored = queue.min = offset
+            if queue.min < end and offset - end <= GAP_ENTRIES_MAX:
+                # The log is damaged in between: what came before stays readable, filler keeps the numbering.
+                queue.tail += ENTRY.pack(log_offset, FILLER_BYTES, 0) * (offset - end)
+                self._tail_bytes += ENTRY.size * (offset - end)
+            else:
+                # A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here.
+                self._drop_tail(queue)
+                queue.tail_first = queue.stored = queue.min = offset
         tags = _value(properties, b"TAGS")
         code = self._tag_codes.get(tags)
         if code is None:
@@ -353,7 +360,7 @@ class Queues:
         next_offset = offset
         log_min = self.log_min
         for log_offset, size, code in ENTRY.iter_unpack(entries[at : at + look * ENTRY.size]):
-            if log_offset < log_min:
+            if log_offset < log_min or size == FILLER_BYTES:
                 gone = True  # the file behind it has been deleted, or it is filler
             elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):

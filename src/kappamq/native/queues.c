@@ -137,10 +137,25 @@ static int enter(struct kernel *kernel, const struct record *record, const uint8
         return 0;
     if (queue && record->queue_offset >= queue->end) { /* else it was entered before */
         if (unlikely(record->queue_offset > queue->end)) {
-            /* A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here. */
-            kernel->tail_bytes -= (int64_t)queue->tail.size;
-            queue->tail.size = 0;
-            queue->tail_first = queue->stored = queue->min = record->queue_offset;
+            int64_t gap = record->queue_offset - queue->end;
+            if (queue->min < queue->end && gap <= GAP_ENTRIES_MAX) {
+                /* The log is damaged in between: what came before stays readable, filler keeps the numbering. */
+                if (bytes_reserve(&queue->tail, (size_t)(gap + 1) * ENTRY_BYTES))
+                    return NO_MEMORY;
+                for (int64_t n = 0; n < gap; n++) {
+                    uint8_t *entry = queue->tail.data + queue->tail.size;
+                    put64(entry, log_offset);
+                    put32(entry + 8, FILLER_BYTES);
+                    put64(entry + 12, 0);
+                    queue->tail.size += ENTRY_BYTES;
+                }
+                kernel->tail_bytes += gap * ENTRY_BYTES;
+            } else {
+                /* A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here. */
+                kernel->tail_bytes -= (int64_t)queue->tail.size;
+                queue->tail.size = 0;
+                queue->tail_first = queue->stored = queue->min = record->queue_offset;
+            }
         }
         int64_t code = (int32_t)hash_on(0, values.tags.at, values.tags.size);
         if (unlikely(values.delay.size && SPAN_IS(record->topic, SCHEDULE_TOPIC)))
@@ -402,7 +417,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     for (; at < stop; at += ENTRY_BYTES) {
         int64_t log_offset = get64(at);
         int32_t size = get32(at + 8);
-        if (log_offset < kernel->log_min) {
+        if (log_offset < kernel->log_min || size == FILLER_BYTES) {
             gone = true; /* the file behind it has been deleted, or it is filler */
         } else if (wanted(codes, get32(at + 16))) {
             if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
@@ -430,7 +445,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
             verdict = NO_MEMORY;
         for (const uint8_t *entry = start; entry < at && verdict == FOUND; entry += ENTRY_BYTES) {
             int64_t log_offset = get64(entry);
-            if (log_offset < kernel->log_min || !wanted(codes, get32(entry + 16)))
+            if (log_offset < kernel->log_min || get32(entry + 8) == FILLER_BYTES || !wanted(codes, get32(entry + 16)))
                 continue;
             const uint8_t *record = record_at(kernel, log_offset, get32(entry + 8));
             if (!record)

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kappamq.errors import StoreError
-from kappamq.native.layout import ENTRY
+from kappamq.native.layout import ENTRY, FILLER_BYTES
 from kappamq.store.files import Files
 
-FILLER_BYTES = 0x7FFFFFFF
-"""Record size in the entries before a queue's true beginning (a store whose start was deleted)."""
 _FILLER = ENTRY.pack(0, FILLER_BYTES, 0)
 
 
