@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import bench, doctor, query, send, serve, shop, tail, topic
+from kappamq.cli import bench, doctor, query, send, serve, shop, store, tail, topic
 from kappamq.cli.options import OutputOption
 from kappamq.cli.output import Format, Output
 
@@ -55,6 +55,7 @@ app.command("send")(send.send)
 app.command("tail")(tail.tail)
 app.add_typer(query.app, name="query")
 app.command("bench")(bench.bench)
+app.add_typer(store.app, name="store")
 app.command("shop")(shop.shop)
 app.command("doctor")(doctor.doctor)
 app.command("version")(show_version)

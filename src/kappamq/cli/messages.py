@@ -9,6 +9,7 @@ from kappamq.cli.output import Output, when
 
 if TYPE_CHECKING:
     from kappamq.message import ReceivedMessage
+    from kappamq.protocol.record import Record
 
 BODY_CHARACTERS_MAX = 200  # of a body on a line; programs get all of it
 
@@ -57,6 +58,22 @@ def line(out: Output, message: ReceivedMessage) -> None:
     text = Text(when(message.stored_ms), style="dim")
     text.append(f"  {message.queue.queue_id}/{message.queue_offset}", style="cyan")
     text.append(f"  {marks}  ", style="green")
+    text.append(body_line(message.body), style="default")
+    out.console().print(text)
+
+
+def log_line(out: Output, record: Record, size: int) -> None:
+    """One record as it lies in the log."""
+    message = record.to_message("")
+    if out.json:
+        out.raw({**as_json(message), "bytes": size})
+        return
+    from rich.text import Text
+
+    text = Text(f"{message.log_offset}+{size}", style="dim")
+    text.append(f"  {message.topic}/{message.queue.queue_id}/{message.queue_offset}", style="cyan")
+    text.append(f"  {when(message.stored_ms)}", style="dim")
+    text.append(f"  {message.tags or '-'}  {','.join(message.keys) or '-'}  ", style="green")
     text.append(body_line(message.body), style="default")
     out.console().print(text)
 

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kappamq.local import LocalThread
+from tests.cli.conftest import Ran, run_kappamq, small_local
+
+SIZES = ["--set", "maxHashSlotNum=1000", "--set", "maxIndexNum=4000"]  # as in conftest.SMALL
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with five messages in one queue, two of them with keys, stopped in good order."""
+    with LocalThread(small_local(tmp_path)) as local:
+        for number in range(5):
+            key = ["--key", f"k{number}"] if number < 2 else []
+            ran = run_kappamq(
+                "send", "-n", local.nameserver, "-t", "tea", "-b", f"cup {number}", "--order-key", "x", *key
+            )
+            assert ran.exit_code == 0, ran.err
+    return tmp_path
+
+
+def kappamq_store(command: str, data: Path, *arguments: str) -> Ran:
+    return run_kappamq("store", command, "--data", str(data), *SIZES, *arguments)
+
+
+def test_inspect_tells_what_is_there(store: Path) -> None:
+    (told, *records) = kappamq_store("inspect", store, "-o", "json", "--log", "1000").json
+    (tea,) = [row for row in told["topics"] if row["topic"] == "tea"]
+    assert (tea["queues"], tea["messages"], tea["first"], tea["next"]) == (1, 5, 0, 5)
+    assert told["running_or_crashed"] is False
+    assert told["log_end"] > told["log_min"] == 0
+    assert sum(found["entries"] for found in told["index"]) == 7  # five ids and two keys
+    assert [record["body"] for record in records if record["topic"] == "tea"] == [f"cup {n}" for n in range(5)]
+
+
+def test_inspect_for_people(store: Path) -> None:
+    ran = kappamq_store("inspect", store, "--topic", "tea", "--log", "100")
+    assert ran.exit_code == 0, ran.err
+    for text in (str(store), "stopped in good order", "16.0 MiB", "cup 4", "7 keys"):
+        assert text in ran.out
+    assert "queue" in kappamq_store("inspect", store, "--queues").out
+    assert kappamq_store("inspect", store, "--topic", "no_such").exit_code == 5
+
+
+def test_a_good_store_is_verified(store: Path) -> None:
+    ran = kappamq_store("verify", store)
+    assert ran.exit_code == 0, ran
+    assert "everything is as it should be" in ran.out
+    (told,) = kappamq_store("verify", store, "-o", "json").json
+    assert told["ok"] is True
+    assert told["records"] >= 5
+
+
+def test_damage_is_found_and_nothing_is_changed(store: Path) -> None:
+    log = store / "commitlog" / ("0" * 20)
+    data = bytearray(log.read_bytes())
+    place = data.index(b"cup 1")
+    data[place] ^= 0xFF
+    log.write_bytes(data)
+    before = contents(store)
+    ran = kappamq_store("verify", store)
+    assert ran.exit_code == 1
+    assert "problem(s)" in ran.out
+    (told,) = kappamq_store("verify", store, "-o", "json", "--problems", "1").json
+    assert told["ok"] is False
+    assert len(told["problems"]) == 1
+    assert told["problem_count"] >= 1
+    shown = kappamq_store("inspect", store, "--log", "100")
+    assert "are no records" in shown.err
+    assert contents(store) == before
+
+
+def contents(store: Path) -> dict[str, Any]:
+    return {str(path): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+
+
+def test_while_a_broker_runs(kappamq: Any, cluster: Any, topic: str) -> None:
+    assert kappamq("send", "-t", topic, "-b", "x").exit_code == 0
+    (told,) = kappamq_store("inspect", cluster.data, "-o", "json").json
+    assert told["running_or_crashed"] is True
+    assert told["process"]
+    assert kappamq_store("verify", cluster.data).exit_code == 0
+
+
+def test_no_store(tmp_path: Path) -> None:
+    for command in ("inspect", "verify"):
+        ran = kappamq_store(command, tmp_path)
+        assert ran.exit_code == 7
+        assert "is no store" in ran.err
