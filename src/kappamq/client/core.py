@@ -85,6 +85,7 @@ class ClientCore:
         self._producers: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._telling: asyncio.Task[None] | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -156,6 +157,9 @@ class ClientCore:
 
     def add_producer(self, group: str) -> None:
         self._producers[group] += 1
+        # New connections are greeted anyway; those that are open have not heard of this group yet.
+        if self._producers[group] == 1 and self.brokers.open:
+            self._telling = asyncio.create_task(self._tell(self.brokers.open))
 
     async def remove_producer(self, group: str) -> None:
         self._producers[group] -= 1
@@ -205,6 +209,9 @@ class ClientCore:
         answer = await channel.request(HeartBeat(), body, timeout=self.request_timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise for_code(answer.code, answer.remark)
+
+    async def _tell(self, channels: list[Channel]) -> None:
+        await asyncio.gather(*(self.heartbeat_to(channel) for channel in channels), return_exceptions=True)
 
     async def _heartbeat_to(self, address: str) -> None:
         await self.heartbeat_to(await self.brokers.get(address))

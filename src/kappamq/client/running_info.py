@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from kappamq.client.process_queue import ProcessQueue
 from kappamq.client.pulling import Interest
 from kappamq.config.client import ClientConfig
 from kappamq.protocol.bodies_admin import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
-from kappamq.protocol.codes import VERSION
+
+VERSION_NAME: Final = "V5_3_3"
+"""What RocketMQ calls the version we put into every header."""
 
 
 def running_info(
@@ -21,7 +24,7 @@ def running_info(
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_threads),
             "PROP_CONSUMEORDERLY": "false",
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-            "PROP_CLIENT_VERSION": f"V{VERSION}",
+            "PROP_CLIENT_VERSION": VERSION_NAME,
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
         },
         subscriptions=[interest.to_body() for interest in listed],
