@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from kappamq.errors import ProtocolError, StoreDamaged, StoreError, StoreFormatError
+from kappamq.native.layout import FILLER_BYTES
 from kappamq.protocol import ids, properties
 from kappamq.protocol.entries import QUEUE_ENTRY, key_hash
 from kappamq.protocol.record import Record, RecordError
@@ -21,7 +22,7 @@ from kappamq.store.files import Files
 from kappamq.store.index_file import IndexFileInfo, info, list_index_files
 from kappamq.store.index_view import IndexView, Search
 from kappamq.store.log_reader import Damage, Found, LogReader
-from kappamq.store.queues import FILLER_BYTES, QueueFiles
+from kappamq.store.queues import QueueFiles
 
 FOREVER: Final = (1 << 63) - 1
 _CHUNK_ENTRIES = 512
