@@ -204,17 +204,14 @@ class AsyncProducer:
         deadline = core.clock.liveness() + limit
         tries = 1 if key is not None or queue is not None else 1 + self.config.send_retries
         failures: list[KappaError] = []
-        try:
-            async with asyncio.timeout(limit):
-                await self._gate.acquire()
-        except TimeoutError:
-            raise SendTimeout(
-                f"{self.config.inflight_max} sends wait for their answers already, and none came within {limit:g} s"
-            ) from None
+        if self._gate.locked():
+            await self._wait_at_gate(limit)
+        else:
+            await self._gate.acquire()
         try:
             failed_broker: str | None = None
             for number in range(tries):
-                route = await self._route(core, outgoing.topic, deadline)
+                route = core.routes.ready(outgoing.topic) or await self._route(core, outgoing.topic, deadline)
                 chosen = self._choose(route, key, queue, failed_broker)
                 if chosen.broker == failed_broker:
                     await asyncio.sleep(PAUSE_S * 2**number)
@@ -247,6 +244,15 @@ class AsyncProducer:
             f"no broker confirmed message {outgoing.message_ids[0]} for {outgoing.topic!r} within {limit:g} s "
             f"({tried}): it may have been stored, sending it again may store it twice"
         )
+
+    async def _wait_at_gate(self, limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit):
+                await self._gate.acquire()
+        except TimeoutError:
+            raise SendTimeout(
+                f"{self.config.inflight_max} sends wait for their answers already, and none came within {limit:g} s"
+            ) from None
 
     async def _route(self, core: ClientCore, topic: str, deadline: float) -> Route:
         async with asyncio.timeout(deadline - core.clock.liveness()):

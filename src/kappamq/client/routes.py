@@ -116,6 +116,14 @@ class Routes:
             )
         return route
 
+    def ready(self, topic: str) -> Route | None:
+        """Return the route if it is known and good for sending, without asking anybody; for the path of every message."""
+        route = self._known.get(topic)
+        if route is None or route.provisional or not route.publish:
+            return None
+        self._used[topic] = self._now()
+        return route
+
     async def find_for_sending(self, topic: str) -> Route:
         """The same, but a topic that does not exist yet may be sent to wherever the default topic is."""
         now = self._now()
