@@ -8,7 +8,6 @@ applies the records behind that offset. A snapshot without our stamp was written
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -17,12 +16,15 @@ from kappamq.broker.burst import Bursts
 from kappamq.clock import Clock
 from kappamq.errors import ProtocolError
 from kappamq.protocol.record import decode
-from kappamq.store.message_store import MessageStore
+from kappamq.store.message_store import MessageStore, unusable
 from kappamq.store.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
 
 TOPIC = "rmq_sys_kappamq_metadata"
+_RECORDS_BEHIND_MAX = 1000
+"""A start folds the records behind the oldest snapshot, and retention waits for it: also tables that never change are
+written anew once there are so many, or when the log has gone on to another file."""
 
 
 class Table(Protocol):
@@ -55,6 +57,7 @@ class Metadata:
         self._born = born
         self._tables: list[Table] = []
         self._stamps: dict[str, int] = {}
+        self._records: dict[str, int] = {}  # how many metadata records there were when a table was last written
         self._append: Callable[[Callable[[], tuple[int, int, int]]], tuple[int, int, int]] | None = None
         self._set_turn: Callable[[], None] = lambda: None
 
@@ -63,51 +66,61 @@ class Metadata:
 
     def go_live(self, bursts: Bursts) -> None:
         """From now on changes are recorded; before, tables only repeat what the log says."""
-        self._append = bursts.append
-        self._set_turn = bursts.set_turn
+        self._bursts = bursts
 
     # -- recording ---------------------------------------------------------------------------------------------------------
 
     def record(self, kind: str, change: Any) -> int:
         """Append a change that has just been made in memory; returns the log offset at which it is safe."""
-        if self._append is None:
+        bursts = self._bursts
+        if bursts is None:
             return self._store.log.end
         body = msgspec.json.encode({"kind": kind, "change": change})
         kernel = self._store.kernel
         now = self._clock.message_ms()
-        log_offset, _queue_offset, size = self._append(
-            lambda: kernel.append(TOPIC, 0, 0, 0, now, self._born, 0, 0, body, b"", now)
+        log_offset, _queue_offset, size = bursts.append(
+            lambda: kernel.append(TOPIC, 0, 0, 0, now, self._born, 0, 0, body, b"", now), own=True
         )
-        self._set_turn()
+        bursts.set_turn()
         return log_offset + size
 
     # -- folding -----------------------------------------------------------------------------------------------------------
 
     def load(self) -> list[str]:
-        """Bring every table to the state at the log's end; returns remarks for the operator."""
+        """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError."""
         notes: list[str] = []
-        oldest: int | None = None
+        stamps: dict[str, int] = {}
+        end = self._store.log.end
+        new_baseline = False
         for table in self._tables:
             snapshot = self._snapshots.load(table.file)
-            stamp = 0
-            if snapshot is not None:
-                if snapshot.note:
-                    notes.append(snapshot.note)
-                table.from_snapshot(snapshot.table)
-                stamp = self._store.log.end if snapshot.log_offset is None else snapshot.log_offset
-                if snapshot.log_offset is None:
-                    notes.append(f"{table.file} was written by another broker: taken as it is")
-                    table.dirty = True
-            self._stamps[table.file] = stamp
-            oldest = stamp if oldest is None else min(oldest, stamp)
-        if oldest is not None:
-            self._replay(oldest)
+            if snapshot is None:
+                stamps[table.file] = 0
+                continue
+            if snapshot.note:
+                notes.append(snapshot.note)
+            table.from_snapshot(snapshot.table)
+            stamp = snapshot.log_offset
+            if stamp is None:
+                notes.append(f"{table.file} was written by another broker: taken as it is")
+            elif stamp > end:
+                notes.append(f"{table.file} reflects the log up to {stamp}, but that ends at {end} now: taken as it is")
+            if stamp is None or stamp > end:
+                table.dirty = new_baseline = True
+            stamps[table.file] = end if stamp is None else min(stamp, end)
+        self._replay(stamps)
+        if new_baseline:
+            # At once: a crash before the next snapshot would make today's records look older than these files.
+            try:
+                self.save(self.collect())
+            except OSError as error:
+                raise unusable(self._snapshots.folder, error) from error
         return notes
 
-    def _replay(self, oldest: int) -> None:
+    def _replay(self, stamps: dict[str, int]) -> None:
         by_kind = {kind: table for table in self._tables for kind in table.kinds}
         end = self._store.kernel.queue_state(TOPIC, 0)[1]
-        at = self._store.first_at_or_behind(TOPIC, 0, oldest)
+        at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
         while at < end:
             found = self._store.entry(TOPIC, 0, at)
             at += 1
@@ -120,7 +133,7 @@ class Metadata:
             try:
                 content = msgspec.json.decode(decode(data).body)
                 table = by_kind.get(content["kind"])
-                if table is not None and found[0] >= self._stamps[table.file]:
+                if table is not None and found[0] >= stamps[table.file]:
                     table.apply(content["kind"], content["change"])
                     table.dirty = True
             except (msgspec.DecodeError, ProtocolError, KeyError, TypeError, ValueError) as error:
@@ -128,23 +141,30 @@ class Metadata:
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 
-    def collect(self) -> list[tuple[str, dict[str, Any], int]]:
-        """Tables that changed since their last snapshot, as of now; for `save` on a worker."""
+    def collect(self, renew_below: int = 0) -> list[tuple[str, dict[str, Any], int]]:
+        """Tables that changed since their last snapshot, or that still need the log below `renew_below`, as of now; for
+        `save` on a worker."""
         stamp = self._store.log.end  # everything recorded so far lies below it or is still pending behind it
         work = []
         for table in self._tables:
-            if table.dirty:
+            if table.dirty or self._snapshots.oldest(table.file) < renew_below:
                 table.dirty = False
                 work.append((table.file, table.to_snapshot(), stamp))
         return work
 
     def save(self, work: list[tuple[str, dict[str, Any], int]]) -> None:
-        """Worker: write snapshots."""
-        for name, table, stamp in work:
-            self._snapshots.save(name, table, stamp)
-            self._stamps[name] = stamp
+        """Worker: write snapshots. On an OSError those that were not written are due again."""
+        unsaved = {name for name, _table, _stamp in work}
+        try:
+            for name, table, stamp in work:
+                self._snapshots.save(name, table, stamp)
+                unsaved.discard(name)
+        finally:
+            for known in self._tables:
+                if known.file in unsaved:
+                    known.dirty = True
 
     @property
     def needed_from(self) -> int:
         """The log must not lose what lies behind this: some snapshot does not have it yet."""
-        return min(self._stamps.values(), default=0)
+        return min((self._snapshots.oldest(table.file) for table in self._tables), default=0)
