@@ -1,0 +1,182 @@
+"""How far consumer groups have come."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from kappamq.broker.broker import Broker
+from kappamq.protocol.bodies_admin import (
+    ConsumerOffsets,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+)  # fmt: skip
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers_admin import (
+    CloneGroupOffset,
+    GetAllConsumerOffsets,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    QueryCorrectionOffset,
+)  # fmt: skip
+from kappamq.protocol.headers_client import UpdateConsumerOffset
+from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
+from tests.broker.running import Speaker, running, speaking
+from tests.waiting import eventually_async as eventually
+
+
+async def commit(client: Speaker, group: str, topic: str, offsets: list[int]) -> None:
+    for queue_id, offset in enumerate(offsets):
+        await ok(
+            client, UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+        )
+
+
+@on_broker()
+async def test_progress_of_a_group(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 3)
+    await make_topic(client, "u", 1)
+    await fill(client, "t", [5, 3])
+    await fill(client, "u", [4])
+    await commit(client, "g", "t", [2, 3])
+    await commit(client, "g", "u", [1])
+    stats = ConsumeStats.decode((await ok(client, GetConsumeStats(consumer_group="g"))).body)
+    assert {key: (each.broker_offset, each.consumer_offset) for key, each in stats.offsets.items()} == {
+        queue("t", 0): (5, 2),
+        queue("t", 1): (3, 3),
+        queue("t", 2): (0, 0),
+        queue("u", 0): (4, 1),
+    }
+    assert stats.total_lag == 6
+    # The time of the last message consumed, not of the newest one.
+    record = (await client.read("t", 0))[1]
+    assert stats.offsets[queue("t", 0)].last_ms == record.stored_ms
+    assert stats.offsets[queue("t", 2)].last_ms == 0
+
+    for header in (
+        GetConsumeStats(consumer_group="g", topic="u"),
+        GetConsumeStats(consumer_group="g", topics="u;u;nowhere"),
+    ):
+        some = ConsumeStats.decode((await ok(client, header)).body)
+        assert some.offsets.keys() == {queue("u", 0)}
+    nobody = ConsumeStats.decode((await ok(client, GetConsumeStats(consumer_group="nobody"))).body)
+    assert nobody.offsets == {}
+
+
+@on_broker()
+async def test_topics_that_an_online_group_has_given_up_do_not_count(broker: Broker, client: Speaker) -> None:
+    for topic in ("t", "old"):
+        await make_topic(client, topic, 1)
+        await fill(client, topic, [3])
+        await commit(client, "g", topic, [1])
+    await beat(client, "c", consumers={"g": ["t"]})
+    stats = ConsumeStats.decode((await ok(client, GetConsumeStats(consumer_group="g"))).body)
+    assert stats.offsets.keys() == {queue("t", 0)}
+
+
+@on_broker()
+async def test_the_rate_of_a_group(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [50])
+    consumed = 0
+
+    async def rate() -> float:
+        nonlocal consumed
+        consumed += 1
+        await commit(client, "g", "t", [consumed])
+        return ConsumeStats.decode((await ok(client, GetConsumeStats(consumer_group="g"))).body).tps
+
+    await eventually(rate, pause=0.2)
+
+
+@on_broker()
+async def test_progress_of_all_groups(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 1)
+    await make_topic(client, "ordered", 1, order=True)
+    for topic in ("t", "ordered"):
+        await fill(client, topic, [4])
+    await commit(client, "g", "t", [1])
+    await commit(client, "g", "ordered", [2])
+    await commit(client, "h", "t", [4])
+    answer = ConsumeStatsList.decode((await ok(client, GetBrokerConsumeStats(order=False))).body)
+    assert answer.broker_address == broker.address
+    assert answer.total_lag == 5
+    by_group = {group: stats for row in answer.stats for group, stats in row.items()}
+    assert by_group.keys() == {"g", "h"}
+    assert [each.total_lag for each in by_group["g"]] == [2, 3]
+    answer = ConsumeStatsList.decode((await ok(client, GetBrokerConsumeStats(order=True))).body)
+    assert (answer.total_lag, len(answer.stats)) == (2, 1)
+
+
+@on_broker()
+async def test_time_spans(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 2)
+    await fill(client, "t", [3])
+    await commit(client, "g", "t", [1])
+    records = await client.read("t", 0)
+    spans = ConsumeTimeSpans.decode((await ok(client, QueryConsumeTimeSpan(topic="t", group="g"))).body).spans
+    first, empty = sorted(spans, key=lambda span: span.queue.queue_id if span.queue is not None else -1)
+    assert (first.min_ms, first.max_ms, first.consume_ms) == (
+        records[0].stored_ms,
+        records[2].stored_ms,
+        records[0].stored_ms,
+    )
+    assert 0 <= first.delay_ms < 60_000
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d:\d{3}", first.min_text or "")
+    assert (empty.min_ms, empty.max_ms, empty.consume_ms, empty.delay_ms) == (-1, -1, -1, 0)
+    nowhere = QueryConsumeTimeSpan(topic="nowhere", group="g")
+    await refused(client, nowhere, ResponseCode.TOPIC_NOT_EXIST, "nowhere")
+
+
+@on_broker()
+async def test_all_offsets_as_a_slave_wants_them(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 2)
+    await fill(client, "t", [3, 3])
+    await commit(client, "g", "t", [1, 2])
+    body = (await ok(client, GetAllConsumerOffsets())).body
+    assert ConsumerOffsets.decode(body).offsets == {"t@g": {0: 1, 1: 2}}
+    assert b'"t@g":{0:1,1:2}' in body
+
+
+@on_broker()
+async def test_the_smallest_offset_of_all_groups(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 3)
+    await fill(client, "t", [9, 9, 9])
+    await commit(client, "fast", "t", [8, 8, 8])
+    await commit(client, "slow", "t", [3, 7])
+    await commit(client, "left_out", "t", [1, 1, 1])
+    await commit(client, "compared", "t", [5, 5])
+    header = QueryCorrectionOffset(topic="t", compare_group="compared", filter_groups="left_out,nobody")
+    found = CorrectionOffsets.decode((await ok(client, header)).body).offsets
+    assert found == {0: 3, 1: 5, 2: 8}
+    header = QueryCorrectionOffset(topic="t", compare_group="left_out", filter_groups="left_out")
+    found = CorrectionOffsets.decode((await ok(client, header)).body).offsets
+    assert found == {queue_id: (1 << 63) - 1 for queue_id in range(3)}, "it is behind all others"
+    assert broker.offsets.queues("left_out", "t"), "leaving out is not forgetting"
+
+
+def test_a_cloned_group_stands_where_the_other_one_is_also_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            for topic in ("t", "u"):
+                await make_topic(client, topic, 2)
+                await fill(client, topic, [5, 5])
+            await commit(client, "source", "t", [3, 4])
+            await commit(client, "source", "u", [1, 2])
+            await commit(client, "ahead", "t", [5, 5])
+            await ok(client, CloneGroupOffset(source_group="source", target_group="ahead", topic="t"))
+            await ok(client, CloneGroupOffset(source_group="source", target_group="all"))
+            bad = CloneGroupOffset(source_group="source", target_group="source")
+            await refused(client, bad, ResponseCode.INVALID_PARAMETER, "itself")
+            bad = CloneGroupOffset(source_group="source", target_group="a b")
+            await refused(client, bad, ResponseCode.INVALID_PARAMETER)
+        async with running(tmp_path) as broker:
+            assert broker.offsets.queues("ahead", "t") == {0: 3, 1: 4}
+            assert broker.offsets.queues("ahead", "u") == {}
+            assert broker.offsets.queues("all", "u") == {0: 1, 1: 2}
+
+    asyncio.run(main())
