@@ -153,6 +153,7 @@ cdef extern from "kernel.h" nogil:
     kernel_t *kernel_new()
     void kernel_free(kernel_t *)
     int kernel_identity(kernel_t *, span_t, span_t, span_t, c_bool)
+    void kernel_set_host(kernel_t *, span_t)
     int kernel_delays(kernel_t *, const int64_t *, size_t)
     topic_t *kernel_topic(kernel_t *, span_t)
     topic_t *kernel_find_topic(kernel_t *, span_t)
@@ -324,11 +325,7 @@ cdef class Kernel:
 
     @store_host.setter
     def store_host(self, bytes host not None):
-        cdef span_t found = host_span(host)
-        cdef size_t place
-        for place in range(found.size):
-            self.k.store_host[place] = found.at[place]
-        self.k.store_host_size = found.size
+        kernel_set_host(self.k, host_span(host))
 
     @property
     def delays_ms(self):

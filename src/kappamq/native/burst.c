@@ -96,25 +96,13 @@ void kernel_taken(struct kernel *kernel)
 
 /* -- answers --------------------------------------------------------------------------------------------------------- */
 
-static uint8_t *put_hex(uint8_t *to, const uint8_t *data, size_t size)
+static inline uint8_t *put_ids(const struct kernel *kernel, uint8_t *to, const int64_t *offsets, size_t count)
 {
-    static const char digits[] = "0123456789ABCDEF";
-    for (size_t n = 0; n < size; n++) {
-        *to++ = (uint8_t)digits[data[n] >> 4];
-        *to++ = (uint8_t)digits[data[n] & 15];
-    }
-    return to;
-}
-
-static uint8_t *put_ids(const struct kernel *kernel, uint8_t *to, const int64_t *offsets, size_t count)
-{
-    uint8_t offset[8];
     for (size_t n = 0; n < count; n++) {
         if (n)
             *to++ = ',';
-        to = put_hex(to, kernel->store_host, kernel->store_host_size);
-        put64(offset, (uint64_t)offsets[n]);
-        to = put_hex(to, offset, 8);
+        to = put_bytes(to, kernel->host_hex, kernel->store_host_size * 2);
+        to = put_hex64(to, (uint64_t)offsets[n]);
     }
     return to;
 }

@@ -29,7 +29,8 @@
 
 static inline uint64_t raw64(const uint8_t *at) { uint64_t v; memcpy(&v, at, 8); return v; }
 static inline uint32_t raw32(const uint8_t *at) { uint32_t v; memcpy(&v, at, 4); return v; }
-static inline uint16_t get16(const uint8_t *at) { uint16_t v; memcpy(&v, at, 2); return BIG16(v); }
+static inline uint16_t raw16(const uint8_t *at) { uint16_t v; memcpy(&v, at, 2); return v; }
+static inline uint16_t get16(const uint8_t *at) { return BIG16(raw16(at)); }
 static inline uint32_t getu32(const uint8_t *at) { return BIG32(raw32(at)); }
 static inline int32_t get32(const uint8_t *at) { return (int32_t)getu32(at); }
 static inline int64_t get64(const uint8_t *at) { return (int64_t)BIG64(raw64(at)); }
@@ -44,6 +45,30 @@ static inline uint8_t *put_bytes(uint8_t *to, const void *from, size_t size)
 }
 static inline uint8_t *put_span(uint8_t *to, struct span span) { return put_bytes(to, span.at, span.size); }
 #define put_text(to, text) put_bytes((to), (text), sizeof(text) - 1)
+
+/* An address: 8 bytes or 20. */
+static inline uint8_t *put_host(uint8_t *to, struct span host)
+{
+    memcpy(to, host.at, 8);
+    if (host.size == 20)
+        memcpy(to + 8, host.at + 8, 12);
+    return to + host.size;
+}
+
+/* Sixteen upper-case hex digits. */
+static inline uint8_t *put_hex64(uint8_t *to, uint64_t value)
+{
+    for (int half = 32; half >= 0; half -= 32) {
+        /* Spread eight nibbles over eight bytes, the first one highest; above 9 add what lies between '9' and 'A'. */
+        uint64_t digits = value >> half & 0xFFFFFFFFu;
+        digits = (digits | digits << 16) & 0x0000FFFF0000FFFFu;
+        digits = (digits | digits << 8) & 0x00FF00FF00FF00FFu;
+        digits = (digits | digits << 4) & 0x0F0F0F0F0F0F0F0Fu;
+        uint64_t letters = (digits + 0x0606060606060606u) >> 4 & 0x0101010101010101u;
+        to = put64(to, digits + 0x3030303030303030u + letters * 7);
+    }
+    return to;
+}
 
 /* Decimal digits of `value`, at most 20 of them. */
 static inline uint8_t *put_number(uint8_t *to, int64_t value)
@@ -151,6 +176,7 @@ static inline unsigned odd_mask(__m128i block)
 #define EACH(byte) (0x0101010101010101u * (uint64_t)(byte))
 /* The high bit of each byte that is zero; bits above the first may be wrong. */
 static inline uint64_t zero_bytes(uint64_t word) { return (word - EACH(1)) & ~word & EACH(0x80); }
+static inline uint64_t exact_zero_bytes(uint64_t word) { return ~(((word & EACH(0x7F)) + EACH(0x7F)) | word | EACH(0x7F)); }
 static inline uint64_t odd_mask(uint64_t word)
 {
     uint64_t control = (word - EACH(0x20)) & ~word & EACH(0x80);
@@ -217,40 +243,63 @@ static inline const uint8_t *string_copy(const uint8_t *at, const uint8_t *end, 
     return at;
 }
 
-/* The first byte that is `a` or `b`, or `end`. */
-static inline const uint8_t *find_either(const uint8_t *at, const uint8_t *end, const uint8_t *readable, uint8_t a, uint8_t b)
+/* Walks over the bytes 0x01 and 0x02 of properties. */
+struct marks {
+    const uint8_t *block, *end, *readable;
+    uint64_t mask; /* those of the block that are still to come */
+};
+
+static inline struct marks marks_of(const uint8_t *at, const uint8_t *end, const uint8_t *readable)
+{
+    return (struct marks){at, end, readable, 0};
+}
+
+/* The next one, or `end`. Loads the first block on the first call. */
+static inline const uint8_t *next_mark(struct marks *marks)
 {
 #ifdef KAPPAMQ_SSE2
-    const __m128i first = _mm_set1_epi8((char)a), second = _mm_set1_epi8((char)b);
-    for (; at < end && readable - at >= 16; at += 16) {
-        __m128i block = _mm_loadu_si128((const __m128i *)at);
-        unsigned hits = (unsigned)_mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(block, first), _mm_cmpeq_epi8(block, second)));
-        if (hits) {
-            at += __builtin_ctz(hits);
-            return at < end ? at : end;
-        }
-    }
-#elif defined(KAPPAMQ_WORDS)
-    for (; at < end && readable - at >= 8; at += 8) {
-        uint64_t word = raw64(at), hits = zero_bytes(word ^ EACH(a)) | zero_bytes(word ^ EACH(b));
-        if (hits) {
-            at += __builtin_ctzll(hits) / 8;
-            return at < end ? at : end;
-        }
-    }
+    enum { STEP = 16, SCALE = 1 };
+#else
+    enum { STEP = 8, SCALE = 8 };
 #endif
-    while (at < end && *at != a && *at != b)
-        at++;
-    return at < end ? at : end;
+    while (!marks->mask) {
+        if (marks->block >= marks->end)
+            return marks->end;
+        const uint8_t *at = marks->block;
+        if (likely(marks->readable - at >= STEP)) {
+#ifdef KAPPAMQ_SSE2
+            __m128i block = _mm_loadu_si128((const __m128i *)at);
+            __m128i hits = _mm_or_si128(_mm_cmpeq_epi8(block, _mm_set1_epi8(1)), _mm_cmpeq_epi8(block, _mm_set1_epi8(2)));
+            marks->mask = (unsigned)_mm_movemask_epi8(hits);
+#elif defined(KAPPAMQ_WORDS)
+            marks->mask = exact_zero_bytes(raw64(at) ^ EACH(1)) | exact_zero_bytes(raw64(at) ^ EACH(2));
+#else
+            for (int n = 0; n < STEP; n++)
+                marks->mask |= (uint64_t)(at[n] == 1 || at[n] == 2) << (n * SCALE);
+#endif
+        } else {
+            for (int n = 0; n < marks->end - at && n < STEP; n++)
+                marks->mask |= (uint64_t)(at[n] == 1 || at[n] == 2) << (n * SCALE);
+        }
+        marks->block += STEP;
+    }
+    const uint8_t *found = marks->block - STEP + __builtin_ctzll(marks->mask) / SCALE;
+    marks->mask &= marks->mask - 1;
+    return found < marks->end ? found : marks->end;
 }
 
 static inline bool is_ascii(const uint8_t *data, size_t size)
 {
     uint64_t high = 0;
-    for (; size >= 8; size -= 8, data += 8)
-        high |= raw64(data);
-    for (; size; size--, data++)
-        high |= *data;
+    if (size >= 8) {
+        const uint8_t *last = data + size - 8;
+        for (; data < last; data += 8)
+            high |= raw64(data);
+        high |= raw64(last);
+    } else {
+        for (; size; size--, data++)
+            high |= *data;
+    }
     return !(high & 0x8080808080808080u);
 }
 

@@ -233,7 +233,7 @@ struct kernel {
     /* settings */
     int64_t segment_bytes, message_bytes_max, frame_bytes_max, header_bytes_max, pending_bytes_max, transfer_bytes_max,
         transfer_count_max, tail_bytes_max;
-    uint8_t store_host[20];
+    uint8_t store_host[20], host_hex[40]; /* the address, and as ids show it */
     size_t store_host_size;
     bool tail_crc, accepting, force_slow, index_enabled;
     int64_t hot_from, log_min;
@@ -283,6 +283,7 @@ struct kernel *kernel_new(void);
 void kernel_free(struct kernel *kernel);
 /* What every stored message and every answer to a send carry: properties text; the region as JSON string and plain. */
 int kernel_identity(struct kernel *kernel, struct span added, struct span region_json, struct span region, bool trace_on);
+void kernel_set_host(struct kernel *kernel, struct span host); /* 8 or 20 bytes */
 int kernel_delays(struct kernel *kernel, const int64_t *delays_ms, size_t count);
 
 struct topic *kernel_topic(struct kernel *kernel, struct span name); /* made if need be; NULL: no memory */

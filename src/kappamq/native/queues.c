@@ -10,29 +10,29 @@ struct values {
 /* The properties that dispatch looks at. A pair with an empty half does not count, a later pair wins. */
 static inline void read_values(struct span properties, const uint8_t *readable, struct values *values)
 {
-    const uint8_t *at = properties.at, *end = at + properties.size;
+    const uint8_t *start = properties.at, *end = start + properties.size, *middle = NULL;
+    struct marks marks = marks_of(start, end, readable);
     memset(values, 0, sizeof *values);
-    while (at < end) {
-        const uint8_t *middle = find_either(at, end, readable, 1, 2);
-        if (middle == end)
-            return;
-        if (*middle == 2) {
-            at = middle + 1;
+    while (start < end) {
+        const uint8_t *mark = next_mark(&marks);
+        if (mark < end && *mark == 1) {
+            if (!middle)
+                middle = mark;
             continue;
         }
-        const uint8_t *stop = find_either(middle + 1, end, readable, 2, 2);
-        struct span name = {at, (size_t)(middle - at)}, value = {middle + 1, (size_t)(stop - middle - 1)};
-        if (value.size) {
-            if (SPAN_IS(name, "TAGS"))
+        if (middle && mark > middle + 1) {
+            struct span name = {start, (size_t)(middle - start)}, value = {middle + 1, (size_t)(mark - middle - 1)};
+            if (name.size == 4 && raw32(name.at) == raw32((const uint8_t *)"TAGS"))
                 values->tags = value;
-            else if (SPAN_IS(name, "KEYS"))
+            else if (name.size == 4 && raw32(name.at) == raw32((const uint8_t *)"KEYS"))
                 values->keys = value;
             else if (SPAN_IS(name, "UNIQ_KEY"))
                 values->unique_key = value;
             else if (SPAN_IS(name, "DELAY"))
                 values->delay = value;
         }
-        at = stop + 1;
+        start = mark + 1;
+        middle = NULL;
     }
 }
 

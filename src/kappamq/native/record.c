@@ -44,9 +44,9 @@ void record_write(const struct crc *crc, const struct message *message, int64_t 
     to = put64(to, (uint64_t)log_offset);
     to = put32(to, sys_flag);
     to = put64(to, (uint64_t)message->born_ms);
-    to = put_span(to, message->born);
+    to = put_host(to, message->born);
     to = put64(to, (uint64_t)now_ms);
-    to = put_span(to, message->store_host);
+    to = put_host(to, message->store_host);
     to = put32(to, (uint32_t)message->reconsume_times);
     to = put64(to, (uint64_t)message->prepared);
     to = put32(to, (uint32_t)message->body.size);

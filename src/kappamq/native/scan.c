@@ -102,8 +102,12 @@ static int field_of(const uint8_t *name, size_t size)
 
 /* -- JSON ------------------------------------------------------------------------------------------------------------ */
 
+/* Functions that take something from the text return where it goes on, or NULL if it is not there.
+ *
+ * The text ends in '}', which scan_json makes sure of first. Nothing but the end of an object is taken by that byte, so whoever
+ * goes byte by byte over anything else stays inside the text without looking for its end. */
 struct json {
-    const uint8_t *at, *end, *readable;
+    const uint8_t *end, *readable;
     uint8_t *out; /* where unescaped strings go */
 };
 
@@ -136,19 +140,17 @@ static int top_of(const uint8_t *name, size_t size)
     return UNKNOWN;
 }
 
-static inline void skip_space(struct json *json)
+static inline bool is_space(uint8_t byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
+
+static inline const uint8_t *skip_space(const uint8_t *at)
 {
-    while (json->at < json->end && (*json->at == ' ' || *json->at == '\t' || *json->at == '\r' || *json->at == '\n'))
-        json->at++;
+    if (unlikely(*at <= ' '))
+        while (is_space(*at))
+            at++;
+    return at;
 }
 
-static inline bool take(struct json *json, uint8_t byte)
-{
-    if (json->at >= json->end || *json->at != byte)
-        return false;
-    json->at++;
-    return true;
-}
+static inline const uint8_t *take(const uint8_t *at, uint8_t byte) { return likely(*at == byte) ? at + 1 : NULL; }
 
 static inline int hex_digit(uint8_t byte)
 {
@@ -237,169 +239,214 @@ static const uint8_t *unescape(const uint8_t *at, const uint8_t *end, uint8_t **
     return at + 2;
 }
 
-/* The rest of a string that holds more than plain ASCII, from `stop` on. */
-static bool take_odd_string(struct json *json, const uint8_t *start, const uint8_t *stop, struct span *string)
+/* The rest of a string that holds more than plain ASCII, from `at` on. */
+static __attribute__((noinline)) const uint8_t *take_odd_string(struct json *json, const uint8_t *start, const uint8_t *at, struct span *string)
 {
-    uint8_t *out = put_bytes(json->out, start, (size_t)(stop - start));
-    const uint8_t *at = stop, *end = json->end;
+    uint8_t *out = put_bytes(json->out, start, (size_t)(at - start));
+    const uint8_t *end = json->end;
     bool ascii = true;
     while (at < end && *at != '"') {
         if (likely(*at == '\\')) {
             /* The separators of properties come as \u0001 and \u0002. */
-            if (end - at >= 6 && raw32(at + 1) == raw32((const uint8_t *)"u000") && (at[5] == '1' || at[5] == '2')) {
+            if (likely(end - at >= 6 && raw32(at + 1) == raw32((const uint8_t *)"u000") && (at[5] == '1' || at[5] == '2'))) {
                 *out++ = (uint8_t)(at[5] - '0');
                 at += 6;
             } else {
                 at = unescape(at, end, &out);
                 if (!at)
-                    return false;
+                    return NULL;
             }
         } else if (*at >= 0x80) {
             *out++ = *at++;
             ascii = false;
-        } else if (*at < 0x20) {
-            return false;
+        } else {
+            return NULL; /* a control character */
         }
         at = string_copy(at, end, &out);
     }
     /* A broken character stays broken whatever comes next to it: escapes are ASCII in the raw text. */
     if (at >= end || (!ascii && !utf8_valid(start, (size_t)(at - start))))
-        return false;
+        return NULL;
     memset(out, 0, 16); /* whoever searches the string loads 16 bytes at a time */
-    json->at = at + 1;
     *string = (struct span){json->out, (size_t)(out - json->out)};
     json->out = out;
-    return true;
+    return at + 1;
 }
 
 /* The string whose opening quote has been taken. */
-static inline bool take_string(struct json *json, struct span *string)
+static inline const uint8_t *take_string(struct json *json, const uint8_t *start, struct span *string)
 {
-    const uint8_t *start = json->at, *stop = string_stop(start, json->end, json->readable);
+    const uint8_t *stop = string_stop(start, json->end, json->readable);
     if (unlikely(stop >= json->end))
-        return false;
+        return NULL;
     if (unlikely(*stop != '"'))
         return take_odd_string(json, start, stop, string);
     *string = (struct span){start, (size_t)(stop - start)};
-    json->at = stop + 1;
-    return true;
+    return stop + 1;
 }
 
-/* A name and its colon. */
-static inline bool take_name(struct json *json, struct span *name)
+/* A name, its colon, and the space around it. */
+static const uint8_t *take_name(struct json *json, const uint8_t *at, struct span *name)
 {
-    if (!take(json, '"') || !take_string(json, name))
-        return false;
-    skip_space(json);
-    if (!take(json, ':'))
-        return false;
-    skip_space(json);
-    return true;
+    at = take(at, '"');
+    if (!at || !(at = take_string(json, at, name)))
+        return NULL;
+    at = take(skip_space(at), ':');
+    return at ? skip_space(at) : NULL;
 }
 
 /* A whole number; one that is out of range comes as INT64_MAX and may yet be replaced by a later one. */
-static bool take_number(struct json *json, int64_t *number)
+static inline const uint8_t *take_number(const uint8_t *start, int64_t *number)
 {
-    enum { TEXT_MAX = 4300 }; /* msgspec reads no longer ones */
-    const uint8_t *start = json->at, *at = start;
-    bool negative = at < json->end && *at == '-';
-    at += negative;
-    const uint8_t *digits = at;
-    int64_t value = 0;
-    while (at < json->end && *at >= '0' && *at <= '9') {
-        if (at - digits < 18)
-            value = value * 10 + (*at - '0');
+    enum { TEXT_MAX = 4300, DIGITS_MAX = 18 }; /* msgspec reads no longer texts; 18 digits fit 64 bits */
+    bool negative = *start == '-';
+    const uint8_t *digits = start + negative, *at = digits;
+    uint64_t value = 0;
+    uint8_t digit;
+    while ((digit = (uint8_t)(*at - '0')) <= 9) {
+        value = value * 10 + digit;
         at++;
     }
-    if (at == digits || (*digits == '0' && at - digits > 1) || at - start > TEXT_MAX)
-        return false;
-    *number = at - digits > 18 ? INT64_MAX : negative ? -value : value;
-    json->at = at;
-    return true;
+    if (unlikely(at == digits || (*digits == '0' && at - digits > 1) || at - start > TEXT_MAX))
+        return NULL;
+    *number = unlikely(at - digits > DIGITS_MAX) ? INT64_MAX : negative ? -(int64_t)value : (int64_t)value;
+    return at;
 }
 
-static bool take_ext_fields(struct json *json, struct fields *fields)
+/* Which letter it is if the text goes on with  "a":"  and the like, which is what most ext fields look like; else UNKNOWN. The
+ * bytes looked at may lie behind the text, but then its closing brace is among them, and that fits nowhere. */
+static inline int letter_field(const uint8_t *at, const uint8_t *readable)
 {
-    fields->present = 0;
-    if (!take(json, '{'))
-        return false;
-    skip_space(json);
-    if (take(json, '}'))
-        return true;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t shape = '"' | (uint64_t)'"' << 16 | (uint64_t)':' << 24 | (uint64_t)'"' << 32, fixed = 0xFFFFFF00FFu;
+    if (unlikely(readable - at < 8))
+        return UNKNOWN;
+    uint64_t word = raw64(at);
+    uint8_t letter = (uint8_t)((uint8_t)(word >> 8) - 'a');
+    return likely(((word ^ shape) & fixed) == 0 && letter <= F_N) ? letter : UNKNOWN;
+#else
+    (void)at, (void)readable;
+    return UNKNOWN;
+#endif
+}
+
+static inline const uint8_t *take_ext_fields(struct json *json, const uint8_t *at, struct fields *fields)
+{
+    uint64_t present = 0;
+    if (!(at = take(at, '{')))
+        return NULL;
+    at = skip_space(at);
+    if (unlikely(*at == '}')) {
+        fields->present = 0;
+        return at + 1;
+    }
     for (;;) {
-        const uint8_t *at = json->at;
-        int field;
-        /* "a":"...  is what most of it looks like. */
-        if (likely(json->end - at >= 5 && at[0] == '"' && at[2] == '"' && at[3] == ':' && at[4] == '"' && at[1] >= 'a' && at[1] <= 'n')) {
-            field = at[1] - 'a';
-            json->at = at + 5;
+        int field = letter_field(at, json->readable);
+        if (likely(field != UNKNOWN)) {
+            at += 5;
         } else {
             struct span name;
-            if (!take_name(json, &name) || (field = field_of(name.at, name.size)) == UNKNOWN || !take(json, '"'))
-                return false;
+            if (!(at = take_name(json, at, &name)) || (field = field_of(name.at, name.size)) == UNKNOWN || !(at = take(at, '"')))
+                return NULL;
         }
-        if (!take_string(json, &fields->values[field]))
-            return false;
-        fields->present |= BIT(field);
-        fields->named |= BIT(field);
-        if (likely(json->at < json->end && *json->at == ',')) {
-            json->at++;
-        } else {
-            skip_space(json);
-            if (take(json, '}'))
-                return true;
-            if (!take(json, ','))
-                return false;
-        }
-        skip_space(json);
+        if (unlikely(!(at = take_string(json, at, &fields->values[field]))))
+            return NULL;
+        present |= BIT(field);
+        at = skip_space(at);
+        if (*at != ',')
+            break;
+        at = skip_space(at + 1);
     }
+    fields->present = present;
+    fields->named |= present;
+    return take(at, '}');
+}
+
+/* The name that the text goes on with and where its value begins. Names come as Java writes them, or else in some other way. */
+static inline const uint8_t *take_top(struct json *json, const uint8_t *at, int *top)
+{
+#define STARTS(text, name)                             \
+    if (memcmp(at, text, sizeof(text) - 1) == 0) {     \
+        *top = name;                                   \
+        return skip_space(at + sizeof(text) - 1);      \
+    }
+    if (likely(json->readable - at >= 32)) /* as above: none of these names can reach behind the text */
+        switch (at[1]) {
+        case 'c':
+            STARTS("\"code\":", T_CODE)
+            break;
+        case 'e':
+            STARTS("\"extFields\":", T_EXT)
+            break;
+        case 'f':
+            STARTS("\"flag\":", T_FLAG)
+            break;
+        case 'l':
+            STARTS("\"language\":", T_LANGUAGE)
+            break;
+        case 'o':
+            STARTS("\"opaque\":", T_OPAQUE)
+            break;
+        case 's':
+            STARTS("\"serializeTypeCurrentRPC\":", T_SERIALIZE)
+            break;
+        case 'v':
+            STARTS("\"version\":", T_VERSION)
+            break;
+        }
+#undef STARTS
+    struct span name;
+    at = take_name(json, at, &name);
+    if (at)
+        *top = top_of(name.at, name.size);
+    return at;
 }
 
 static bool scan_json(const uint8_t *header, size_t size, const uint8_t *readable, uint8_t *scratch, struct plain *plain, struct fields *fields)
 {
-    struct json json = {header, header + size, readable, scratch};
+    const uint8_t *at = header, *end = header + size;
+    while (end > at && is_space(end[-1]))
+        end--;
+    if (end == at || end[-1] != '}')
+        return false;
+    struct json json = {end, readable, scratch};
     int64_t numbers[T_VERSION + 1] = {[T_CODE] = -1, [T_FLAG] = -1, [T_OPAQUE] = INT64_MAX, [T_VERSION] = 0};
     bool ext = false;
     struct span ignored;
-    skip_space(&json);
-    if (!take(&json, '{'))
+    if (!(at = take(skip_space(at), '{')))
         return false;
-    do {
-        skip_space(&json);
-        struct span name;
-        if (!take_name(&json, &name))
+    for (;;) {
+        int top;
+        if (!(at = take_top(&json, skip_space(at), &top)))
             return false;
-        int top = top_of(name.at, name.size);
         switch (top) {
         case T_CODE: case T_FLAG: case T_OPAQUE: case T_VERSION:
-            if (!take_number(&json, &numbers[top]))
-                return false;
+            at = take_number(at, &numbers[top]);
             break;
         case T_EXT:
-            if (!take_ext_fields(&json, fields))
-                return false;
+            at = take_ext_fields(&json, at, fields);
             fields->always &= fields->present;
             ext = true;
+            if (at == end)
+                return false; /* that was the last brace: ours is missing */
             break;
         case T_LANGUAGE: case T_REMARK: case T_SERIALIZE:
-            if (take(&json, '"')) {
-                if (!take_string(&json, &ignored))
-                    return false;
-            } else if (json.end - json.at >= 4 && memcmp(json.at, "null", 4) == 0) {
-                json.at += 4;
-            } else {
-                return false;
-            }
+            if (*at == '"')
+                at = take_string(&json, at + 1, &ignored);
+            else
+                at = end - at > 4 && memcmp(at, "null", 4) == 0 ? at + 4 : NULL;
             break;
         default:
             return false;
         }
-        skip_space(&json);
-    } while (take(&json, ','));
-    if (!take(&json, '}'))
-        return false;
-    skip_space(&json);
-    if (json.at != json.end || !ext)
+        if (unlikely(!at))
+            return false;
+        at = skip_space(at);
+        if (*at != ',')
+            break;
+        at++;
+    }
+    if (*at != '}' || at + 1 != end || !ext)
         return false;
     if (numbers[T_CODE] < 0 || numbers[T_CODE] > INT32_MAX || (numbers[T_FLAG] != 0 && numbers[T_FLAG] != 2))
         return false;
@@ -456,6 +503,18 @@ static inline bool read_number(struct span text, size_t digits_max, int64_t *num
     if (at == end || (size_t)(end - at) > digits_max)
         return false;
     int64_t value = 0;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (end - at >= 8) {
+        /* Eight digits at once: neighbours are joined to numbers of two, four and eight digits. */
+        uint64_t word = raw64(at) ^ 0x3030303030303030u;
+        if ((word | (word + 0x0606060606060606u)) & 0xF0F0F0F0F0F0F0F0u)
+            return false;
+        word = (word * 10 + (word >> 8)) & 0x00FF00FF00FF00FFu;
+        word = (word * 100 + (word >> 16)) & 0x0000FFFF0000FFFFu;
+        value = (int64_t)((word * 10000 + (word >> 32)) & 0xFFFFFFFFu);
+        at += 8;
+    }
+#endif
     for (; at < end; at++) {
         uint8_t digit = (uint8_t)(*at - '0');
         if (digit > 9)
@@ -479,12 +538,11 @@ static inline bool read_int(struct span text, int32_t *number)
 
 static inline bool is_boolean(struct span text) { return SPAN_IS(text, "true") || SPAN_IS(text, "false"); }
 
-static bool printable_key(struct span key)
+/* ASCII that can be printed and needs no escape. */
+static bool printable_key(struct span key, const uint8_t *readable)
 {
-    for (size_t at = 0; at < key.size; at++)
-        if (key.at[at] < ' ' || key.at[at] > '~' || key.at[at] == '"' || key.at[at] == '\\')
-            return false;
-    return key.size > 0;
+    const uint8_t *end = key.at + key.size;
+    return key.size && string_stop(key.at, end, readable) == end && !memchr(key.at, 0x7F, key.size);
 }
 
 #define HAS(field) (fields->present & BIT(field))
@@ -518,8 +576,9 @@ static bool read_send(const struct fields *fields, int32_t code, int base, const
         return false;
     send->topic = value[F_B];
     send->properties = present & BIT(F_I) ? value[F_I] : (struct span){(const uint8_t *)"", 0};
-    return plain_properties(send->properties, readable_behind(send->properties, frame, readable), &send->unique_key) &&
-           (code == CODE_SEND_BATCH || printable_key(send->unique_key));
+    readable = readable_behind(send->properties, frame, readable);
+    return plain_properties(send->properties, readable, &send->unique_key) &&
+           (code == CODE_SEND_BATCH || printable_key(send->unique_key, readable));
 }
 
 static bool read_pull(const struct fields *fields, int32_t code, int32_t flag, struct plain_pull *pull)
@@ -642,24 +701,29 @@ static bool is_special(const uint8_t *name, size_t size)
 
 bool plain_properties(struct span text, const uint8_t *readable, struct span *unique_key)
 {
-    const uint8_t *at = text.at, *end = at + text.size;
+    const uint8_t *start = text.at, *end = start + text.size, *middle = NULL;
+    struct marks marks = marks_of(start, end, readable);
     bool waits = true;
     *unique_key = (struct span){(const uint8_t *)"", 0};
-    while (at < end) {
-        const uint8_t *middle = find_either(at, end, readable, 1, 2);
-        if (middle == at || middle == end || *middle != 1)
+    while (start < end) {
+        const uint8_t *mark = next_mark(&marks);
+        if (mark < end && *mark == 1) {
+            if (!middle)
+                middle = mark;
+            continue;
+        }
+        /* A pair ends here. */
+        if (!middle || middle == start || mark == middle + 1 || mark[-1] == 1)
             return false;
-        const uint8_t *stop = find_either(middle + 1, end, readable, 2, 2);
-        if (stop == middle + 1 || stop[-1] == 1)
-            return false;
-        struct span name = {at, (size_t)(middle - at)}, value = {middle + 1, (size_t)(stop - middle - 1)};
+        struct span name = {start, (size_t)(middle - start)}, value = {middle + 1, (size_t)(mark - middle - 1)};
         if (is_special(name.at, name.size))
             return false;
         if (SPAN_IS(name, "UNIQ_KEY"))
             *unique_key = value;
         else if (SPAN_IS(name, "WAIT"))
             waits = SPAN_IS(value, "true");
-        at = stop < end ? stop + 1 : end;
+        start = mark + 1;
+        middle = NULL;
     }
     return waits;
 }

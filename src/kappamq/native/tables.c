@@ -92,6 +92,17 @@ int kernel_identity(struct kernel *kernel, struct span added, struct span region
     return trace_on ? ADD_TEXT(&kernel->sent_binary, "\0\10TRACE_ON\0\0\0\4true") : ADD_TEXT(&kernel->sent_binary, "\0\10TRACE_ON\0\0\0\5false");
 }
 
+void kernel_set_host(struct kernel *kernel, struct span host)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    kernel->store_host_size = host.size;
+    for (size_t n = 0; n < host.size; n++) {
+        kernel->store_host[n] = host.at[n];
+        kernel->host_hex[2 * n] = (uint8_t)digits[host.at[n] >> 4];
+        kernel->host_hex[2 * n + 1] = (uint8_t)digits[host.at[n] & 15];
+    }
+}
+
 int kernel_delays(struct kernel *kernel, const int64_t *delays_ms, size_t count)
 {
     int64_t *copy = malloc((count ? count : 1) * sizeof *copy);

@@ -63,15 +63,22 @@ uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size)
 {
     size_t at = 0;
     for (; size - at >= 8; at += 8) {
-        const uint8_t *c = data + at;
-        if (raw64(c) & 0x8080808080808080u)
+        uint64_t word = raw64(data + at);
+        if (word & 0x8080808080808080u)
             break;
-        /* Two steps of four: what is added does not wait for the product. */
-        uint32_t first = c[0] * 29791u + c[1] * 961u + c[2] * 31u + c[3];
-        uint32_t second = c[4] * 29791u + c[5] * 961u + c[6] * 31u + c[7];
-        value = value * 0x94446F01u + first * 923521u + second; /* 31^8, 31^4 */
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        word = __builtin_bswap64(word);
+#endif
+        /* Eight characters at once: neighbours are joined, 31 * earlier + later, then pairs, then fours. */
+        word = (word & 0x00FF00FF00FF00FFu) * 31 + (word >> 8 & 0x00FF00FF00FF00FFu);
+        word = (word & 0x0000FFFF0000FFFFu) * 961 + (word >> 16 & 0x0000FFFF0000FFFFu);
+        value = value * 0x94446F01u + (uint32_t)word * 923521u + (uint32_t)(word >> 32); /* 31^8, 31^4 */
     }
     while (at < size) {
+        if (likely(data[at] < 0x80)) {
+            value = value * 31 + data[at++];
+            continue;
+        }
         size_t step;
         bool broken = false;
         uint32_t character = next_character(data + at, size - at, &step, &broken);
