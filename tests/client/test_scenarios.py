@@ -336,6 +336,21 @@ def test_errors_say_what_is_wrong(server: Target, topic: str) -> None:
         consumer.queues("no_such_topic_at_all")
 
 
+def test_everything_travels_encrypted_if_asked_to(server: Target, topic: str, fresh: Fresh) -> None:
+    if server.kind == "kappamq":
+        pytest.skip("`kappamq up` offers TLS only with a certificate; tests/net has TLS with ours")
+    secret = {"tls": True, "tls_verify": False}
+    with Producer(server.nameserver, **secret) as producer:
+        producer.send(Message(topic, b"secret"))
+    options = {"group": fresh("G"), "topics": topic, "consume_from": "first", **secret}
+    with Consumer(server.nameserver, **options) as consumer:
+        message = consumer.poll(10)
+        assert message is not None
+        assert message.body == b"secret"
+    with Producer(server.nameserver, tls=True) as producer, pytest.raises(errors.NotConnected, match="certificate"):
+        producer.send(Message(topic, b"to a stranger"))
+
+
 @pytest.mark.slow
 def test_clients_survive_a_kill_of_all_servers(own_server: Target, fresh: Fresh) -> None:
     name, seen = fresh("T"), Counter[bytes]()
