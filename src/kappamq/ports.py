@@ -23,10 +23,10 @@ def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: t
     if wanted:
         taken = [wanted + offset for offset in offsets if not is_free(host, wanted + offset)]
         if taken:
-            ports = " and ".join(map(str, taken))
-            also = f" (a {what} on {wanted} needs it, too)" if taken != [wanted] else ""
+            first = wanted if wanted in taken else taken[0]
+            also = f" (a {what} on {wanted} needs it, too)" if first != wanted else ""
             raise ConfigError(
-                f"port {ports} is taken by another program{also}; choose another, or 0 for any free one; "
+                f"port {first} is taken by another program{also}; choose another, or 0 for any free one; "
                 f"`ss -ltnp` shows who has it"
             )
         return wanted
