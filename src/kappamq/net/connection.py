@@ -14,6 +14,7 @@ from kappamq.protocol.frame import Frame
 log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
+_SPARED_BYTES = 64 << 10  # who has only so little of a request here is not worth cutting off when there is too much
 
 
 class Receiver(Protocol):
@@ -32,11 +33,16 @@ class Host(Protocol):
     receiver: Receiver
     frame_bytes_max: int
     write_pause_bytes: int
+    owed_bytes_max: int
     now: float
 
     def admit(self, connection: Connection) -> bool: ...
 
     def leave(self, connection: Connection) -> None: ...
+
+    def buffered(self, connection: Connection, more: int) -> bool:
+        """So many more bytes of unfinished requests are kept; False if that is too much, and the connection must go."""
+        ...
 
 
 def host_bytes(address: Address) -> bytes:
@@ -51,17 +57,21 @@ def host_bytes(address: Address) -> bytes:
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_buffer", "_calls", "_host", "_need", "_opaque", "_paused", "_stalled", "_transport", "admitted", "born", "last_read",
-        "last_write", "local", "on_lost", "opened", "partial_since", "peer", "spoken", "state", "write_stalled_since",
+        "_buffer", "_calls", "_counted", "_host", "_need", "_opaque", "_owed_bytes", "_owing", "_paused", "_stalled", "_transport",
+        "admitted", "born", "last_read", "last_write", "local", "on_lost", "opened", "partial_since", "peer", "spoken", "state",
+        "unsent_seen", "write_stalled_since",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()  # bytes of a frame that is not complete yet, or that has to wait
+        self._counted = 0  # how much of `_buffer` the host knows of
         self._need = 0  # how long `_buffer` must be for its first frame
         self._paused = False  # the receiver asked us to hold everything
         self._stalled = False  # the peer reads slower than we write
+        self._owing = False  # it has as many requests with us as it may; we take in more when some are answered
+        self._owed_bytes = 0
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._opaque = 0
         self.peer: Address = ("", 0)
@@ -72,6 +82,7 @@ class Connection(asyncio.Protocol):
         self.opened = self.last_read = self.last_write = host.now
         self.partial_since: float | None = None
         self.write_stalled_since: float | None = None
+        self.unsent_seen = 0  # when the server last looked
         self.on_lost: list[Callable[[Connection], None]] = []
         self.state: Any = None  # for the receiver
 
@@ -96,6 +107,8 @@ class Connection(asyncio.Protocol):
             self._buffer += data
             if len(self._buffer) >= self._need and not self._paused:
                 self._drain()
+            else:
+                self._count()
             return
         consumed = self._host.receiver.received(self, data)
         if consumed < len(data):
@@ -117,6 +130,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._buffer.clear()
+        self._count()
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(NotConnected(f"{self} was closed before it answered"))
@@ -145,6 +159,16 @@ class Connection(asyncio.Protocol):
             total = int.from_bytes(self._buffer[:4], "big", signed=True)
             self._need = 4 + total if 0 <= total <= self._host.frame_bytes_max else 8
         self.partial_since = self._host.now if self._buffer else None
+        self._count()
+
+    def _count(self) -> None:
+        more = len(self._buffer) - self._counted
+        if more:
+            self._counted += more
+            if not self._host.buffered(self, more) and len(self._buffer) > _SPARED_BYTES:
+                self.abort(
+                    f"too many bytes of unfinished requests are here already, {len(self._buffer)} of them its own"
+                )
 
     def pause(self) -> None:
         """Take in nothing more, and keep what is here, until `resume`."""
@@ -158,16 +182,34 @@ class Connection(asyncio.Protocol):
             if self._buffer and self._transport is not None:
                 self._drain()
 
+    def owe(self, size: int) -> None:
+        """A request of so many bytes waits for its answer. Beyond what one peer may have waiting, we read no more of it."""
+        self._owed_bytes += size
+        if not self._owing and self._owed_bytes > self._host.owed_bytes_max:
+            self._owing = True
+            self._flow()
+
+    def settle(self, size: int) -> None:
+        """It was answered."""
+        self._owed_bytes -= size
+        if self._owing and self._owed_bytes <= self._host.owed_bytes_max // 2:
+            self._owing = False
+            self._flow()
+
     def _flow(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        stop = self._paused or self._stalled
+        stop = self._paused or self._stalled or self._owing
         if stop == transport.is_reading():
             if stop:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
+                # That nothing came meanwhile was our doing.
+                self.last_read = self._host.now
+                if self.partial_since is not None:
+                    self.partial_since = self._host.now
 
     # -- sending -----------------------------------------------------------------------------------------------------------
 
@@ -178,6 +220,11 @@ class Connection(asyncio.Protocol):
     @property
     def is_stalled(self) -> bool:
         return self._stalled
+
+    @property
+    def is_held(self) -> bool:
+        """We take in nothing just now, for reasons of our own: its silence is no fault of the peer."""
+        return self._paused or self._owing
 
     @property
     def unsent_bytes(self) -> int:

@@ -13,15 +13,18 @@ from typing import Protocol
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
 from kappamq.errors import ConfigError, KappaError, ProtocolError
+from kappamq.net.accepting import Acceptor
 from kappamq.net.connection import Connection, Receiver
 from kappamq.net.limits import ConnectionLimits, overdue
-from kappamq.net.tls import accept_both, server_context
+from kappamq.net.tls import server_context
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame, decode, reply
 
 log = logging.getLogger(__name__)
 
 _ROUND_S = 1.0
+_PARTS = 10  # of a round: thousands of connections are not looked at in one go
+_QUIET_S = 60.0  # refusals are told once in this time
 
 
 class Server:
@@ -32,59 +35,80 @@ class Server:
         self.config = config
         self.frame_bytes_max = config.frame_bytes_max
         self.write_pause_bytes = config.write_pause_bytes
+        self.owed_bytes_max = config.connection_inflight_bytes_max
         self._clock = clock
-        self.now = clock.liveness()  # of the last round: good enough for idle times, and free to read
+        self.now = clock.liveness()  # of the last look at the clock: good enough for idle times, and free to read
         self._limits = ConnectionLimits(config)
         self._connections: set[Connection] = set()
-        self._listeners: list[asyncio.Server | asyncio.Task[None]] = []
+        self._listeners: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
         self._rounds: asyncio.TimerHandle | None = None
+        self._part = 0
+        self._looking_at: list[Connection] = []
+        self._buffered_bytes = 0
+        self._refused = 0
+        self._refusal_told: float | None = None
         self._tls = server_context(config)
 
     async def start(self, host: str, port: int) -> int:
         """Listen on (host, port), port 0 for any free one; returns the port. May be called again for another port."""
         listener = bind(host, port, self.config.listen_backlog)
         self._sockets.append(listener)
-        loop = asyncio.get_running_loop()
-        if self._tls is None:
-            self._listeners.append(
-                await loop.create_server(lambda: Connection(self), sock=listener, backlog=self.config.listen_backlog)
-            )
-        else:
-            accepting = accept_both(listener, lambda: Connection(self), self._tls, self.config)
-            self._listeners.append(asyncio.create_task(accepting))
+        acceptor = Acceptor(listener, lambda: Connection(self), self.config, self._tls)
+        self._listeners.append(asyncio.create_task(acceptor.run()))
         if self._rounds is None:
             self._round()
         return int(listener.getsockname()[1])
 
     def _round(self) -> None:
-        """Once a second: close who has kept us waiting for too long."""
-        self.now = now = self._clock.liveness()
-        for connection in list(self._connections):
-            reason = overdue(
-                self.config, now, opened=connection.opened, last_read=connection.last_read, last_write=connection.last_write,
-                partial_since=connection.partial_since, spoken=connection.spoken,
-            )  # fmt: skip
-            stalled = connection.write_stalled_since
-            if stalled is not None and now - stalled > self.config.write_stall_s:
-                reason = f"took none of the {connection.unsent_bytes} bytes we have for it within {self.config.write_stall_s:g} s"
-            elif connection.unsent_bytes > self.config.write_pending_bytes_max:
-                reason = f"reads too slowly: {connection.unsent_bytes} bytes wait for it (write_pending_bytes_max)"
+        """Everybody is looked at once a second: who has kept us waiting for too long is let go."""
+        self.now = self._clock.liveness()
+        if self._part == 0:
+            self._looking_at = list(self._connections)
+        for connection in self._looking_at[self._part :: _PARTS]:
+            reason = self._overdue(connection)
             if reason is not None:
                 connection.abort(reason)
-        self._rounds = asyncio.get_running_loop().call_later(_ROUND_S, self._round)
+        self._part = (self._part + 1) % _PARTS
+        self._rounds = asyncio.get_running_loop().call_later(_ROUND_S / _PARTS, self._round)
+
+    def _overdue(self, connection: Connection) -> str | None:
+        config, now = self.config, self.now
+        unsent = connection.unsent_bytes
+        if unsent > config.write_pending_bytes_max:
+            return f"reads too slowly: {unsent} bytes wait for it (write_pending_bytes_max)"
+        stalled = connection.write_stalled_since
+        if stalled is not None:
+            if unsent < connection.unsent_seen:
+                connection.write_stalled_since = now
+            elif now - stalled > config.write_stall_s:
+                return f"took none of the {unsent} bytes we have for it within {config.write_stall_s:g} s"
+            connection.unsent_seen = unsent
+        if connection.is_held:
+            return None
+        return overdue(
+            config, now, opened=connection.opened, last_read=connection.last_read, last_write=connection.last_write,
+            partial_since=connection.partial_since, spoken=connection.spoken,
+        )  # fmt: skip
 
     def admit(self, connection: Connection) -> bool:
         reason = self._limits.admit(connection.peer[0])
-        if reason is not None:
-            log.warning("refusing %s: %s", connection, reason)
-            return False
-        self._connections.add(connection)
-        return True
+        if reason is None:
+            self._connections.add(connection)
+            return True
+        self._refused += 1
+        if self._refusal_told is None or self.now - self._refusal_told > _QUIET_S:
+            log.warning("refusing %s: %s; %d refused so far", connection, reason, self._refused)
+            self._refusal_told = self.now
+        return False
 
     def leave(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._limits.leave(connection.peer[0])
+
+    def buffered(self, connection: Connection, more: int) -> bool:
+        self._buffered_bytes += more
+        return more <= 0 or self._buffered_bytes <= self.config.inflight_bytes_max
 
     @property
     def connections(self) -> set[Connection]:
@@ -92,10 +116,8 @@ class Server:
 
     async def stop_listening(self) -> None:
         for listener in self._listeners:
-            if isinstance(listener, asyncio.Task):
-                listener.cancel()
-            else:
-                listener.close()
+            listener.cancel()
+        await asyncio.gather(*self._listeners, return_exceptions=True)
         for sock in self._sockets:
             sock.close()
         self._listeners.clear()

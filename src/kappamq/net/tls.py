@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
-from collections.abc import Callable
 
 from kappamq.config.net import NetConfig
 from kappamq.errors import ConfigError
 
-log = logging.getLogger(__name__)
-
 _HANDSHAKE = 0x16  # content type of a TLS record that opens a connection; no frame of ours can begin with it
-_SNIFFING_MAX = 4096
 
 
 def server_context(config: NetConfig) -> ssl.SSLContext | None:
@@ -39,60 +34,13 @@ def server_context(config: NetConfig) -> ssl.SSLContext | None:
     return context
 
 
-async def accept_both(
-    listener: socket.socket, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext, config: NetConfig
-) -> None:
-    """Accept for ever; each connection is looked at before it is made a plain or a TLS one."""
-    loop = asyncio.get_running_loop()
-    sniffing: set[asyncio.Task[None]] = set()
-    try:
-        while True:
-            try:
-                accepted, _address = await loop.sock_accept(listener)
-            except OSError as error:
-                log.warning("accept failed: %s", error)
-                await asyncio.sleep(0.1)  # out of descriptors: let some go first
-                continue
-            accepted.setblocking(False)
-            if len(sniffing) >= _SNIFFING_MAX:
-                accepted.close()
-                continue
-            task = asyncio.create_task(_adopt(accepted, factory, context, config))
-            sniffing.add(task)
-            task.add_done_callback(sniffing.discard)
-    finally:
-        for task in sniffing:
-            task.cancel()
-
-
-async def _adopt(
-    accepted: socket.socket, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext, config: NetConfig
-) -> None:
-    loop = asyncio.get_running_loop()
-    try:
-        first = await asyncio.wait_for(_first_byte(accepted), config.first_frame_s)
-        encrypted = first == _HANDSHAKE
-        if first is None or (config.tls_mode == "enforcing" and not encrypted):
-            accepted.close()
-            return
-        await loop.connect_accepted_socket(
-            factory,
-            accepted,
-            ssl=context if encrypted else None,
-            ssl_handshake_timeout=config.first_frame_s if encrypted else None,
-        )
-    except (OSError, ssl.SSLError, TimeoutError, asyncio.CancelledError) as error:
-        log.info("a connection did not get through its handshake: %s", error or type(error).__name__)
-        accepted.close()
-
-
-async def _first_byte(accepted: socket.socket) -> int | None:
-    """The first byte, left in the socket; None if the peer said nothing and left."""
+async def is_handshake(accepted: socket.socket) -> bool | None:
+    """Whether the peer opens with a TLS handshake. The byte that tells stays in the socket; None: the peer has left."""
     loop = asyncio.get_running_loop()
     while True:
         try:
             seen = accepted.recv(1, socket.MSG_PEEK)
-            return seen[0] if seen else None
+            return seen[0] == _HANDSHAKE if seen else None
         except BlockingIOError:
             readable: asyncio.Future[None] = loop.create_future()
             loop.add_reader(accepted.fileno(), _settle, readable)

@@ -1,0 +1,109 @@
+"""Accepting connections: plain ones and TLS on the same port, and a clear end for those we have no descriptor for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+
+from kappamq.config.net import NetConfig
+from kappamq.net.tls import is_handshake
+
+log = logging.getLogger(__name__)
+
+_SNIFFING_MAX = 4096
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_QUIET_S = 60.0  # the same trouble is told once in this time
+
+
+class Acceptor:
+    """Turns what a listening socket accepts into connections; one task, from `run` until it is cancelled."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        factory: Callable[[], asyncio.Protocol],
+        config: NetConfig,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._listener = listener
+        self._factory = factory
+        self._config = config
+        self._context = context
+        self._adopting: set[asyncio.Task[None]] = set()
+        # Given up for a moment when there is no other descriptor left, to take a caller off the line and let it go.
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._complained: float | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    accepted, _address = await loop.sock_accept(self._listener)
+                except OSError as error:
+                    await self._without(error)
+                    continue
+                accepted.setblocking(False)
+                if len(self._adopting) >= _SNIFFING_MAX:
+                    accepted.close()
+                    continue
+                task = asyncio.create_task(self._adopt(accepted))
+                self._adopting.add(task)
+                task.add_done_callback(self._adopting.discard)
+        finally:
+            for task in self._adopting:
+                task.cancel()
+            os.close(self._spare)
+
+    async def _without(self, error: OSError) -> None:
+        """Nothing could be accepted. Who waits would wait until there is a descriptor again: better to be told at once."""
+        if error.errno not in _OUT_OF_DESCRIPTORS:
+            log.info("a connection was gone before it could be accepted: %s", error)
+            await asyncio.sleep(0)
+            return
+        now = asyncio.get_running_loop().time()
+        if self._complained is None or now - self._complained > _QUIET_S:
+            self._complained = now
+            log.error("new connections are turned away: %s. Raise the limit of open files (ulimit -n)", error.strerror)
+        os.close(self._spare)
+        try:
+            self._listener.accept()[0].close()
+        except OSError:
+            pass
+        finally:
+            self._spare = -1
+        while self._spare < 0:
+            try:
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                await asyncio.sleep(0.1)  # somebody else was quicker: there will be one again
+
+    async def _adopt(self, accepted: socket.socket) -> None:
+        loop, config = asyncio.get_running_loop(), self._config
+        context = self._context
+        try:
+            if context is not None:
+                encrypted = await asyncio.wait_for(is_handshake(accepted), config.first_frame_s)
+                if encrypted is None or (config.tls_mode == "enforcing" and not encrypted):
+                    accepted.close()
+                    return
+                if not encrypted:
+                    context = None
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=config.first_frame_s if context is not None else None,
+            )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            log.info("a connection did not get through its handshake: %s", error or type(error).__name__)
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
