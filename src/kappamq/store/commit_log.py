@@ -8,7 +8,9 @@ gathered to the page cache, in one piece; `roll()` closes a file with its end ma
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
 from kappamq.store.files import Files
 
 _END_MARK = struct.Struct(">ii")
+_CRAMPED_BYTES_MAX = 32 << 20
+_LOOK_BYTES = 4096
 
 
 def file_name(offset: int) -> str:
@@ -45,13 +49,15 @@ class CommitLog:
         self._segments: dict[int, Segment] = {}  # by start, ascending
         self._current: Segment | None = None
         self._next: Segment | None = None  # made ahead, still empty
+        # So much of a file is kept for what cannot wait (a burst on its way, our own records) if there is no next file yet.
+        self._kept_bytes = min(_CRAMPED_BYTES_MAX, segment_bytes // 8)
         self.end = 0  # one past the last written byte
         self.damaged = False  # a write or sync failed: nothing more is taken until a restart
 
     # -- opening -----------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Open the files that are there. An empty last file (a crash while it was made) is removed."""
+        """Open the files that are there. A last file that was not finished (a crash while it was made) is removed."""
         self._files.make_folder(self.folder)
         names = self._files.list(self.folder)
         expected: int | None = None
@@ -63,8 +69,10 @@ class CommitLog:
             fd = self._files.open(path)
             size = self._files.size(fd)
             if size != self.segment_bytes:
+                # A file is synced in its full size before anything is written to it.
+                unused = size < self.segment_bytes and not any(self._files.pread(fd, _LOOK_BYTES, 0))
                 self._files.close(fd)
-                if size == 0 and number == len(names) - 1:
+                if unused and number == len(names) - 1:
                     self._files.remove(path)
                     break
                 raise StoreError(
@@ -107,6 +115,9 @@ class CommitLog:
 
     def _make(self, start: int) -> Segment:
         path = self.folder / file_name(start)
+        # Asked first: to try would take the last free bytes from everybody else, if only for a moment.
+        if self._files.usage(self.folder)[1] < self.segment_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         fd = self._files.open(path, create=True)
         try:
             self._files.allocate(fd, self.segment_bytes)
@@ -151,8 +162,20 @@ class CommitLog:
     def next_is_ready(self) -> bool:
         return self._next is not None
 
+    @property
+    def is_cramped(self) -> bool:
+        """The file is nearly full, and the next one is not there yet: senders should wait a little."""
+        return self._next is None and self.segment_end - self.end < self._kept_bytes
+
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing is in the current file yet."""
+        return self._current is not None and self.end == self._current.start
+
     def prepare(self) -> Segment:
-        """Make the file after the current one. Slow: for a worker. Hand the result to `prepared`."""
+        """Make the file after the current one. Slow: for a worker, one at a time. Hand the result to `prepared`.
+
+        Whoever rolls meanwhile must wait for it: two that make the same file would remove each other's."""
         start = self.segment_end
         path = self.folder / file_name(start)
         if self._files.exists(path):

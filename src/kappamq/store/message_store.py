@@ -6,15 +6,17 @@ watermark parks on it, and gets it handed back by the call that moved it.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import ProtocolError, StoreReadOnly
+from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.record import decode
 from kappamq.store.checkpoint import Checkpoint
@@ -77,6 +79,8 @@ class MessageStore:
             0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
         )
         self._durable = 0  # queue files are fsynced up to here
+        self._unsyncable: str | None = None  # why queue and index files cannot be made durable any more
+        self._unwritten: DerivedWork | None = None  # taken from the kernel, and not yet in the files
         self._checkpoint = Checkpoint()
         self._flusher: Any = None
         self._lock = StoreLock(root)
@@ -86,21 +90,37 @@ class MessageStore:
 
     def open(self, boot_id: str) -> Recovered:
         """Lock the directory and bring log, queues and index together. Raises StoreError with what to do."""
-        self.files.make_folder(self.config.root)
-        self._lock.acquire()
         try:
-            clean = not self._abort.exists()
-            self._abort.create()
-            self._checkpoint = Checkpoint.load(self.config.root / "checkpoint")
-            position, why = Position.load(self.position_path)
+            self.files.make_folder(self.config.root)
+            self._lock.acquire()
+            try:
+                return self._open(boot_id)
+            except BaseException:
+                self.log.close()
+                self.queues.close()
+                self.index.close()
+                self._lock.release()
+                raise
+        except OSError as error:
+            raise unusable(self.config.root, error) from error
+
+    def _open(self, boot_id: str) -> Recovered:
+        clean = not self._abort.exists()
+        self._abort.create()
+        try:
+            self._checkpoint = Checkpoint.load(self.config.root / "checkpoint", self.files)
+            position, why = Position.load(self.position_path, self.files)
             if position is None and why:
                 log.warning("%s", why)
             self.log.load()
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are entered behind recovery, in the order of the log
             found = recover(self, position, self._checkpoint, clean, boot_id)
+            if self.config.index_enabled:
+                self.index.load(found.index_from)
         except BaseException:
-            self._lock.release()
+            if clean:
+                self._abort.remove()  # nothing was appended: whoever opens it next finds it as the last one left it
             raise
         self._boot_id = boot_id
         end = self.log.end
@@ -111,9 +131,9 @@ class MessageStore:
         self.kernel.log_min = self.log.min
         self._durable = min(position.synced, end) if position is not None and found.writer == "ours" else self.log.min
         if self.config.index_enabled:
-            self.index.load(found.index_from)
-            # Without index files all keys are entered again; else those of records behind what the files are known to hold.
-            self._index_at = max(self.log.min, min(self.index.indexed_to, end))
+            # Without index files all keys are entered again; else from the last record on that they hold: it is where a record
+            # is known to begin, and the index passes over what it has.
+            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
         else:
             self._index_at = end
         for topic, queue_id in self.queues.queues():
@@ -133,36 +153,49 @@ class MessageStore:
             self.on_fold(topic, log_offset + at, records[at : at + size])
 
     def close(self, clean: bool = True) -> None:
-        """Write and sync everything, then give the directory back. With clean=False, as a crash would leave it."""
+        """Write and sync everything, then give the directory back. With clean=False, as a crash would leave it.
+
+        What cannot be written (a full disk) is logged: the log has it all, and the next start builds it again."""
+        finished = False
         try:
             if clean and self.failed is None:
-                start, data = self.log.write()
-                self.files.sync(self.log.current_fd)
-                if data:
-                    self._undispatched.append((start, data))
-                while self._undispatched:
-                    self._dispatch(*self._undispatched.popleft())
-                while self.catching_up():
-                    self.catch_up()
-                    self.write_derived(self.collect())
-                self.flushed.offset = self.log.end
-                self._flushed_ms = self.last_ms
-                while True:
-                    work = self.collect()
-                    self.write_derived(work)
-                    if work.complete:
-                        break
-                self.index.flush()
-                self.sync_derived(work)
+                self._finish()
+                finished = True
+        except OSError as error:
+            log.error("not everything could be written (%s): the next start takes longer, nothing is lost", error)
         finally:
             if self._flusher is not None:
                 self._flusher.close()
             self.log.close()
             self.queues.close()
             self.index.close()
-            if clean and self.failed is None:
-                self._abort.remove()
-            self._lock.release()
+            try:
+                if finished:
+                    self._abort.remove()
+            finally:
+                self._lock.release()
+
+    def _finish(self) -> None:
+        start, data = self.log.write()
+        self.files.sync(self.log.current_fd)
+        if data:
+            self._undispatched.append((start, data))
+        while self._undispatched:
+            self._dispatch(*self._undispatched.popleft())
+        if self._unwritten is not None:
+            self.write_derived(self._unwritten)
+        while self.catching_up():
+            self.catch_up()
+            self.write_derived(self.collect())
+        self.flushed.offset = self.log.end
+        self._flushed_ms = self.last_ms
+        while True:
+            work = self.collect()
+            self.write_derived(work)
+            if work.complete:
+                break
+        self.index.flush()
+        self.sync_derived(work)
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
@@ -244,11 +277,6 @@ class MessageStore:
             self.failed = why
         self.kernel.accepting = False
 
-    @property
-    def congested(self) -> bool:
-        """More is written and not yet on disk than we want to lose: senders have to wait."""
-        return self.written.offset - self.flushed.offset > self.config.unflushed_bytes_max
-
     def _dispatch(self, start: int, data: bytes) -> None:
         if data:
             eaten, woken, folds = self.kernel.dispatch(data, start)
@@ -290,9 +318,11 @@ class MessageStore:
             self._index_at += self.config.segment_bytes - self._index_at % self.config.segment_bytes
 
     def collect(self) -> DerivedWork:
-        """What dispatch has left for the files; for `write_derived` on a worker."""
+        """What dispatch has left for the files; for `write_derived` on a worker. If that fails, the same comes again."""
+        if self._unwritten is not None:
+            return self._unwritten
         entries = self.kernel.take_entries(_QUEUES_PER_ROUND)
-        return DerivedWork(
+        work = DerivedWork(
             entries=entries,
             index=self.kernel.take_index(),
             complete=self.kernel.dirty_queues() == 0,
@@ -300,9 +330,12 @@ class MessageStore:
             index_at=self._index_at,
             store_ms=self.last_ms,
         )
+        if work.entries or work.index:
+            self._unwritten = work
+        return work
 
     def write_derived(self, work: DerivedWork) -> None:
-        """Worker: put entries and keys into their files and note how far we are."""
+        """Worker: put entries and keys into their files and note how far we are. Doing it twice does no harm."""
         for topic, queue_id, first, entries in work.entries:
             self.queues.write(topic, queue_id, first, entries)
             end = first + len(entries) // ENTRY.size
@@ -312,11 +345,24 @@ class MessageStore:
             self.index.apply(work.index)
         if work.complete:
             self._note(work)
+        self._unwritten = None
 
     def sync_derived(self, work: DerivedWork) -> None:
         """Worker: make queue and index files durable up to where `work` brought them."""
-        self.queues.sync()
-        self.index.sync()
+        if self._unsyncable is not None:
+            return
+        part: QueueFiles | IndexFiles = self.queues
+        try:
+            part.sync()
+            part = self.index
+            part.sync()
+        except OSError as error:
+            if part is self.index and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # it had no room for its slots: they come again
+            # A second try would succeed and prove nothing: the system has forgotten the pages it could not write.
+            self._unsyncable = str(error)
+            log.error("queue files may not be on disk (%s): after a power cut they are built again from the log", error)
+            return
         self._durable = work.dispatched
         self._note(work, sync=True)
 
@@ -412,3 +458,14 @@ class MessageStore:
             else:
                 end = middle
         return int(max(first, low - 1) if upper else min(low, last))
+
+
+def unusable(root: Path, error: OSError) -> StoreError:
+    """What to tell the operator if the system does not let us have the data directory."""
+    place = error.filename or root
+    if error.errno == errno.ENOSPC:
+        return DiskFull(f"{place} cannot be made: the disk is full. Free some space, or use another data directory")
+    return StoreError(
+        f"{place} cannot be used: {error.strerror or error}. The broker needs a data directory that it may read and write, "
+        f"with nothing in it but its own files: check owner and rights, move away what is not ours, or choose another one"
+    )

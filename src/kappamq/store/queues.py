@@ -44,7 +44,13 @@ class _Descriptors:
                 return None
             self._files.make_folder(path.parent)
             fd = self._files.open(path, create=True)
-            self._files.truncate(fd, self._file_bytes)
+        if create:
+            try:
+                if self._files.size(fd) < self._file_bytes:  # new, or a crash came before it got its size
+                    self._files.truncate(fd, self._file_bytes)
+            except OSError:
+                self._files.close(fd)
+                raise
         if len(self._open) >= self._open_max:
             _oldest, old = self._open.popitem(last=False)
             self._files.close(old)
@@ -81,15 +87,21 @@ class QueueFiles:
         while view:
             start = position - position % self.file_bytes
             part = view[: start + self.file_bytes - position]
-            fd = self._writing.get(topic, queue_id, start)
-            if fd is None:
-                fd = self._writing.get(topic, queue_id, start, create=True)
-                assert fd is not None
-                if position > start:  # the queue begins in the middle of a file: filler before it, as Java wants it
-                    self._files.pwrite(fd, _FILLER * ((position - start) // ENTRY.size), 0)
+            fd = self._writing.get(topic, queue_id, start, create=True)
+            assert fd is not None
+            if position > start:
+                self._fill_gap(fd, position - start)
             self._files.pwrite(fd, part, position - start)
             self._dirty.add((topic, queue_id, start))
             view, position = view[len(part) :], position + len(part)
+
+    def _fill_gap(self, fd: int, end: int) -> None:
+        """Where a queue begins in the middle of a file there is filler before it, as Java wants it: nothing empty."""
+        if any(self._files.pread(fd, ENTRY.size, end - ENTRY.size)):
+            return
+        low = len(self._files.pread(fd, end, 0).rstrip(b"\0"))
+        low += -low % ENTRY.size
+        self._files.pwrite(fd, _FILLER * ((end - low) // ENTRY.size), low)
 
     def sync(self) -> None:
         """Make everything written so far durable. Slow."""
@@ -175,7 +187,9 @@ class QueueFiles:
                 path = self._path(topic, queue_id, start)
                 descriptors[start] = fd = self._files.open(path, writable=False)
                 size = self._files.size(fd)
-                if size != self.file_bytes:
+                if size == 0:  # a crash between making the file and giving it its size: it holds nothing
+                    self._files.close(descriptors.pop(start))
+                elif size != self.file_bytes:
                     raise StoreError(
                         f"{path} has {size} bytes, but queue files are configured with {self.file_bytes} "
                         f"(mappedFileSizeConsumeQueue): open the store with the size it was written with"

@@ -91,6 +91,10 @@ class Snapshots:
         self.notes += notes
         return None if found is None else Snapshot(found.table, found.log_offset, "; ".join(notes))
 
+    def oldest(self, name: str) -> int:
+        """The log offset from which on records are needed to bring this file, or its `.bak`, up to date; 0 without any."""
+        return min((offset for offset in self._offsets.get(name, ()) if offset is not None), default=0)
+
     def needed_from(self) -> int | None:
         """The smallest log offset that a snapshot loaded or saved, or its `.bak`, still needs; None without any."""
         stamped = [offset for pair in self._offsets.values() for offset in pair if offset is not None]
