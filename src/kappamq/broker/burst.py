@@ -11,10 +11,11 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 
-from kappamq.broker.gate import Gate
+from kappamq.broker.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.clock import Clock
-from kappamq.errors import Busy, NotAvailable, NotSupported, ProtocolError, StoreReadOnly
-from kappamq.native.layout import BAD, DONE, LEFT
+from kappamq.config.net import NetConfig
+from kappamq.errors import Busy, IllegalMessage, NotAvailable, NotSupported, ProtocolError, StoreReadOnly
+from kappamq.native.layout import BAD, DONE, FULL, LEFT
 from kappamq.net.connection import Connection
 from kappamq.net.server import failure
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Connection, Frame], Frame | Awaitable[Frame | None] | None]
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, object]
-CONGESTED = "congested"
-FAILED = "failed"
+Waiter = tuple[Connection, bytes, float, int]
+"""Who waits for the log: connection, answers, since when (liveness), bytes that the connection owes us patience for."""
 _CONGESTION_S = 1.0
 _TASKS_MAX = 10_000
 
@@ -34,20 +35,25 @@ _TASKS_MAX = 10_000
 class Bursts:
     """The receiver of the broker's connections."""
 
-    def __init__(self, store: MessageStore, gate: Gate, clock: Clock) -> None:
+    def __init__(self, store: MessageStore, gate: Gate, clock: Clock, net: NetConfig) -> None:
         self._store = store
         self._kernel = store.kernel
         self._gate = gate
         self._clock = clock
+        self._net = net
+        # Without sync flush an answer leaves in the turn of its request: nothing piles up that would have to be counted.
+        self._counts = store.answerable is not store.written
         self._loop = asyncio.get_running_loop()
         self.handlers: dict[int, Handler] = {}
         self.on_pulls: Callable[[Connection, list[KernelPull]], None] = lambda connection, pulls: None
         self.on_commits: Callable[[Connection, list[tuple[int, int, int]]], None] = lambda connection, commits: None
         self.on_lost: list[Callable[[Connection], None]] = []
+        self.finish_preparing: Callable[[], None] = lambda: None  # whoever makes the next log file is to be waited for
         self._turn_set = False
         self._held: set[Connection] = set()  # paused because the disk does not keep up
         self._held_since = 0.0
         self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks_bytes = 0
         self.stopping = False
 
     # -- bytes in ----------------------------------------------------------------------------------------------------------
@@ -55,6 +61,7 @@ class Bursts:
     def received(self, connection: Connection, data: bytes | bytearray) -> int:
         position = 0
         kernel = self._kernel
+        start = kernel.append_offset
         while True:
             before = kernel.append_offset
             position, verdict, acks, end, replies, pulls, commits = kernel.burst(
@@ -63,7 +70,7 @@ class Bursts:
             if end != before:
                 self.set_turn()
                 if acks:
-                    self._store.answerable.wait(end, (connection, acks, self._clock.liveness()))
+                    self._park(connection, acks, end, end - before)
             if commits:
                 self.on_commits(connection, commits)
             if replies:
@@ -71,10 +78,10 @@ class Bursts:
             if pulls:
                 self.on_pulls(connection, pulls)
             if verdict == DONE:
-                if self._store.congested:
-                    self._hold(connection)
+                if end != start:
+                    self._hold_if_congested(connection)
                 return int(position)
-            if verdict == LEFT:
+            if verdict == LEFT or (verdict == FULL and not self._make_room()):
                 size = 4 + int.from_bytes(data[position : position + 4], "big")
                 frame_bytes = bytes(data[position : position + size])
                 position += size
@@ -83,8 +90,6 @@ class Bursts:
             elif verdict == BAD:
                 connection.abort("sent bytes that are no frame (length or header length out of bounds)")
                 return len(data)
-            else:
-                self._make_room()
 
     def _left(self, connection: Connection, data: bytes) -> bool:
         """Handle a frame the kernel left to us; False if the connection is not worth going on with."""
@@ -106,20 +111,29 @@ class Bursts:
         except Exception as error:
             answer = failure(frame, error)
         if inspect.isawaitable(answer):
-            if len(self._tasks) >= _TASKS_MAX:
-                answer.close() if inspect.iscoroutine(answer) else None
-                self.answer(
-                    connection,
-                    frame,
-                    failure(frame, Busy(f"{_TASKS_MAX} requests are being worked on already: try again later")),
-                )
-                return True
-            task = asyncio.ensure_future(self._later(connection, frame, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._go_on_later(connection, frame, answer, len(data))
         elif answer is not None:
             self.answer(connection, frame, answer)
         return True
+
+    def _go_on_later(self, connection: Connection, frame: Frame, answer: Awaitable[Frame | None], size: int) -> None:
+        if len(self._tasks) >= _TASKS_MAX or self._tasks_bytes + size > self._net.inflight_bytes_max:
+            if inspect.iscoroutine(answer):
+                answer.close()
+            busy = f"{len(self._tasks)} requests with {self._tasks_bytes} bytes are being worked on: try again later"
+            self.answer(connection, frame, failure(frame, Busy(busy)))
+            return
+        self._tasks_bytes += size
+        connection.owe(size)
+        task = asyncio.ensure_future(self._later(connection, frame, answer))
+        self._tasks.add(task)
+
+        def done(task: asyncio.Future[None]) -> None:
+            self._tasks.discard(task)
+            self._tasks_bytes -= size
+            connection.settle(size)
+
+        task.add_done_callback(done)
 
     async def _later(self, connection: Connection, frame: Frame, answer: Awaitable[Frame | None]) -> None:
         try:
@@ -140,9 +154,19 @@ class Bursts:
         """Send a response when the log is safe up to `end` (with flushed=False: as soon as it is written)."""
         self.set_turn()
         if not request.is_oneway:
-            mark = self._store.answerable if flushed else self._store.written
-            if not mark.wait(end, (connection, response.encode(), self._clock.liveness())):
-                connection.send(response.encode())
+            self._park(connection, response.encode(), end, 4 + len(request.body), flushed)
+
+    def _park(self, connection: Connection, answers: bytes, end: int, size: int, flushed: bool = True) -> None:
+        mark = self._store.answerable if flushed else self._store.written
+        if end <= mark.offset:
+            connection.send(answers)
+        elif self._store.failed is not None:
+            connection.send(unknown(answers, self._store.failed))
+        elif self._counts:
+            connection.owe(size)
+            mark.wait(end, (connection, answers, self._clock.liveness(), size))
+        else:
+            mark.wait(end, (connection, answers, 0.0, 0))
 
     def lost(self, connection: Connection) -> None:
         self._held.discard(connection)
@@ -166,25 +190,43 @@ class Bursts:
             return
         send_acks(reached)
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> bool:
+        """The kernel has no room: write what is pending, and if that was not it, go on in the next file. False: no use."""
+        log_files = self._store.log
+        before = log_files.end
         try:
-            send_acks(self._store.make_room(self._clock.message_ms()))
+            send_acks(self._store.write(self._clock.message_ms()))
+            if log_files.end != before:
+                return True
+            if log_files.is_fresh:
+                return False  # more than a whole file
+            if not log_files.next_is_ready:
+                self.finish_preparing()
+            self._store.roll()
+            return True
         except StoreReadOnly as error:
             if self._store.failed is not None:
                 self._store_failed(str(error))
             else:
                 # No next file: the disk is full. Nothing is lost, reading goes on; upkeep tries again and reopens.
-                self._gate.close("no room", NotAvailable(f"{error}; free some space, writing resumes by itself"))
+                self._gate.close(NO_ROOM, NotAvailable(f"{error}; free some space, writing resumes by itself"))
+            return False
 
-    def append(self, append: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
-        """Run `append` (a call of the kernel), making room if there is none: (log offset, queue offset, size)."""
-        for _ in range(3):
-            self._gate.check()
+    def append(self, append: Callable[[], tuple[int, int, int]], *, own: bool = False) -> tuple[int, int, int]:
+        """Run `append` (a call of the kernel), making room if there is none: (log offset, queue offset, size).
+
+        With `own` it is a record of the broker itself, which may use the room that is refused to users."""
+        while True:
+            self._gate.check(own=own)
             try:
                 return append()
             except self._store.kernel_module.SegmentFull:
-                self._make_room()
-        raise NotAvailable("the record does not fit into a log file")
+                if not self._make_room():
+                    self._gate.check()
+                    size = self._store.config.segment_bytes
+                    raise IllegalMessage(
+                        f"it does not fit into a log file of {size} bytes: send less at once"
+                    ) from None
 
     # -- the disk reports --------------------------------------------------------------------------------------------------
 
@@ -193,18 +235,39 @@ class Bursts:
         send_acks(self._store.flush_done())
         if self._store.failed is not None:
             self._store_failed(self._store.failed)
-        elif not self._store.congested:
-            self._release()
+        else:
+            self.release_if_possible()
 
-    def _hold(self, connection: Connection) -> None:
+    def _congestion(self) -> str:
+        """What senders have to wait for, empty if nothing."""
+        store = self._store
+        behind = store.written.offset - store.flushed.offset
+        if behind > store.config.unflushed_bytes_max:
+            return f"the disk is {behind} bytes behind"
+        waiting = store.written.offset - store.answerable.offset
+        if waiting > self._net.inflight_bytes_max:
+            return f"{waiting} bytes wait for the disk (inflight_bytes_max)"
+        if store.log.is_cramped and not self._gate.has(NO_ROOM):
+            return "the next log file is not ready yet"
+        return ""
+
+    def _hold_if_congested(self, connection: Connection) -> None:
+        """Sockets wait first; when that has lasted for too long, the gate answers instead, and nobody is held."""
+        if self._gate.has(CONGESTED) or not self._congestion():
+            return
         if not self._held:
             self._held_since = self._clock.liveness()
             self._store.request_flush()
         self._held.add(connection)
         connection.pause()
 
+    def release_if_possible(self) -> None:
+        """The disk, or the next log file, has made progress."""
+        if (self._held or self._gate.has(CONGESTED)) and not self._congestion():
+            self._gate.open(CONGESTED)
+            self._release()
+
     def _release(self) -> None:
-        self._gate.open(CONGESTED)
         held, self._held = self._held, set()
         for connection in held:
             connection.resume()
@@ -212,32 +275,36 @@ class Bursts:
     def check_waiting(self, flush_timeout_s: float) -> None:
         """From time to time: whoever waits for the disk for too long gets an answer."""
         now = self._clock.liveness()
-        late = self._store.flushed.give_up(lambda waiter: now - waiter[2] > flush_timeout_s)
-        for connection, acks, _since in late:
-            connection.send(
-                with_code(acks, ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk has not confirmed it in time")
-            )
+        for connection, acks, _since, size in self._store.flushed.give_up(lambda w: now - w[2] > flush_timeout_s):
+            text = "stored, but the disk has not confirmed it in time"
+            connection.send(with_code(acks, ResponseCode.FLUSH_DISK_TIMEOUT, text))
+            connection.settle(size)
+        self.release_if_possible()
         if self._held and now - self._held_since > _CONGESTION_S:
-            behind = self._store.written.offset - self._store.flushed.offset
-            if self._gate.close(CONGESTED, Busy(f"[PCBUSY] the disk is {behind} bytes behind: try again later")):
-                held, self._held = self._held, set()
-                for connection in held:
-                    connection.resume()
-        if not self._store.congested:
+            self._gate.close(CONGESTED, Busy(f"[PCBUSY] {self._congestion()}: try again later"))
             self._release()
 
     def _store_failed(self, why: str) -> None:
         """Nothing can be stored any more: everybody who waits is told so, and so is everybody who comes."""
-        self._gate.close(FAILED, NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker"))
+        error = NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker")
+        self._gate.close(FAILED, error, for_all=True)
         for mark in (self._store.written, self._store.flushed):
-            for connection, acks, _since in mark.give_up():
-                connection.send(with_code(acks, ResponseCode.SERVICE_NOT_AVAILABLE, f"not known to be stored: {why}"))
+            for connection, acks, _since, size in mark.give_up():
+                connection.send(unknown(acks, why))
+                connection.settle(size)
         self._release()
 
 
-def send_acks(reached: list[tuple[Connection, bytes, float]]) -> None:
-    for connection, acks, _since in reached:
+def send_acks(reached: list[Waiter]) -> None:
+    for connection, acks, _since, size in reached:
         connection.send(acks)
+        if size:
+            connection.settle(size)
+
+
+def unknown(acks: bytes, why: str) -> bytes:
+    """Answers to sends that may or may not survive a restart."""
+    return with_code(acks, ResponseCode.SERVICE_NOT_AVAILABLE, f"not known to be stored: {why}")
 
 
 def with_code(acks: bytes, code: ResponseCode, remark: str) -> bytes:

@@ -6,32 +6,49 @@ from typing import Any
 
 from kappamq.errors import KappaError
 
+# The reasons there are.
+DISK_FULL = "disk full"  # the guard says so; opens when there is space again
+NO_ROOM = "no room"  # the next log file could not be made; tried again every second
+FILES = "files"  # queue, index or settings files cannot be written; tried again every second
+CONGESTED = "congested"  # the disk does not keep up; opens when it has caught up
+FAILED = "failed"  # a write or sync of the log failed: until a restart
+
 
 class Gate:
-    """Closed while there is any reason to be. Each reason has a name, so that it can go away again."""
+    """Closed while there is any reason to be. Each reason has a name, so that it can go away again.
+
+    Most reasons are for users only: the broker's own records (offsets, settings) use the room that was kept for them."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._reasons: dict[str, KappaError] = {}
+        self._final: str | None = None  # the reason that stops the broker's own records as well
         kernel.accepting = True
 
-    def close(self, name: str, error: KappaError) -> bool:
-        """Refuse sends with `error` from now on; True if this reason is new."""
+    def close(self, name: str, error: KappaError, *, for_all: bool = False) -> bool:
+        """Refuse sends with `error` from now on, and with `for_all` everything else, too; True if this reason is new."""
         fresh = name not in self._reasons
         self._reasons[name] = error
+        if for_all:
+            self._final = name
         self._kernel.accepting = False
         return fresh
 
     def open(self, name: str) -> bool:
         """That reason is gone; True if it was there."""
         gone = self._reasons.pop(name, None) is not None
+        if name == self._final:
+            self._final = None
         self._kernel.accepting = not self._reasons
         return gone
 
-    def check(self) -> None:
-        """Raises the reason why nothing can be stored now."""
-        for error in self._reasons.values():
-            raise error
+    def check(self, *, own: bool = False) -> None:
+        """Raises the reason why nothing can be stored now; for a record of the broker's `own`, only one that stops all."""
+        if not self._reasons or (own and self._final is None):
+            return
+        name = self._final or next(iter(self._reasons))
+        # The same object is raised again and again: without this its traceback would grow with every refused message.
+        raise self._reasons[name].with_traceback(None)
 
     def has(self, name: str) -> bool:
         return name in self._reasons

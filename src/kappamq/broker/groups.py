@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import GroupNotFound, InvalidParameter
+from kappamq.errors import GroupNotFound, InvalidParameter, NotAvailable
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import SubscriptionGroupConfig, SubscriptionGroupTable
 from kappamq.protocol.bodies_topics import DataVersion
@@ -38,7 +38,10 @@ class Groups:
                 return None
             if len(self.table) < self._config.groups_max:
                 group = SubscriptionGroupConfig(name=name)
-                self.update(group)
+                try:
+                    self.update(group)
+                except NotAvailable:
+                    self._changed(group)  # the log takes nothing: consumers go on, and it is made again after a restart
         return group
 
     def existing(self, name: str) -> SubscriptionGroupConfig:

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 TOPIC = "rmq_sys_kappamq_metadata"
 _RECORDS_BEHIND_MAX = 1000
-"""A start folds the records behind the oldest snapshot, and retention waits for it: also tables that never change are
-written anew once there are so many, or when the log has gone on to another file."""
+"""A start folds the records behind the oldest snapshot: also tables that never change are written anew once there are so
+many."""
 
 
 class Table(Protocol):
@@ -56,10 +56,8 @@ class Metadata:
         self._clock = clock
         self._born = born
         self._tables: list[Table] = []
-        self._stamps: dict[str, int] = {}
         self._records: dict[str, int] = {}  # how many metadata records there were when a table was last written
-        self._append: Callable[[Callable[[], tuple[int, int, int]]], tuple[int, int, int]] | None = None
-        self._set_turn: Callable[[], None] = lambda: None
+        self._bursts: Bursts | None = None
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
@@ -142,13 +140,16 @@ class Metadata:
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 
     def collect(self, renew_below: int = 0) -> list[tuple[str, dict[str, Any], int]]:
-        """Tables that changed since their last snapshot, or that still need the log below `renew_below`, as of now; for
-        `save` on a worker."""
+        """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
+        log below `renew_below`; for `save` on a worker."""
         stamp = self._store.log.end  # everything recorded so far lies below it or is still pending behind it
+        records = self._store.kernel.queue_state(TOPIC, 0)[2]
         work = []
         for table in self._tables:
-            if table.dirty or self._snapshots.oldest(table.file) < renew_below:
+            behind = records - self._records.get(table.file, 0)
+            if table.dirty or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
                 table.dirty = False
+                self._records[table.file] = records
                 work.append((table.file, table.to_snapshot(), stamp))
         return work
 

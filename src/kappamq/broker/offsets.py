@@ -91,12 +91,12 @@ class Offsets:
         if not self._unrecorded:
             return
         changes = self._unrecorded
+        self._bump()  # in any case: if the log takes nothing, the snapshot has them
         self._record(
             "offsets",
             [[topic, group, {str(q): o for q, o in queues.items()}] for (topic, group), queues in changes.items()],
         )
         self._unrecorded = {}  # not before: what could not be recorded now is recorded the next time
-        self._bump()
         self.on_recorded(changes)
 
     def _delete(self, topic: str | None, group: str | None) -> None:

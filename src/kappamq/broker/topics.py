@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import InvalidParameter, NoPermission, TopicNotFound
+from kappamq.errors import InvalidParameter, NoPermission, NotAvailable, TopicNotFound
 from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol import names
 from kappamq.protocol.bodies_topics import (
@@ -163,7 +163,14 @@ class Topics:
 
     def ensure(self, name: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
         """A topic that the broker itself needs, such as a retry topic."""
-        return self.table.get(name) or self.update(TopicConfig(name, queues, queues, permission))
+        topic = self.table.get(name)
+        if topic is None:
+            topic = TopicConfig(name, queues, queues, permission)
+            try:
+                self.update(topic)
+            except NotAvailable:
+                self._changed(topic)  # the log takes nothing: known until a restart, and made again after it
+        return topic
 
     def _changed(self, topic: TopicConfig) -> None:
         self._put(topic)

@@ -6,16 +6,17 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from kappamq.broker.burst import Bursts
-from kappamq.broker.gate import Gate
+from kappamq.broker.gate import DISK_FULL, FILES, NO_ROOM, Gate
 from kappamq.broker.metadata import Metadata
 from kappamq.broker.offsets import Offsets
 from kappamq.clock import Clock
-from kappamq.errors import NotAvailable
+from kappamq.errors import KappaError, NotAvailable
 from kappamq.store import retention
+from kappamq.store.commit_log import Segment
 from kappamq.store.message_store import DerivedWork, MessageStore
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,7 @@ _LOOK_S = 1.0  # a changed interval takes effect within this
 _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 _HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
-_NO_ROOM = "no room"
-_DISK_FULL = "disk full"
+_PREPARE_AGAIN_S = 1.0
 
 
 class Upkeep:
@@ -44,9 +44,12 @@ class Upkeep:
         self._readers = ThreadPoolExecutor(4, "kappamq-cold")
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
+        self._cleaning = asyncio.Lock()
         self._synced_at = clock.liveness()
         self._last_work: DerivedWork | None = None
-        self._preparing = False
+        self._preparing: Future[Segment] | None = None
+        self._prepare_at = 0.0  # not before this time: the disk had no room the last time
+        self._snapshots_fail = False
         self._guard = retention.DiskGuard(store.config)
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
@@ -55,6 +58,7 @@ class Upkeep:
     def start(self) -> None:
         config = self._store.config
         loop = asyncio.get_running_loop()
+        self._bursts.finish_preparing = self.finish_preparing
         loop.add_reader(self._store.flush_fd, self._bursts.flush_done)
         self._every(lambda: 0.1, self._tick)
         self._every(lambda: config.flush_interval_ms / 1000, self._flush)
@@ -87,10 +91,10 @@ class Upkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.finish_preparing()
         async with self._derived:
-            self._offsets.record_commits()
+            await self._record_and_save()
             self._bursts.end_turn()
-            await self.write(self._metadata.save, self._metadata.collect())
         self._readers.shutdown(wait=True)
         self._writer.shutdown(wait=True)
 
@@ -111,60 +115,91 @@ class Upkeep:
             callback()
         current = self._store.log
         self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - _HOT_BYTES)
-        if (
-            not current.next_is_ready
-            and not self._preparing
-            and current.end % current.segment_bytes > _PREPARE_BELOW * current.segment_bytes
-        ):
-            await self._prepare()
+        if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
+            used = current.end % current.segment_bytes
+            if used > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
+                self._prepare()
 
-    async def _prepare(self) -> None:
-        """Make the next log file before it is needed. A disk without room for it is full, while there is still time to say so."""
-        self._preparing = True
+    def _prepare(self) -> None:
+        """Have the next log file made before it is needed."""
+        loop = asyncio.get_running_loop()
+        self._preparing = self._readers.submit(self._store.log.prepare)
+        self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
+
+    def finish_preparing(self) -> None:
+        """The next file is needed now: wait for the worker who makes it, if there is one."""
+        if self._preparing is not None:
+            wait([self._preparing])
+            self._prepared(self._preparing)
+
+    def _prepared(self, made: Future[Segment]) -> None:
+        """A disk without room for the next file is full, while there is still time to say so."""
+        if made is not self._preparing:
+            return  # somebody could not wait, and has taken it
+        self._preparing = None
         try:
-            log_files = self._store.log
-            start = log_files.segment_end
-            segment = await self.read(log_files.prepare)
-            if log_files.segment_end == start and not log_files.next_is_ready:
-                log_files.prepared(segment)
-            else:
-                log_files.discard(segment)
-            self._gate.open(_NO_ROOM)
+            self._store.log.prepared(made.result())
+            self._gate.open(NO_ROOM)
         except OSError as error:
-            self._gate.close(
-                _NO_ROOM,
-                NotAvailable(
-                    f"there is no room for the next log file ({error.strerror}): free some space, writing resumes by itself"
-                ),
+            self._prepare_at = self._clock.liveness() + _PREPARE_AGAIN_S
+            text = (
+                f"there is no room for the next log file ({error.strerror}): free some space, writing resumes by itself"
             )
-        finally:
-            self._preparing = False
+            if self._gate.close(NO_ROOM, NotAvailable(text)):
+                log.error("refusing messages: %s", text)
+        self._bursts.release_if_possible()
 
     async def _flush(self) -> None:
         self._store.request_flush()
 
     async def write_derived(self) -> None:
-        """Bring queue entries and keys into their files."""
+        """Bring queue entries and keys into their files. What cannot be written now waits for the next time."""
         async with self._derived:
             if self._store.failed is not None:
                 return
             work = self._store.collect()
-            if work.entries or work.index or self._last_work is None or self._last_work.dispatched != work.dispatched:
-                await self.write(self._store.write_derived, work)
-                self._last_work = work
-                if self.on_entered is not None:
-                    await self.on_entered(work)
             now = self._clock.liveness()
-            if work.complete and now - self._synced_at > _SYNC_DERIVED_S and self._last_work is not None:
-                self._synced_at = now
-                await self.write(self._store.sync_derived, self._last_work)
+            try:
+                if (
+                    work.entries
+                    or work.index
+                    or self._last_work is None
+                    or self._last_work.dispatched != work.dispatched
+                ):
+                    await self.write(self._store.write_derived, work)
+                    self._last_work = work
+                    if self.on_entered is not None:
+                        await self.on_entered(work)
+                if work.complete and now - self._synced_at > _SYNC_DERIVED_S:
+                    self._synced_at = now
+                    await self.write(self._store.sync_derived, self._last_work)
+            except OSError as error:
+                # Entries that have no file stay in memory: there must not be more and more of them.
+                text = f"queue and index files cannot be written ({error.strerror or error}): see to the disk, writing resumes by itself"
+                if self._gate.close(FILES, NotAvailable(text)):
+                    log.error("refusing messages: %s", text)
+            else:
+                if self._gate.open(FILES):
+                    log.info("taking messages again: queue and index files can be written")
 
     async def _record_and_save(self) -> None:
-        if self._store.failed is None:
+        """Offsets into the log, changed tables into their snapshots. With a log that takes nothing the snapshots must do."""
+        try:
             self._offsets.record_commits()
-            work = self._metadata.collect()
-            if work:
-                await self.write(self._metadata.save, work)
+        except KappaError as error:
+            log.info("consumer offsets were not recorded: %s", error)
+        work = self._metadata.collect()
+        if work:
+            await self._save(work)
+
+    async def _save(self, work: list[tuple[str, dict[str, Any], int]]) -> None:
+        try:
+            await self.write(self._metadata.save, work)
+            self._snapshots_fail = False
+        except OSError as error:
+            if not self._snapshots_fail:
+                log.error("settings and offsets are in the log only, their files cannot be written: %s", error)
+            self._snapshots_fail = True
 
     async def _catch_up(self) -> None:
         """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""
@@ -175,25 +210,44 @@ class Upkeep:
     async def _clean(self) -> None:
         """Delete what has expired; refuse writes while the disk is too full."""
         usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
-        await self._guard_disk(usage)
+        self._guard_disk(usage)
         await self.delete_expired(usage)
 
     async def delete_expired(self, usage: retention.Usage | None = None, asked: bool = False) -> int:
         """Delete log files whose time is over, and what was derived from them; how many went."""
-        if usage is None:
-            usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
-        files = [retention.LogFile(s.start, self._store.files.mtime_ms(s.path)) for s in self._store.log.segments()]
-        needed_from = min(self._metadata.needed_from, self._store.flushed.offset, self._store.dispatched.offset)
-        plan = retention.plan(files, self._clock.message_ms(), self._store.config, usage, needed_from, asked=asked)
-        for deletion in plan.delete:
-            log.info("deleting log file %020d: %s", deletion.start, deletion.why)
-            await self.read(self._store.log.discard, self._store.log.detach(deletion.start))
-        if plan.delete:
-            await self.raise_minimums()
-        return len(plan.delete)
+        async with self._cleaning:
+            if usage is None:
+                usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+            plan = self._plan(usage, asked)
+            if not plan.delete:
+                return 0
+            # Snapshots that reach further back than the log will are written anew; twice, for the older version is kept, too.
+            log_min = plan.delete[-1].start + self._store.config.segment_bytes
+            for _ in range(2):
+                if self._metadata.needed_from < log_min:
+                    await self._save(self._metadata.collect(renew_below=log_min))
+            plan = self._plan(usage, asked, self._metadata.needed_from)
+            for deletion in plan.delete:
+                log.info("deleting log file %020d: %s", deletion.start, deletion.why)
+                await self.read(self._store.log.discard, self._store.log.detach(deletion.start))
+            if plan.delete:
+                await self._raise_minimums()
+            return len(plan.delete)
+
+    def _plan(self, usage: retention.Usage, asked: bool, needed_from: int | None = None) -> retention.Plan:
+        store = self._store
+        files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
+        safe = min(store.flushed.offset, store.dispatched.offset)
+        needed_from = safe if needed_from is None else min(safe, needed_from)
+        return retention.plan(files, self._clock.message_ms(), store.config, usage, needed_from, asked=asked)
 
     async def raise_minimums(self) -> None:
         """The log has lost its beginning: queues and index lose theirs."""
+        async with self._cleaning:
+            await self._raise_minimums()
+
+    async def _raise_minimums(self) -> None:
+        await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
         for topic, queue_id in await self.write(lambda: list(self._store.queues.queues())):
             low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
@@ -204,17 +258,12 @@ class Upkeep:
                     self._store.queues.forget_readers(topic, queue_id)
         await self.write(self._store.index.expire, log_min)
 
-    async def _guard_disk(self, usage: retention.Usage) -> None:
+    def _guard_disk(self, usage: retention.Usage) -> None:
         if self._guard.check(usage):
             if self._guard.refusing:
                 log.error("refusing messages: %s", self._guard.why)
             else:
                 log.info("taking messages again: %s", usage)
-                self._gate.open(_DISK_FULL)
+                self._gate.open(DISK_FULL)
         if self._guard.refusing:
-            self._gate.close(_DISK_FULL, NotAvailable(self._guard.why))
-        if self._gate.has(_NO_ROOM) and not self._preparing:
-            if self._store.log.next_is_ready:
-                self._gate.open(_NO_ROOM)
-            else:
-                await self._prepare()
+            self._gate.close(DISK_FULL, NotAvailable(self._guard.why))
