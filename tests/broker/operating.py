@@ -12,7 +12,6 @@ import pytest
 from kappamq.broker.broker import Broker
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers import Header
 from kappamq.protocol.headers_admin import UpdateTopic
@@ -35,7 +34,7 @@ def on_broker(**options: Any) -> Callable[[Test], Callable[..., None]]:
 
             asyncio.run(asyncio.wait_for(main(), 60))
 
-        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__  # type: ignore[attr-defined]
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
         return run
 
     return decorate
@@ -98,6 +97,4 @@ def queue(topic: str, queue_id: int) -> MessageQueue:
 
 async def bare(client: Speaker, code: int, body: bytes = b"", **ext: str) -> Frame:
     """A request without a declared header."""
-    return await client.channel.request(
-        Frame(code=RequestCode(code) if code in list(RequestCode) else code, ext=ext, body=body)
-    )
+    return await client.channel.request(Frame(code=int(code), ext=ext, body=body))

@@ -13,6 +13,7 @@ from kappamq.errors import InvalidParameter
 from kappamq.protocol.bodies_admin import TopicStatsTable
 from kappamq.protocol.bodies_topics import DataVersion, TopicConfig, TopicConfigList, TopicList, TopicTable
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import request
 from kappamq.protocol.headers_admin import (
     DeleteTopic,
     GetAllTopicConfig,
@@ -60,17 +61,11 @@ async def test_what_cannot_be_a_topic(broker: Broker, client: Speaker) -> None:
     await refused(client, topic_header("t", queues=100_000), invalid, "65536")
     await refused(client, topic_header("t", attributes="+cleanup.policy=COMPACTION"), invalid, "not supported")
     assert broker.topics.get("t") is None
-    answer = await client.channel.request(_without("perm"))
+    frame = request(topic_header("t"))
+    del frame.ext["perm"]
+    answer = await client.channel.request(frame)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "perm" in (answer.remark or "")
-
-
-def _without(field: str):  # type: ignore[no-untyped-def]
-    from kappamq.protocol.frame import request
-
-    frame = request(topic_header("t"))
-    del frame.ext[field]
-    return frame
 
 
 @on_broker(refuse_system_topics=False)
