@@ -284,6 +284,34 @@ def test_a_query_while_an_entry_is_on_its_way(path: Path) -> None:
     assert seen == [[20, 10], [30, 20, 10]]
 
 
+def test_a_query_that_is_overtaken(path: Path) -> None:
+    """Between two steps of a query the other thread appends and flushes: what was there before must be found."""
+    file = create(path)
+    file.append(pending([(7, 10, BEGIN), (7, 20, BEGIN)]), 0, index_apply)
+    file.flush()
+    file.append(pending([(7, 30, BEGIN)]), 0, index_apply)
+
+    class Overtaken(Search):
+        @property
+        def key(self) -> int:
+            if file.header.count == 4:
+                file.append(pending([(7, 40, BEGIN)]), 0, index_apply)
+                file.flush()
+            return 7
+
+        @key.setter
+        def key(self, _key: int) -> None:
+            pass
+
+    files = Files()
+    view = IndexView(path, files.open(path, writable=False), SLOTS, ENTRIES, files)
+    query = Overtaken(7, 64, 0, FOREVER)
+    file.search(query, view)
+    assert query.found == [30, 20, 10]
+    files.close(view.fd)
+    file.close()
+
+
 def test_first_entry_counts_from_the_end_of_the_file_before(path: Path) -> None:
     before = IndexHeader(BEGIN - 9000, BEGIN - 5000, 1, 2, 1, ENTRIES)
     file = GrowingIndexFile.create(path, SLOTS, ENTRIES, Files(), before)

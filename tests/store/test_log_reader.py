@@ -222,6 +222,54 @@ def test_a_batch_counts_as_a_whole(log: Log) -> None:
     assert scanned(log) == [b"before", (members[0], after, False), b"after"]
 
 
+def test_the_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kappamq.store.log_reader._SCAN_BYTES", 150)  # shorter than most records
+    assert LogReader(log.folder).end() == 0
+    fill(log)
+    (log.folder / f"{log.end - log.end % SEGMENT + SEGMENT:020d}").write_bytes(bytes(SEGMENT))
+    reader = LogReader(log.folder)
+    assert reader.end() == log.end
+    for start in (0, log.offsets[5], log.end, -1, 1 << 40):
+        assert reader.end(start) == log.end
+    log.batch([b"member"] * 3)
+    assert reader.end() == log.end
+    log.put(b"\1", log.offsets[-1] + 88)
+    assert reader.end() == log.offsets[-3]
+    reader.close()
+
+
+def test_records_at_given_places(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kappamq.store.log_reader._GAP_BYTES", 300)
+    monkeypatch.setattr("kappamq.store.log_reader._WINDOW_BYTES", 1000)
+    fill(log)
+    sizes = [Record(topic="t", body=body, tail_crc=True).size for body in log.bodies]
+    wanted = [number for number in range(60) if number % 7 in (0, 1, 5)]
+    places = [(log.offsets[number], sizes[number]) for number in wanted]
+    reads = 0
+
+    class Counting(Files):
+        def pread(self, fd: int, count: int, at: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            return super().pread(fd, count, at)
+
+    reader = LogReader(log.folder, Counting())
+    found = [item.record.body for _offset, item in reader.records_at(places) if isinstance(item, Found)]
+    assert found == [log.bodies[number] for number in wanted]
+    assert reads < len(wanted)
+    wrong = [
+        (log.offsets[3], sizes[3] - 1),
+        (log.offsets[4] + 1, 50),
+        (log.end, 90),
+        (1 << 40, 90),
+        (log.offsets[5], -1),
+    ]
+    results = [isinstance(item, Found) for _offset, item in reader.records_at(wrong)]
+    assert results == [True, False, False, False, False]  # a size too small costs a read, not the record
+    assert list(reader.records_at([])) == []
+    reader.close()
+
+
 def test_a_writer_at_work(log: Log) -> None:
     """Bytes that come between two reads are seen, and a record half written is no damage."""
     log.add(b"first")

@@ -235,19 +235,21 @@ class GrowingIndexFile:
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def search(self, search: Search, view: IndexView) -> None:
-        """Look through `view`, the same file opened anew; may run beside `append` on another thread."""
-        header, table, flushed = self.header, self._table, max(self.flushed, FIRST)
+        """Look through `view`, the same file opened anew; may run beside `append` and `flush` on another thread."""
+        # In this order: what is flushed is counted. The table may be ahead of both.
+        flushed, header, table = max(self.flushed, FIRST), self.header, self._table
         if table is not None:
             at = search.key % view.slots * INDEX_SLOT_BYTES
             number = int.from_bytes(table[at : at + INDEX_SLOT_BYTES], "big", signed=True)
             if number < header.count:
                 search.walk(view, header.begin_ms, number, header.count)
                 return
-            # `append` is at it in this moment, and the entry is not in the file yet.
+            # `append` is at it in this moment, and the entry may not be in the file yet.
         # What the slots on disk do not know is looked through one by one; after a crash that is everything, until
-        # somebody needs the table anyway.
+        # somebody needs the table anyway. They may have come to know more by now: that is passed over.
         search.scan(view, header.begin_ms, range(max(flushed, header.count - SCAN_MAX), header.count))
-        search.walk(view, header.begin_ms, view.slot(search.key), flushed)
+        if flushed > FIRST:
+            search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max, below=flushed)
 
 
 def _next_data(fd: int, at: int, end: int) -> int:

@@ -197,8 +197,10 @@ class Search:
         """Whether a file can hold anything of the time asked for."""
         return header.begin_ms <= self.end_ms and header.end_ms + _SECOND_MS > self.begin_ms
 
-    def walk(self, view: IndexView, begin_ms: int, newest: int, stop: int) -> None:
-        """Follow the chain of the key's slot from entry `newest` back; all entries lie below number `stop`."""
+    def walk(self, view: IndexView, begin_ms: int, newest: int, stop: int, below: int | None = None) -> None:
+        """Follow the chain of the key's slot from entry `newest` back; all entries lie below number `stop`.
+
+        Those at or above number `below` are passed over."""
         slot, number = self.key % view.slots, newest
         while FIRST <= number < stop and not self.done:
             entry = view.entry(number)
@@ -206,7 +208,9 @@ class Search:
             if entry is None or entry[0] % view.slots != slot:
                 return  # a broken link; what it led to cannot be found from here
             key, log_offset, seconds, previous = entry
-            if not self._look(key, log_offset, view.store_ms(number, seconds, begin_ms)):
+            if (below is None or number < below) and not self._look(
+                key, log_offset, view.store_ms(number, seconds, begin_ms)
+            ):
                 return
             # Each link leads to an older entry, so a walk ends even through garbage.
             stop, number = number, previous

@@ -245,7 +245,7 @@ class StoreReader:
                 header.end_ms = max(header.end_ms, search.begin_ms)  # it goes on behind what the header speaks of
             if search.wants(header):
                 search.scan(view, header.begin_ms, unslotted)
-                search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max)
+                search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max, below=unslotted.start)
             return header.begin_ms
         finally:
             self._files.close(view.fd)
