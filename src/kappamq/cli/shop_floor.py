@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kappamq.cli.books import Books, Order
 from kappamq.cli.output import Output
+from kappamq.cli.serve import process_seconds
 from kappamq.client.admin import AsyncAdmin
 from kappamq.client.consumer import AsyncConsumer
 from kappamq.client.producer import AsyncProducer
@@ -27,6 +28,7 @@ LOOK_UP_MAX = 50  # orders looked up by key at the end
 LOOK_UP_S = 10.0
 EVENTS_SHOWN = 12
 SHOW_S = 0.25
+LINE_S = 5.0
 FAST_RATE = 2000.0  # orders a second with --once, where nobody wants to watch
 
 
@@ -55,7 +57,7 @@ class Shop:
         async with self.local as local, AsyncExitStack() as stack:
             self.out.note(
                 f"name server {local.nameserver}, broker {local.broker}, data {local.data}, "
-                f"ready in {time.perf_counter() - began:.2f} s"
+                f"ready in {process_seconds():.2f} s"
             )
             admin = await stack.enter_async_context(AsyncAdmin(local.nameserver))
             await admin.create_topic(TOPIC, queues=4)
@@ -146,7 +148,9 @@ class Shop:
             return
         console = self.out.console(err=True)
         if not console.is_terminal:
-            return
+            while True:  # a log file gets a line now and then
+                await asyncio.sleep(LINE_S)
+                self.out.note(self._counts())
         from rich.console import Group
         from rich.live import Live
         from rich.text import Text
