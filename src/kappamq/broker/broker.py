@@ -45,6 +45,7 @@ from kappamq.store.snapshots import Snapshots
 log = logging.getLogger(__name__)
 
 _PENDING_BYTES_MAX = 4 << 20
+_EXPIRE_S = 1.0
 DELAYS_MS = tuple(
     1000 * s for s in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
@@ -61,6 +62,7 @@ class Broker:
         self.port = config.port
         self.recovered = Recovered()
         self._jobs: set[asyncio.Task[None]] = set()
+        self._expire_at = 0.0
         self._running = False
 
     async def start(self) -> None:
@@ -88,9 +90,19 @@ class Broker:
         try:
             await self._start_serving()
         except BaseException:
-            store.close(clean=False)
+            await self._give_up()
             raise
         self._running = True
+
+    async def _give_up(self) -> None:
+        """Not everything could be started: nothing of it stays."""
+        try:
+            if hasattr(self, "server"):
+                await self.server.stop()
+            if hasattr(self, "upkeep"):
+                await self.upkeep.stop()
+        finally:
+            self.store.close()
 
     async def _start_serving(self) -> None:
         config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
@@ -217,15 +229,16 @@ class Broker:
 
     def _expire_clients(self) -> None:
         now = self.clock.liveness()
+        if now < self._expire_at:
+            return
+        self._expire_at = now + _EXPIRE_S
         self.locks.expire(now)
         for connection in self.clients.expire(now):
             connection.close("no heartbeat for too long")
 
     def _clamp_offsets(self) -> None:
         for topic, queue_id in self.offsets.all_queues():
-            end = self.kernel.queue_state(topic, queue_id)[1]
-            if end:
-                self.offsets.clamp(topic, queue_id, end)
+            self.offsets.clamp(topic, queue_id, self.kernel.queue_state(topic, queue_id)[1])
 
     async def _start_on_free_pair(self) -> int:
         """Any port that is free together with the one two below it."""
@@ -250,14 +263,16 @@ class Broker:
             return
         self._running = False
         self.bursts.stopping = True
-        await self.registration.stop()
-        await self.server.stop_listening()
-        self.bursts.end_turn()
-        if self._jobs:
-            await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
-        await self.server.stop()
-        await self.upkeep.stop()
-        self.store.close()
+        try:
+            await self.registration.stop()
+            await self.server.stop_listening()
+            self.bursts.end_turn()
+            if self._jobs:
+                await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
+            await self.server.stop()
+            await self.upkeep.stop()
+        finally:
+            self.store.close()
 
 
 def _boot_id() -> str:

@@ -50,6 +50,7 @@ class Clients:
         self.group_expiry_s = group_expiry_s
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self._named: dict[Connection, tuple[set[str], set[str]]] = {}  # producer and consumer groups of each connection
         self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
             None
         )
@@ -59,6 +60,9 @@ class Clients:
 
     def heartbeat(self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float) -> None:
         """Note everybody the beat names; members of changed groups are told."""
+        produces, consumes = self._named.setdefault(connection, (set(), set()))
+        produces.update(producer.group for producer in beat.producers)
+        consumes.update(consumer.group for consumer in beat.consumers)
         for producer in beat.producers:
             members = self.producers.setdefault(producer.group, {})
             members[connection] = Client(beat.client_id, connection, language, version, now)
@@ -101,22 +105,27 @@ class Clients:
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None, now: float
     ) -> None:
+        produces, consumes = self._named.get(connection, (set(), set()))
         if producer_group:
+            produces.discard(producer_group)
             self._drop_producer(producer_group, connection)
         if consumer_group:
-            group = self.consumers.get(consumer_group)
-            if group is not None and group.members.pop(connection, None) is not None:
-                group.left = now
-                self._notify(group)
+            consumes.discard(consumer_group)
+            self._drop_consumer(consumer_group, connection, now)
 
     def lost(self, connection: Connection, now: float) -> None:
         """The connection is gone, and whoever lived behind it."""
-        for name in list(self.producers):
+        produces, consumes = self._named.pop(connection, ((), ()))
+        for name in produces:
             self._drop_producer(name, connection)
-        for group in list(self.consumers.values()):
-            if group.members.pop(connection, None) is not None:
-                group.left = now
-                self._notify(group)
+        for name in consumes:
+            self._drop_consumer(name, connection, now)
+
+    def _drop_consumer(self, name: str, connection: Connection, now: float) -> None:
+        group = self.consumers.get(name)
+        if group is not None and group.members.pop(connection, None) is not None:
+            group.left = now
+            self._notify(group)
 
     def _drop_producer(self, name: str, connection: Connection) -> None:
         members = self.producers.get(name)

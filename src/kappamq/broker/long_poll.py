@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
 Parked = TypeVar("Parked")
+_Queue = tuple[str, int]
 
 
 class LongPoll(Generic[Parked]):
     """Tells the kernel which queues are watched; the kernel tells which of them grew."""
 
-    def __init__(self, kernel: Any, parked_max: int) -> None:
+    def __init__(self, kernel: Any, parked_max: int, owner_max: int) -> None:
         self._kernel = kernel
         self._parked_max = parked_max
-        self._queues: dict[tuple[str, int], dict[int, Parked]] = {}
-        self._due: list[tuple[float, int, tuple[str, int]]] = []
+        self._owner_max = owner_max
+        self._queues: dict[_Queue, dict[int, tuple[Parked, Hashable]]] = {}  # by ticket
+        self._owners: dict[Hashable, dict[int, _Queue]] = {}  # the tickets of each, and where they are
+        self._due: list[tuple[float, int, _Queue]] = []
         self._ticket = 0
         self.count = 0
 
-    def park(self, topic: str, queue_id: int, until: float, request: Parked) -> bool:
-        """Keep `request` until its queue grows or liveness time reaches `until`; False if there are too many already."""
-        if self.count >= self._parked_max:
+    def park(self, topic: str, queue_id: int, until: float, request: Parked, owner: Hashable) -> bool:
+        """Keep `request` until its queue grows, liveness time reaches `until` or its owner leaves; False if there are too
+        many already, of all or of this owner."""
+        tickets = self._owners.get(owner)
+        if self.count >= self._parked_max or (tickets is not None and len(tickets) >= self._owner_max):
             return False
         self._ticket += 1
-        key = (topic, queue_id)
-        waiting = self._queues.get(key)
+        queue = (topic, queue_id)
+        if tickets is None:
+            tickets = self._owners[owner] = {}
+        tickets[self._ticket] = queue
+        waiting = self._queues.get(queue)
         if waiting is None:
-            waiting = self._queues[key] = {}
-        waiting[self._ticket] = request
-        heapq.heappush(self._due, (until, self._ticket, key))
+            waiting = self._queues[queue] = {}
+        waiting[self._ticket] = (request, owner)
+        heapq.heappush(self._due, (until, self._ticket, queue))
         self.count += 1
         self._kernel.watch(topic, queue_id, True)
         return True
@@ -41,35 +49,45 @@ class LongPoll(Generic[Parked]):
         if waiting is None:
             return []
         self.count -= len(waiting)
-        return list(waiting.values())
+        woken: list[Parked] = []
+        for ticket, (request, owner) in waiting.items():
+            self._disown(owner, ticket)
+            woken.append(request)
+        return woken
 
     def expired(self, now: float) -> list[Parked]:
         """Those whose time is up, in the order of their deadlines."""
         late: list[Parked] = []
         while self._due and self._due[0][0] <= now:
-            _until, ticket, key = heapq.heappop(self._due)
-            waiting = self._queues.get(key)
-            if waiting is not None and ticket in waiting:
-                late.append(waiting.pop(ticket))
-                self.count -= 1
-                if not waiting:
-                    del self._queues[key]
-                    self._kernel.watch(key[0], key[1], False)
+            _until, ticket, queue = heapq.heappop(self._due)
+            if ticket in self._queues.get(queue, ()):
+                request, owner = self._remove(queue, ticket)
+                self._disown(owner, ticket)
+                late.append(request)
         self._compact()
         return late
 
-    def drop(self, gone: Callable[[Parked], bool]) -> int:
-        """Forget requests of peers that have left; how many there were."""
-        dropped = 0
-        for key, waiting in list(self._queues.items()):
-            for ticket in [ticket for ticket, request in waiting.items() if gone(request)]:
-                del waiting[ticket]
-                dropped += 1
-            if not waiting:
-                del self._queues[key]
-                self._kernel.watch(key[0], key[1], False)
-        self.count -= dropped
-        return dropped
+    def drop(self, owner: Hashable) -> int:
+        """Forget what a peer that has left had parked; how much that was."""
+        tickets = self._owners.pop(owner, {})
+        for ticket, queue in tickets.items():
+            self._remove(queue, ticket)
+        return len(tickets)
+
+    def _remove(self, queue: _Queue, ticket: int) -> tuple[Parked, Hashable]:
+        waiting = self._queues[queue]
+        found = waiting.pop(ticket)
+        self.count -= 1
+        if not waiting:
+            del self._queues[queue]
+            self._kernel.watch(queue[0], queue[1], False)
+        return found
+
+    def _disown(self, owner: Hashable, ticket: int) -> None:
+        tickets = self._owners[owner]
+        del tickets[ticket]
+        if not tickets:
+            del self._owners[owner]
 
     def _compact(self) -> None:
         """Tickets of woken pulls stay in the heap until their time: on a busy queue they must not pile up."""

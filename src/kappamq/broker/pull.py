@@ -62,6 +62,7 @@ _COMPACT_BYTES = 16 << 20
 _WARM_S = 10.0
 _WARM_MAX = 4096
 _TRIES = 4
+_PARKED_MAX = 65_536  # of one connection
 
 _REMARKS = {
     EMPTY: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
@@ -104,7 +105,7 @@ class Pulls:
         self._offsets = offsets
         self._subscriptions = subscriptions
         self._run = run
-        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max)
+        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, _PARKED_MAX)
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._warm: OrderedDict[tuple[int, int], float] = (
             OrderedDict()
@@ -201,58 +202,40 @@ class Pulls:
 
     # -- going on ----------------------------------------------------------------------------------------------------------
 
-    def _try(self, request: PullRequest, warm: bool) -> None:
+    def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
         verdict, payload = self._kernel.pull(
-            request.topic,
-            request.queue_id,
-            request.offset,
-            request.count,
-            request.codes,
-            request.opaque,
-            request.binary,
-            warm,
-        )
-        self._go_on(request, verdict, payload)
+            request.topic, request.queue_id, request.offset, request.count, request.codes, request.opaque, request.binary, warm
+        )  # fmt: skip
+        self._go_on(request, verdict, payload, tries)
 
     def _go_on(self, request: PullRequest, verdict: int, payload: Any, tries: int = 0) -> None:
-        """Bring a pull to its answer, or to where it can wait for it."""
-        while True:
-            if verdict == FOUND:
-                request.connection.send(payload)
-                return
-            if verdict in (EMPTY, NO_MESSAGES) and request.suspend_ms and (verdict == EMPTY or request.offset == 0):
-                self._park(request, verdict, payload)
-                return
-            warm = False
-            if verdict == NEED_ENTRIES and tries < _TRIES:
-                entries = self._store.queues.read_resident(
-                    request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
-                )
-                if entries is None:
-                    self._run(self._fetch_entries(request, tries))
-                    return
-                if not self._lend(request, entries):
-                    self._run(self._fetch_entries(request, tries))
-                    return
-            elif verdict == COLD and tries < _TRIES:
-                if not self._is_warm(*payload):
-                    self._run(self._fetch_records(request, payload, tries))
-                    return
-                warm = True
+        """Bring a pull to its answer, or to where it can wait for it. Each step but the last costs a try."""
+        if verdict == FOUND:
+            request.connection.send(payload)
+        elif verdict in (EMPTY, NO_MESSAGES) and request.suspend_ms and (verdict == EMPTY or request.offset == 0):
+            self._park(request, verdict, payload)
+        elif verdict == NEED_ENTRIES and tries < _TRIES:
+            if self._lend_resident(request):
+                self._try(request, False, tries + 1)
             else:
-                self._refuse(request, verdict, payload)
-                return
-            tries += 1
-            verdict, payload = self._kernel.pull(
-                request.topic,
-                request.queue_id,
-                request.offset,
-                request.count,
-                request.codes,
-                request.opaque,
-                request.binary,
-                warm,
+                self._run(self._fetch_entries(request, tries))
+        elif verdict == COLD and tries < _TRIES:
+            if self._is_warm(*payload):
+                self._try(request, True, tries + 1)
+            else:
+                self._run(self._fetch_records(request, payload, tries))
+        else:
+            self._refuse(request, verdict, payload)
+
+    def _lend_resident(self, request: PullRequest) -> bool:
+        """Lend entries that can be read without waiting for the disk; False if there are none."""
+        try:
+            entries = self._store.queues.read_resident(
+                request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
             )
+        except OSError:
+            return False  # whoever fetches them will tell
+        return entries is not None and self._lend(request, entries)
 
     def _lend(self, request: PullRequest, entries: bytes) -> bool:
         """Let the kernel have entries read from disk; False if they have not got there yet."""
@@ -274,38 +257,34 @@ class Pulls:
         return True
 
     async def _fetch_entries(self, request: PullRequest, tries: int) -> None:
-        entries = await self.worker(
-            self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
-        )
+        try:
+            entries = await self.worker(
+                self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
+            )
+        except OSError as error:
+            self._unreadable(request, error)
+            return
         if request.connection.is_open:
             lent = self._lend(request, entries)
-            verdict, payload = self._kernel.pull(
-                request.topic,
-                request.queue_id,
-                request.offset,
-                request.count,
-                request.codes,
-                request.opaque,
-                request.binary,
-                False,
-            )
-            self._go_on(request, verdict, payload, tries + 1 if lent else _TRIES)
+            self._try(request, False, tries + 1 if lent else _TRIES)
 
     async def _fetch_records(self, request: PullRequest, span: tuple[int, int], tries: int) -> None:
-        await self.worker(self._warm_up, request, span)
-        self._note_warm(*span)
+        try:
+            await self.worker(self._warm_up, request, span)
+        except OSError as error:
+            if self._store.log.fd_at(span[0]) is not None:
+                self._unreadable(request, error)
+                return
+            # Its file was deleted meanwhile: the kernel knows where the queue begins now.
+        else:
+            self._note_warm(*span)
         if request.connection.is_open:
-            verdict, payload = self._kernel.pull(
-                request.topic,
-                request.queue_id,
-                request.offset,
-                request.count,
-                request.codes,
-                request.opaque,
-                request.binary,
-                True,
-            )
-            self._go_on(request, verdict, payload, tries + 1)
+            self._try(request, True, tries + 1)
+
+    def _unreadable(self, request: PullRequest, error: OSError) -> None:
+        text = f"messages of {request.topic}/{request.queue_id} from {request.offset} on cannot be read: {error.strerror or error}"
+        log.error("%s", text)
+        self._answer(request, ResponseCode.SYSTEM_ERROR, f"{text}; check the broker's disk", {})
 
     worker: Callable[..., Awaitable[Any]]
 
@@ -354,7 +333,8 @@ class Pulls:
             if self._config.long_polling
             else self._config.short_polling_ms
         )
-        if not self.waiting.park(request.topic, request.queue_id, self._clock.liveness() + wait_ms / 1000, request):
+        until = self._clock.liveness() + wait_ms / 1000
+        if not self.waiting.park(request.topic, request.queue_id, until, request, request.connection):
             self._refuse(request, verdict, payload)
 
     def grown(self, queues: list[tuple[str, int]]) -> None:
@@ -384,7 +364,7 @@ class Pulls:
             self._try(request, warm=False)
 
     def lost(self, connection: Connection) -> None:
-        self.waiting.drop(lambda request: request.connection is connection)
+        self.waiting.drop(connection)
 
     def _refuse(self, request: PullRequest, verdict: int, payload: Any) -> None:
         self.missed += 1
@@ -393,9 +373,10 @@ class Pulls:
             code = ResponseCode.PULL_OFFSET_MOVED
         next_offset, low, end = payload if verdict != COLD else (request.offset + 1, 0, 0)
         header = PullMessageResponse(suggested_broker_id=0, next_offset=next_offset, min_offset=low, max_offset=end)
-        response = Frame(
-            code=code, opaque=request.opaque, flag=1, remark=remark, ext=header.encode(), binary=request.binary
-        )
+        self._answer(request, code, remark, header.encode())
+
+    def _answer(self, request: PullRequest, code: ResponseCode, remark: str, ext: dict[str, str]) -> None:
+        response = Frame(code=code, opaque=request.opaque, flag=1, remark=remark, ext=ext, binary=request.binary)
         request.connection.send(response.encode())
 
 
