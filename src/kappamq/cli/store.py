@@ -14,7 +14,7 @@ from kappamq.cli.output import Format, Output, size, when
 if TYPE_CHECKING:
     from kappamq.config.store import StoreConfig
     from kappamq.store.reader import StoreReader
-    from kappamq.store.verify import Report
+    from kappamq.store.verify_report import Report
 
 app = typer.Typer(help="Look into a data directory and check it.", no_args_is_help=True, rich_markup_mode=None)
 
