@@ -15,7 +15,10 @@ def ask(address: str, code: int, body: bytes = b"", **fields: str) -> tuple[int,
     encoded = json.dumps(header).encode()
     with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rb") as answers:
         connection.sendall(struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body)
-        total, mark = struct.unpack(">ii", answers.read(8))
+        head = answers.read(8)
+        if len(head) < 8:
+            raise ConnectionError(f"{address} closed the connection instead of answering request {code}")
+        total, mark = struct.unpack(">ii", head)
         answer = json.loads(answers.read(mark & 0xFFFFFF))
         return answer["code"], answers.read(total - 4 - (mark & 0xFFFFFF))
 

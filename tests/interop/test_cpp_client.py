@@ -45,6 +45,7 @@ def test_send_and_pull(cpp: JsonLines, java: JsonLines, topic: str, mode: str) -
     seen = {each["msgId"]: (each["body"], each["queueId"], each["queueOffset"]) for each in java("pull", topic=topic)}
     assert seen == {each["msgId"]: (each["body"], each["queueId"], each["queueOffset"]) for each in received}
     viewed = eventually(lambda: view(java, topic, sent[-1]["msgId"]), text="the last message in the index")
+    assert viewed is not None
     assert viewed["body"] == messages[-1]["body"]
 
 

@@ -69,6 +69,7 @@ def test_batch(java: JsonLines, variant: Variant, target: Target, topic: str) ->
     else:
         assert [each["msgId"] for each in received] == unique_ids
         viewed = eventually(lambda: view(java, topic, unique_ids[-1]), text="the last member in the index")
+        assert viewed is not None
         assert viewed["body"] == messages[-1]["body"]
     assert [offset_id(target.broker, each["commitLogOffset"]) for each in received] == offset_ids
     check_received(received, messages, [], topic, target, batch=True)

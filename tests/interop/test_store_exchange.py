@@ -182,6 +182,7 @@ class Owner:
         code, body = ask(
             self.target.broker,
             UPDATE_TOPIC,
+            b"",
             **topic,
             readQueueNums=read,
             writeQueueNums=write,

@@ -1,0 +1,97 @@
+"""The two brokers behind one face: started on the broker's core, paused while the other one is measured."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.process import BROKER_CORE, LOAD_CORE, Child, ProcessFailed
+from tests.interop import jars
+from tests.interop.apache import java_command
+from tests.interop.process import free_port
+from tests.interop.raw import routed
+
+READY_S_MAX = 120.0
+NAME = "broker-a"
+APACHE, KAPPAMQ = f"Apache {jars.SERVER.version}", "KappaMQ"
+KINDS = (APACHE, KAPPAMQ)
+# A gigabyte of heap is plenty for these loads. One core for the broker: the serial collector is the cheapest there
+# (tried against G1, which is what its start script chooses for 8 GiB).
+HEAP_MB = 1024
+JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g", "-XX:-UseBiasedLocking")
+
+
+class Peer:
+    """A running name server and broker of one kind. Both have the same settings: RocketMQ's defaults, async flush."""
+
+    def __init__(self, kind: str, home: Path) -> None:
+        self.kind, self.home = kind, home
+        self.nameserver = self.address = ""
+        self.broker: Child
+        self.ready_s = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[Peer]:
+        """Until the block ends. `ready_s` is the time from the broker's start until clients are sent to it."""
+        with self._start_nameserver() as names:
+            self._names = names
+            with self._start_broker() as self.broker:
+                while not routed(self.nameserver, "TBW102", self.address):
+                    if not self.broker.running or time.monotonic() > self.broker.started + READY_S_MAX:
+                        raise ProcessFailed(f"{self.kind} is not ready:\n{self.broker.complaint()}")
+                    time.sleep(0.005)
+                self.ready_s = time.monotonic() - self.broker.started
+                yield self
+
+    def _start_nameserver(self) -> Child:
+        if self.kind == KAPPAMQ:
+            command = [sys.executable, "-m", "kappamq", "nameserver", "--json", "--listen", "127.0.0.1", "--port", "0"]
+            child = Child([*command, "--data", str(self.home / "ns-data")], self.home / "ns", cores=LOAD_CORE)
+            self.nameserver = child.wait_for_json(READY_S_MAX)[0]["nameserver"]
+            return child
+        home, port = self.home / "ns", free_port()
+        command = java_command(
+            jars.SERVER, home, "org.apache.rocketmq.namesrv.NamesrvStartup", heap_mb=128, options=JVM
+        )
+        (home / "namesrv.conf").write_text(f"listenPort={port}\n")
+        environment = {"ROCKETMQ_HOME": str(home)}
+        child = Child([*command, "-c", str(home / "namesrv.conf")], home, cores=LOAD_CORE, env=environment)
+        child.wait_for("boot success", READY_S_MAX)
+        self.nameserver = f"127.0.0.1:{port}"
+        return child
+
+    def _start_broker(self) -> Child:
+        home, port = self.home / "broker", free_port(-2, 1)
+        home.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{port}"
+        conf = home / "broker.conf"
+        properties = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": NAME,
+            "brokerIP1": "127.0.0.1",
+            "listenPort": port,
+            "namesrvAddr": self.nameserver,
+            "storePathRootDir": home / "store",
+        }
+        conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        if self.kind == KAPPAMQ:
+            return Child(
+                [sys.executable, "-m", "kappamq", "broker", "--json", "-c", str(conf)], home, cores=BROKER_CORE
+            )
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        command = java_command(jars.SERVER, home, main, heap_mb=HEAP_MB, options=JVM)
+        return Child([*command, "-c", str(conf)], home, cores=BROKER_CORE, env={"ROCKETMQ_HOME": str(home)})
+
+    def pause(self) -> None:
+        """Both brokers have the same core: the one that is not measured must not take anything from it."""
+        for child in (self.broker, self._names):
+            os.kill(child.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for child in (self._names, self.broker):
+            os.kill(child.pid, signal.SIGCONT)
