@@ -25,7 +25,9 @@ from kappamq.store.log_reader import Damage, Found
 from kappamq.store.position import Position
 from kappamq.store.reader import FOREVER, StoreReader
 from kappamq.store.verify_index import IndexCheck
-from kappamq.store.verify_report import Kind, Report
+from kappamq.store.verify_report import Kind, Problem, Report
+
+__all__ = ["Kind", "Problem", "Progress", "Report", "verify"]
 
 Progress = Callable[[int, int], None]
 """Called now and then with (bytes of the log that are done, bytes in all)."""
