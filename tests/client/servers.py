@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,7 +24,13 @@ def started(kind: str, factory: pytest.TempPathFactory) -> targets.Target:
         except jars.Missing as error:
             text = str(error)
         (pytest.fail if in_ci() else pytest.skip)(f"{PREFIX}{text}")
-    return targets.KINDS[kind](factory.mktemp(kind)).start()
+    home = factory.mktemp(kind)
+    certificate, key = home / "certificate.pem", home / "key.pem"
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {certificate}"
+    named = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*make.split(), *named], check=True, capture_output=True, timeout=60)
+    tls = {"tls.server.certPath": certificate, "tls.server.keyPath": key}
+    return targets.KINDS[kind](home, properties=tls).start()
 
 
 @pytest.fixture(scope="session", params=targets.chosen())

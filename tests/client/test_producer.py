@@ -186,6 +186,18 @@ async def test_stored_but_not_as_promised_is_a_result_and_not_an_error(code: Res
 
 
 @on_loop
+async def test_stored_but_not_as_promised_may_be_sent_again_if_so_wished() -> None:
+    header = SendMessageResponse(message_id="id", queue_id=0, queue_offset=7)
+    code = ResponseCode.FLUSH_DISK_TIMEOUT
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(retry_not_stored_ok=True)) as producer:
+        cluster.broker.script(SEND, lambda peer, frame: reply(frame, code, header=header))
+        assert (await producer.send(Message("tea", b"x"))).ok
+        cluster.broker.script(SEND, *[lambda peer, frame: reply(frame, code, header=header)] * 3)
+        # Better than an error: it is stored, and the caller is told how well.
+        assert (await producer.send(Message("tea", b"x"))).status is SendStatus.FLUSH_TIMEOUT
+
+
+@on_loop
 async def test_a_broker_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
     async with fake_cluster(brokers=2, tea=4) as cluster, AsyncProducer(**cluster.options()) as producer:
         await cluster.brokers[0].stop()

@@ -337,8 +337,6 @@ def test_errors_say_what_is_wrong(server: Target, topic: str) -> None:
 
 
 def test_everything_travels_encrypted_if_asked_to(server: Target, topic: str, fresh: Fresh) -> None:
-    if server.kind == "kappamq":
-        pytest.skip("`kappamq up` offers TLS only with a certificate; tests/net has TLS with ours")
     secret = {"tls": True, "tls_verify": False}
     with Producer(server.nameserver, **secret) as producer:
         producer.send(Message(topic, b"secret"))

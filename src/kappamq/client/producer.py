@@ -26,6 +26,7 @@ from kappamq.errors import (
     IllegalMessage,
     KappaError,
     NoRoute,
+    NotAvailable,
     NotConnected,
     RequestTimeout,
     Retry,
@@ -288,7 +289,7 @@ class AsyncProducer:
         if status is None:
             raise for_code(answer.code, answer.remark)
         if status is not SendStatus.OK and self.config.retry_not_stored_ok and not last:
-            raise NotConnected(f"{queue.broker} stored the message, but: {status}")
+            raise NotAvailable(f"{queue.broker} has stored the message, but: {status}")
         return _results(answer, outgoing, queue, status)
 
     async def _refresh(self, core: ClientCore, topic: str) -> None:
