@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kappamq.broker.broker import Broker
 from kappamq.clock import Clock, SystemClock
@@ -93,7 +93,10 @@ class Local:
             await self._nameserver.start()
             port = choose_port("broker", host, self._broker_port, BROKER_PORT, BROKER_PORT_OFFSETS)
             nameservers = (self.nameserver, *self.settings.broker.nameservers)
-            self.settings = self.settings.replace({"broker": {"port": port, "nameservers": nameservers}})
+            changes: dict[str, dict[str, Any]] = {"broker": {"port": port, "nameservers": nameservers}}
+            if self.settings.net.tls_mode == "enforcing":
+                changes["net"] = {"tls_outgoing": True}  # else the two could not speak to each other
+            self.settings = self.settings.replace(changes)
             self._broker = Broker(self.settings.broker, self.settings.store, self.settings.net, self._clock)
             await self._broker.start()
         except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,9 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
+from kappamq.net.limits import shares
 from kappamq.net.server import Server
+from kappamq.net.tls import outgoing_context
 from kappamq.protocol.bodies_topics import TopicConfig
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.ids import UniqueIds
@@ -56,7 +59,7 @@ class Broker:
         self, config: BrokerConfig, store: StoreConfig, net: NetConfig, clock: Clock, kernel: str = "auto"
     ) -> None:
         # Copies: settings changed at run time are written into them.
-        self.config, self.store_config, self.net_config = replace(config), replace(store), replace(net)
+        self.config, self.store_config, self.net_config = replace(config), *within_descriptors(store, net)
         self.clock = clock
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
         self.port = config.port
@@ -120,7 +123,9 @@ class Broker:
         else:
             self.port = await self._start_on_free_pair()
         self.address_of = Address(config.advertise, self.port)
-        self.registration = Registration(config, self.topics, self.address_of.of, lambda: self.port + 1)
+        self.registration = Registration(
+            config, self.topics, self.address_of.of, lambda: self.port + 1, outgoing_context(self.net_config)
+        )
         self.address_of.of(await self.registration.local_address())
         kernel.store_host = self.address_of.packed
         self.metadata.go_live(bursts)
@@ -141,8 +146,9 @@ class Broker:
         self.sends.run = self.run
         self.sends.told = self.registration.told
         self.pulls = Pulls(
-            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.run
-        )
+            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.run,
+            self.net_config.connection_inflight_max,
+        )  # fmt: skip
         self.pulls.worker = self.upkeep.read
         self.consumers = Consumers(
             store,
@@ -273,6 +279,20 @@ class Broker:
             await self.upkeep.stop()
         finally:
             self.store.close()
+
+
+def within_descriptors(store: StoreConfig, net: NetConfig) -> tuple[StoreConfig, NetConfig]:
+    """Copies whose sockets and files fit into what this process may open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return replace(store), replace(net)
+    connections, files = shares(limit, net.connections_max, store.open_files_max)
+    if (connections, files) != (net.connections_max, store.open_files_max):
+        log.warning(
+            "this process may open %d files: %d connections (not %d) and %d queue files at once; `ulimit -n` raises it",
+            *(limit, connections, net.connections_max, files),
+        )
+    return replace(store, open_files_max=files), replace(net, connections_max=connections)
 
 
 def _boot_id() -> str:

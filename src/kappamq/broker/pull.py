@@ -62,7 +62,6 @@ _COMPACT_BYTES = 16 << 20
 _WARM_S = 10.0
 _WARM_MAX = 4096
 _TRIES = 4
-_PARKED_MAX = 65_536  # of one connection
 
 _REMARKS = {
     EMPTY: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
@@ -93,7 +92,7 @@ class PullRequest:
 class Pulls:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
-        offsets: Offsets, subscriptions: Subscriptions, run: Run,
+        offsets: Offsets, subscriptions: Subscriptions, run: Run, connection_parked_max: int = 65_536,
     ) -> None:  # fmt: skip
         self._store = store
         self._kernel = store.kernel
@@ -105,7 +104,7 @@ class Pulls:
         self._offsets = offsets
         self._subscriptions = subscriptions
         self._run = run
-        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, _PARKED_MAX)
+        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._warm: OrderedDict[tuple[int, int], float] = (
             OrderedDict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 
 from kappamq.broker.topics import Topics
@@ -33,8 +34,9 @@ _TOLD_S = 3.0
 class _NameServer:
     """One name server: a connection that is made when needed, and kept."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
         self.address = address
+        self._tls = tls
         self.channel: Channel | None = None
         self.registered = False
         self.complained = False
@@ -42,19 +44,25 @@ class _NameServer:
     async def connect(self) -> Channel:
         if self.channel is None or not self.channel.is_open:
             self.registered = False
-            self.channel = await Channel.connect(self.address, timeout=_CONNECT_S)
+            self.channel = await Channel.connect(self.address, timeout=_CONNECT_S, tls=self._tls)
         return self.channel
 
 
 class Registration:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, address: Callable[[str | None], str], ha_port: Callable[[], int]
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        address: Callable[[str | None], str],
+        ha_port: Callable[[], int],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._config = config
+        self._tls = tls
         self._topics = topics
         self._address = address  # our address, given the local one of a connection (None: not known)
         self._ha_port = ha_port
-        self._servers = [_NameServer(address) for address in config.nameservers]
+        self._servers = [_NameServer(address, tls) for address in config.nameservers]
         self._task: asyncio.Task[None] | None = None
         self._leaving: list[asyncio.Task[None]] = []
         self._changed: set[str] = set()
@@ -92,7 +100,8 @@ class Registration:
         """Register with these from now on. Those we leave are told so; connections to the others stay."""
         known = {server.address: server for server in self._servers}
         self._servers = [
-            known.pop(address) if address in known else _NameServer(address) for address in dict.fromkeys(addresses)
+            known.pop(address) if address in known else _NameServer(address, self._tls)
+            for address in dict.fromkeys(addresses)
         ]
         self._leaving += [asyncio.create_task(self._unregister(server)) for server in known.values()]
         self.all_changed()

@@ -191,6 +191,8 @@ _NET: list[Setting] = [
     Setting("tls.server.keyPath", "net", "tls_key", PATH),
     Setting("tls.server.keyPassword", "net", "tls_key_password", TEXT),
     Setting("tls.server.trustCertPath", "net", "tls_trust", PATH),
+    Setting("tls.enable", "net", "tls_outgoing", BOOLEAN),
+    Setting("tls.client.trustCertPath", "net", "tls_outgoing_trust", PATH),
     Setting(
         "tls.server.need.client.auth",
         "net",

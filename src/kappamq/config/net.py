@@ -40,6 +40,8 @@ class NetConfig:
     tls_key_password: str | None = None  # never shown again
     tls_trust: Path | None = None  # certificates that client certificates are checked against
     tls_client_auth: Literal["none", "optional", "require"] = "none"  # require: only clients that tls_trust vouches for
+    tls_outgoing: bool = False  # a broker speaks TLS to its name servers; needed where they enforce it
+    tls_outgoing_trust: Path | None = None  # who may vouch for them. None: anyone may pose as a name server
 
     def __post_init__(self) -> None:
         between("frame_bytes_max", self.frame_bytes_max, 1 * KIB, 1024 * MIB)
@@ -60,6 +62,9 @@ class NetConfig:
             raise ConfigError("tls_mode=enforcing needs tls_cert and tls_key, else nobody could connect")
         if self.tls_client_auth != "none" and self.tls_trust is None:
             raise ConfigError(f"tls_client_auth={self.tls_client_auth} needs tls_trust to check certificates against")
+
+        if self.tls_outgoing_trust is not None and not self.tls_outgoing:
+            raise ConfigError("tls_outgoing_trust has no meaning without tls_outgoing=true")
 
     @property
     def tls_offered(self) -> bool:

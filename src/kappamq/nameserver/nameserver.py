@@ -13,6 +13,7 @@ from kappamq.nameserver.routes import MinIdChange
 from kappamq.nameserver.service import NameService
 from kappamq.net.channel import Channel
 from kappamq.net.server import FrameServer
+from kappamq.net.tls import outgoing_context
 from kappamq.protocol import address
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers_nameserver import NotifyMinBrokerId
@@ -29,6 +30,7 @@ class NameServer:
     def __init__(self, config: NameServerConfig, clock: Clock, *, net: NetConfig | None = None) -> None:
         self.config = config
         self._net = net or NetConfig()
+        self._outgoing = outgoing_context(self._net)
         self._clock = clock
         self.service = NameService(config, clock, net=self._net, notify=self._notify)
         self._server: FrameServer | None = None
@@ -87,7 +89,7 @@ class NameServer:
             ha_broker_address=change.ha_address,
         )
         try:
-            channel = await Channel.connect(target, timeout=_NOTICE_TIMEOUT_S)
+            channel = await Channel.connect(target, timeout=_NOTICE_TIMEOUT_S, tls=self._outgoing)
             try:
                 await channel.oneway(request(header, oneway=True))
             finally:

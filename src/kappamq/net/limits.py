@@ -6,6 +6,18 @@ from collections import Counter
 
 from kappamq.config.net import NetConfig
 
+OTHER_DESCRIPTORS = 512
+"""Log files, libraries, workers, and what we did not think of."""
+
+
+def shares(descriptors: int, connections_max: int, files_max: int) -> tuple[int, int]:
+    """How many descriptors (sockets, files) may have, so that neither takes the other's: as wished, or cut to fit."""
+    left = descriptors - OTHER_DESCRIPTORS
+    if connections_max + files_max <= left:
+        return connections_max, files_max
+    files = min(files_max, max(16, left // 4))
+    return min(connections_max, max(16, left - files)), files
+
 
 class ConnectionLimits:
     """Counts connections in total and per address."""

@@ -21,7 +21,8 @@ def server_context(config: NetConfig) -> ssl.SSLContext | None:
     assert config.tls_cert is not None
     assert config.tls_key is not None
     try:
-        context.load_cert_chain(config.tls_cert, config.tls_key, config.tls_key_password)
+        # Without a password OpenSSL would ask for one on the terminal, and wait.
+        context.load_cert_chain(config.tls_cert, config.tls_key, config.tls_key_password or "")
         if config.tls_trust is not None:
             context.load_verify_locations(config.tls_trust)
     except (OSError, ssl.SSLError) as error:
@@ -31,6 +32,25 @@ def server_context(config: NetConfig) -> ssl.SSLContext | None:
     context.verify_mode = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}[
         config.tls_client_auth
     ]
+    return context
+
+
+def outgoing_context(config: NetConfig) -> ssl.SSLContext | None:
+    """How a server speaks to other servers; None: in plain text."""
+    if not config.tls_outgoing:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Servers know each other by address: who they are is told by who signed their certificates, not by a host name.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED if config.tls_outgoing_trust is not None else ssl.CERT_NONE
+    try:
+        if config.tls_outgoing_trust is not None:
+            context.load_verify_locations(config.tls_outgoing_trust)
+        if config.tls_cert is not None and config.tls_key is not None:
+            context.load_cert_chain(config.tls_cert, config.tls_key, config.tls_key_password or "")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"TLS files for outgoing connections cannot be used: {error}") from error
     return context
 
 
