@@ -9,7 +9,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parents[2] / "src" / "kappamq" / "native"
 SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
-PORTABLE = ["-O2", "-DKAPPAMQ_PORTABLE"]
+PORTABLE = ["-O1", "-DKAPPAMQ_PORTABLE"]
 
 
 def build_kernel(folder: Path, flags: list[str]) -> Path:

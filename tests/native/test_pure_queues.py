@@ -1,0 +1,372 @@
+"""Queues: what dispatch enters, what a pull gets, what memory keeps."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kappamq.native.layout import (
+    COLD, EMPTY, ENTRY, FOUND, GONE, INDEX_PENDING, NEED_ENTRIES, NO_MATCH, NO_MESSAGES, TAIL_KEEP_BYTES, TOO_LARGE, TOO_SMALL,
+)  # fmt: skip
+from kappamq.native.pure_record import index_hash, java_hash
+from tests.native import requests
+from tests.native.conftest import BORN, NOW, SETTINGS, load_kernel
+
+Make = Callable[..., Any]
+
+
+def append(kernel: Any, count: int = 1, *, topic: str = "tea", queue_id: int = 0, text: bytes = b"", body: bytes = b"hello", sys_flag: int = 0) -> None:
+    for _ in range(count):
+        kernel.append(topic, queue_id, 0, sys_flag, NOW, BORN, 0, 0, body, text, NOW)
+
+
+def publish(kernel: Any) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
+    """Write what is pending to a map of its own and let everybody see it: (woken, folds)."""
+    start, data = kernel.take()
+    segment = start - start % kernel.segment_bytes
+    view = bytearray(kernel.segment_bytes)
+    view[start - segment : start - segment + len(data)] = data
+    kernel.map_segment(segment, view)
+    eaten, woken, folds = kernel.dispatch(data, start)
+    assert eaten == len(data)
+    return woken, folds
+
+
+def test_entries_name_the_records(make: Make) -> None:
+    kernel = make()
+    append(kernel, 2, text=b"TAGS\x01TagA\x02")
+    append(kernel, 1, queue_id=3)
+    assert kernel.queue_state("tea", 0) == (0, 0, 2, 0)
+    publish(kernel)
+    assert kernel.queue_state("tea", 0) == (0, 2, 2, 0)
+    assert kernel.dirty_queues() == 2
+    taken = kernel.take_entries(100)
+    assert [(topic, queue_id, first) for topic, queue_id, first, _ in taken] == [("tea", 0, 0), ("tea", 3, 0)]
+    first, second = (ENTRY.unpack_from(taken[0][3], at) for at in (0, 20))
+    assert first == (0, second[0], java_hash(b"TagA")) and ENTRY.unpack(taken[1][3]) == (2 * second[0], second[0] - 10, 0)
+    assert kernel.queue_state("tea", 0) == (0, 2, 2, 2)
+    assert kernel.take_entries(100) == [] and kernel.dirty_queues() == 0
+    assert kernel.queue_ids("tea") == [0, 3] and kernel.queue_ids("other") == []
+    assert kernel.queue_state("tea", 2) == kernel.queue_state("other", 0) == (0, 0, 0, 0)
+
+
+def test_taken_in_the_order_of_their_first_entry(make: Make) -> None:
+    kernel = make()
+    for queue_id in (2, 0, 3, 2):
+        append(kernel, queue_id=queue_id)
+    publish(kernel)
+    assert [entry[1] for entry in kernel.take_entries(2)] == [2, 0]
+    append(kernel, queue_id=2)
+    publish(kernel)
+    assert [entry[1:3] for entry in kernel.take_entries(9)] == [(3, 0), (2, 2)]
+
+
+def test_dispatching_twice_changes_nothing(make: Make) -> None:
+    kernel = make()
+    append(kernel, 3)
+    start, data = kernel.take()
+    kernel.dispatch(data, start)
+    before = kernel.take_entries(9)
+    assert kernel.dispatch(data, start)[0] == len(data)
+    assert kernel.queue_state("tea", 0) == (0, 3, 3, 3) and kernel.take_entries(9) == [] and len(before) == 1
+
+
+def test_dispatch_stops_at_what_is_no_whole_record(make: Make) -> None:
+    kernel = make()
+    append(kernel, 2)
+    _, data = kernel.take()
+    half = len(data) // 2
+    assert kernel.dispatch(data[:-1], 0)[0] == half
+    assert kernel.queue_state("tea", 0)[1] == 1
+    assert kernel.dispatch(data[:half] + b"x" * 200, 0)[0] == half
+
+
+def test_numbering_that_jumps_begins_anew(make: Make) -> None:
+    source, kernel = make(), make()
+    append(source, 5)
+    _, data = source.take()
+    size = len(data) // 5
+    kernel.dispatch(data[3 * size :], 3 * size)
+    assert kernel.queue_state("tea", 0) == (3, 5, 5, 3)
+    assert kernel.take_entries(9)[0][2] == 3
+
+
+def test_woken_once(make: Make) -> None:
+    kernel = make()
+    kernel.watch("tea", 1, True)
+    append(kernel, 2, queue_id=1)
+    append(kernel, 1, queue_id=2)
+    assert publish(kernel)[0] == [("tea", 1)]
+    append(kernel, 1, queue_id=1)
+    assert publish(kernel)[0] == []
+
+
+def test_folds(make: Make) -> None:
+    kernel = make()
+    kernel.set_topic("rmq_sys_kappamq_é", 1, 1, 4)
+    append(kernel, 1)
+    append(kernel, 2, topic="rmq_sys_kappamq_é")
+    start = kernel.append_offset
+    folds = publish(kernel)[1]
+    assert [fold[0] for fold in folds] == ["rmq_sys_kappamq_é"] * 2
+    assert folds[1][1] == folds[0][1] + folds[0][2] and folds[1][1] + folds[1][2] == start
+
+
+def test_keys(make: Make) -> None:
+    kernel = make()
+    append(kernel, text=b"KEYS\x01k1  k2 \x02UNIQ_KEY\x01u\x02")
+    size = kernel.append_offset
+    append(kernel, text=b"KEYS\x01\x02UNIQ_KEY\x01\x02")
+    publish(kernel)
+    rows = list(INDEX_PENDING.iter_unpack(kernel.take_index()))
+    assert rows == [(index_hash(java_hash(b"tea#" + key) & 0xFFFFFFFF), 0, NOW) for key in (b"u", b"k1", b"k2")]
+    kernel.index_enabled = False
+    append(kernel, text=b"KEYS\x01k1\x02")
+    publish(kernel)
+    assert kernel.take_index() == b"" and size > 0
+
+
+def test_transactions(make: Make) -> None:
+    """Prepared: in the index, in no queue. Rolled back: nowhere. Committed: as any other."""
+    kernel = make()
+    for sys_flag in (4, 12, 8):
+        append(kernel, sys_flag=sys_flag, text=b"UNIQ_KEY\x01u\x02")
+    assert kernel.queue_state("tea", 0)[2] == 1
+    publish(kernel)
+    assert kernel.queue_state("tea", 0)[:2] == (0, 1)
+    assert len(kernel.take_index()) == 2 * INDEX_PENDING.size
+
+
+def test_the_last_pair_that_is_one_counts(make: Make) -> None:
+    kernel = make()
+    append(kernel, text=b"TAGS\x01A\x02TAGS\x01B\x02TAGS\x01\x02xTAGS\x01C\x02y\x01TAGS\x02")
+    publish(kernel)
+    assert ENTRY.unpack(kernel.take_entries(1)[0][3])[2] == java_hash(b"B")
+
+
+@pytest.mark.parametrize(("level", "delay"), [(b"1", 1000), (b"2", 5000), (b"9", 10000), (b"0", 1000), (b"x", 1000), (b"1234567890", 1000)])
+def test_delayed_records_carry_the_time_they_are_due(make: Make, level: bytes, delay: int) -> None:
+    kernel = make()
+    kernel.delays_ms = (1000, 5000, 10000)
+    assert kernel.delays_ms == (1000, 5000, 10000)
+    append(kernel, topic="SCHEDULE_TOPIC_XXXX", text=b"DELAY\x01" + level + b"\x02TAGS\x01A\x02")
+    append(kernel, text=b"DELAY\x01" + level + b"\x02TAGS\x01A\x02")
+    publish(kernel)
+    assert [ENTRY.unpack(entry[3])[2] for entry in kernel.take_entries(9)] == [NOW + delay, java_hash(b"A")]
+
+
+# -- pulls -------------------------------------------------------------------------------------------------------------
+
+
+def pull(kernel: Any, offset: int, count: int = 32, codes: frozenset[int] | None = None, warm: bool = False, queue_id: int = 0, topic: str = "tea") -> tuple[int, Any]:
+    result: tuple[int, Any] = kernel.pull(topic, queue_id, offset, count, codes, 7, False, warm)
+    return result
+
+
+def test_where_a_pull_can_stand(make: Make) -> None:
+    kernel = make()
+    assert pull(kernel, 0) == pull(kernel, 0, topic="other") == (NO_MESSAGES, (0, 0, 0))
+    append(kernel, 5)
+    assert pull(kernel, 0) == (NO_MESSAGES, (0, 0, 0))
+    publish(kernel)
+    assert pull(kernel, 5) == (EMPTY, (5, 0, 5))
+    assert pull(kernel, 6) == (TOO_LARGE, (5, 0, 5))
+    kernel.set_queue_min("tea", 0, 2)
+    assert pull(kernel, 1) == (TOO_SMALL, (2, 2, 5))
+    verdict, reply = pull(kernel, 2, 2)
+    ((head, body),) = requests.answers(reply)
+    assert verdict == FOUND and head["extFields"] == {"suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "2", "maxOffset": "5"}
+    assert struct.unpack_from(">q", body, 20) == (2,) and len(body) == 2 * int.from_bytes(body[:4], "big")
+    assert kernel.get_count == 2 and kernel.get_bytes == len(body)
+
+
+def test_limits(make: Make) -> None:
+    kernel = make(transfer_bytes_max=300)
+    append(kernel, 4)
+    size = kernel.append_offset // 4
+    publish(kernel)
+    ((_, body),) = requests.answers(pull(kernel, 0)[1])
+    assert len(body) == 300 // size * size
+    kernel.transfer_bytes_max = 1
+    ((_, body),) = requests.answers(pull(kernel, 0)[1])
+    assert len(body) == size, "one record always goes"
+
+
+def test_filter(make: Make) -> None:
+    kernel = make()
+    for tag in (b"A", b"B", b"A", b""):
+        append(kernel, text=b"TAGS\x01" + tag + b"\x02" if tag else b"")
+    publish(kernel)
+    wanted = frozenset([java_hash(b"A"), 1 << 40])
+    ((head, body),) = requests.answers(pull(kernel, 0, codes=wanted)[1])
+    assert head["extFields"]["nextBeginOffset"] == "4" and body.count(b"hello") == 2
+    assert pull(kernel, 3, codes=wanted) == (NO_MATCH, (4, 0, 4))
+    assert pull(kernel, 0, codes=frozenset()) == (NO_MATCH, (4, 0, 4))
+
+
+def test_a_filter_gives_up_after_800_entries(make: Make) -> None:
+    kernel = make()
+    append(kernel, 900)
+    publish(kernel)
+    assert pull(kernel, 10, codes=frozenset([5])) == (NO_MATCH, (810, 0, 900))
+
+
+def test_cold_gone_and_unmapped(make: Make) -> None:
+    kernel = make()
+    append(kernel, 3)
+    size = kernel.append_offset // 3
+    publish(kernel)
+    kernel.hot_from = size + 1
+    assert pull(kernel, 0) == (COLD, (0, 3 * size))
+    assert pull(kernel, 1, 1) == (COLD, (size, 2 * size))
+    assert pull(kernel, 2)[0] == FOUND and pull(kernel, 0, warm=True)[0] == FOUND
+    kernel.log_min = size
+    ((head, body),) = requests.answers(pull(kernel, 0, warm=True)[1])
+    assert len(body) == 2 * size and head["extFields"]["nextBeginOffset"] == "3"
+    kernel.log_min = 3 * size
+    assert pull(kernel, 0, warm=True) == (GONE, (3, 0, 3))
+    kernel.log_min = 0
+    kernel.map_segment(0, None)
+    assert pull(kernel, 0, warm=True) == (COLD, (0, 3 * size))
+
+
+def test_records_that_do_not_lie_where_they_should(make: Make) -> None:
+    kernel = make()
+    append(kernel, 1)
+    size = kernel.append_offset
+    publish(kernel)
+    kernel.map_segment(0, bytes(kernel.segment_bytes))
+    assert pull(kernel, 0) == (COLD, (0, size))
+    kernel.map_segment(0, b"")
+    assert pull(kernel, 0) == (COLD, (0, size))
+
+
+def test_entries_from_disk(make: Make) -> None:
+    kernel = make()
+    append(kernel, 4)
+    publish(kernel)
+    entries = kernel.take_entries(9)[0][3]
+    kernel.set_queue("tea", 0, 0, 4)
+    assert pull(kernel, 1) == (NEED_ENTRIES, (1, 0, 4))
+    assert kernel.tail_entries("tea", 0, 1, 9) == b""
+    kernel.lend_entries("tea", 0, 1, entries[20:60])
+    ((head, body),) = requests.answers(pull(kernel, 1)[1])
+    assert head["extFields"]["nextBeginOffset"] == "3" and body.count(b"hello") == 2
+    assert pull(kernel, 3) == (NEED_ENTRIES, (3, 0, 4)) and pull(kernel, 0)[0] == NEED_ENTRIES
+    kernel.lend_entries("tea", 0, 0, b"")
+    assert pull(kernel, 1)[0] == NEED_ENTRIES
+    with pytest.raises(ValueError, match="no entries"):
+        kernel.lend_entries("tea", 0, 0, b"12345")
+
+
+def test_loans_are_bounded(make: Make) -> None:
+    kernel = make()
+    for queue_id in range(3):
+        append(kernel, 1, queue_id=queue_id)
+    publish(kernel)
+    for queue_id in range(3):
+        kernel.set_queue("tea", queue_id, 0, 1_000_000)
+        kernel.lend_entries("tea", queue_id, 0, ENTRY.pack(0, 100, 0) * 400_000)
+    assert [pull(kernel, 5, queue_id=queue_id)[0] == NEED_ENTRIES for queue_id in range(3)] == [True, False, False]
+
+
+def test_tails_are_bounded(make: Make) -> None:
+    """Entries in files may leave memory: of long tails the newest 1024 stay first, short ones go, longest settled first."""
+    kernel = make()
+
+    def held(queue_id: int, offset: int) -> bool:
+        return kernel.tail_entries("tea", queue_id, offset, 1) != b""
+
+    append(kernel, 1100, body=b"x", queue_id=0)
+    append(kernel, 3, queue_id=1)
+    publish(kernel)
+    kernel.tail_bytes_max = TAIL_KEEP_BYTES + 100
+    assert len(kernel.tail_entries("tea", 0, 0, 5)) == 100 and len(kernel.tail_entries("tea", 0, 1099, 5)) == 20
+    kernel.take_entries(9)
+    assert not held(0, 75) and held(0, 76) and held(1, 0)
+    assert pull(kernel, 75)[0] == NEED_ENTRIES and pull(kernel, 76)[0] == FOUND
+    append(kernel, 3, queue_id=0)
+    publish(kernel)
+    assert held(0, 76) and held(1, 0), "nothing goes that is in no file"
+    kernel.take_entries(9)
+    assert not held(1, 0) and held(0, 76), "queue 1 has been settled longest"
+    kernel.tail_bytes_max = 0
+    kernel.take_entries(9)
+    assert not held(0, 1102)
+    append(kernel, 1, queue_id=0)
+    publish(kernel)
+    assert kernel.take_entries(9)[0][2] == 1103
+
+
+def test_a_mapped_file_is_held(module: ModuleType, make: Make) -> None:
+    kernel = make()
+    view = mmap.mmap(-1, kernel.segment_bytes)
+    kernel.map_segment(0, view)
+    if module.NAME == "native":
+        with pytest.raises(BufferError):
+            view.close()
+    kernel.map_segment(0, None)
+    view.close()
+    with pytest.raises(ValueError, match="no log file begins at 5"):
+        kernel.map_segment(5, b"")
+
+
+@pytest.mark.parametrize("bad", [(-1, 0, 0), (1 << 31, 0, 0), (0, 5, 4), (0, -1, 4), (0, 0, 1 << 58)])
+def test_impossible_queues(make: Make, bad: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="tea"):
+        make().set_queue("tea", *bad)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"A", b"B", b"C"]), st.integers(1, 60)), min_size=1, max_size=40), st.integers(0, 45), st.integers(1, 40),
+    st.none() | st.frozensets(st.sampled_from([java_hash(tag) for tag in (b"A", b"B")])), st.integers(1, 2000), st.integers(0, 4000),
+)  # fmt: skip
+def test_selects_as_the_obvious_loop_does(
+    messages: list[tuple[bytes, int]], offset: int, count: int, codes: frozenset[int] | None, bytes_max: int, log_min: int
+) -> None:
+    for kind in ("twin", "native"):
+        kernel = load_kernel(kind).Kernel(**{**SETTINGS, "transfer_bytes_max": bytes_max})
+        kernel.open_segment(0, kernel.segment_bytes)
+        records: list[tuple[bytes, int, int]] = []
+        for tag, size in messages:
+            at = kernel.append_offset
+            append(kernel, text=b"TAGS\x01" + tag + b"\x02", body=b"x" * size)
+            records.append((tag, at, kernel.append_offset - at))
+        publish(kernel)
+        kernel.log_min = log_min
+        verdict, payload = kernel.pull("tea", 0, offset, count, codes, 7, False, True)
+        if offset >= len(records):
+            assert verdict == (EMPTY if offset == len(records) else TOO_LARGE)
+            continue
+        expected, total, following, gone = [], 0, offset, False
+        for tag, at, size in records[offset:]:
+            if at < log_min:
+                gone = True
+            elif codes is None or java_hash(tag) in codes:
+                if expected and (len(expected) == count or total + size > bytes_max):
+                    break
+                expected.append((at, size))
+                total += size
+            following += 1
+        if not expected:
+            assert (verdict, payload[0]) == (GONE if gone else NO_MATCH, following)
+            continue
+        ((head, body),) = requests.answers(payload)
+        assert verdict == FOUND and head["extFields"]["nextBeginOffset"] == str(following)
+        starts = [struct.unpack_from(">q", body, at + 28)[0] for at in record_starts(body)]
+        assert starts == [at for at, _ in expected]
+
+
+def record_starts(body: bytes) -> list[int]:
+    starts, at = [], 0
+    while at < len(body):
+        starts.append(at)
+        at += int.from_bytes(body[at : at + 4], "big")
+    return starts
