@@ -98,6 +98,9 @@ def test_topics_and_groups_have_rates() -> None:
     assert stats.put_tps("t") == pytest.approx(15.0)
     assert stats.get_tps("g", "t") == pytest.approx(6.0)
     assert stats._series["GROUP_GET_SIZE", "t@g"].last(clock.liveness()).sum == 60 * 200
+    stats.asked("h", "t", 0, 100)
+    stats.committed({("t", "h"): {0: 130}})
+    assert stats.get_tps("h", "t") > 0, "it is known where this one began"
     stats.forget("t")
     assert (stats.put_tps("t"), stats.get_tps("g", "t")) == (0.0, 0.0)
 

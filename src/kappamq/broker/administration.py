@@ -68,6 +68,7 @@ class Administration:
         self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
         broker.pulls.take_reset = pending.take
         broker.consumers.pending_reset = pending.get
+        broker.consumers.on_asked = self.stats.asked
         broker.subscriptions.may_allow = lambda group, topic: not pending.is_pending(group, topic)
         pending.on_change = broker.subscriptions.drop_pair
         self.resets.on_reset = broker.pulls.reset

@@ -63,6 +63,7 @@ class Consumers:
         self._subscriptions = subscriptions
         self._worker = worker
         self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
+        self.on_asked: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
         clients.on_subscribed = self._subscribed
 
     def handlers(self) -> dict[int, Handler]:
@@ -147,6 +148,7 @@ class Consumers:
             if header.zero_if_not_found is False or low > 0:
                 raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
             offset = 0  # a small queue that is all here: a new group begins at its beginning
+        self.on_asked(group, topic, queue_id, offset)
         return reply(frame, header=OffsetResponse(offset=offset))
 
     def update_offset(self, connection: Connection, frame: Frame) -> Frame:

@@ -112,7 +112,7 @@ class Stats:
         for (topic, group), queues in changes.items():
             known = self._committed.setdefault((topic, group), {})
             self._committed.move_to_end((topic, group))
-            # The first commit of a queue says where a group is, not how much it has read.
+            # Unless we know where a consumer began, its first commit says where it is, not how much it has read.
             count = sum(max(0, offset - known.get(queue_id, offset)) for queue_id, offset in queues.items())
             known.update(queues)
             if count:
@@ -121,6 +121,10 @@ class Stats:
                 self._add("GROUP_GET_SIZE", key, round(count * self._mean_bytes(topic, now)), now)
         while len(self._committed) > SERIES_MAX:
             self._committed.popitem(last=False)
+
+    def asked(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A consumer has asked where to begin, and was told."""
+        self._committed.setdefault((topic, group), {}).setdefault(queue_id, offset)
 
     def _mean_bytes(self, topic: str, now: float) -> float:
         series, sizes = self._series.get(("TOPIC_PUT_NUMS", topic)), self._series.get(("TOPIC_PUT_SIZE", topic))
