@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.stats import SERIES_MAX, Stats, tally
+from kappamq.broker.stats import COMMITS_MAX, SERIES_MAX, Stats, tally
 from kappamq.clock import VirtualClock
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.bodies_admin import BrokerStatsData
@@ -111,6 +111,9 @@ def test_memory_is_bounded() -> None:
     for number in range(SERIES_MAX + 50):
         stats._add("TOPIC_PUT_NUMS", f"t{number}", 1, clock.liveness())
     stats._add("TOPIC_PUT_NUMS", "t50", 1, clock.liveness())
+    for number in range(COMMITS_MAX + 50):
+        stats.asked("g", "t", number, 0)
+    assert len(stats._committed) == COMMITS_MAX
     assert len(stats._series) == SERIES_MAX
     assert stats.put_tps("t0") == 0.0
     assert stats.put_tps("t50") > 0.0

@@ -28,6 +28,7 @@ from kappamq.store.message_store import DerivedWork
 WINDOWS_S = (10, 60, 600)
 _SAMPLE_S = 1.0
 SERIES_MAX = 20_000
+COMMITS_MAX = 200_000
 _SIZES_LOOKED_AT = 8
 _PER_QUEUE = {"QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE", "QUEUE_GET_NUMS", "QUEUE_GET_SIZE"}
 
@@ -64,7 +65,7 @@ class Stats:
         self._worker = worker
         self._samples: deque[Sample] = deque(maxlen=WINDOWS_S[-1] + 1)
         self._series: OrderedDict[tuple[str, str], Series] = OrderedDict()  # by name and key; longest unused first
-        self._committed: OrderedDict[tuple[str, str], dict[int, int]] = OrderedDict()
+        self._committed: OrderedDict[tuple[str, str, int], int] = OrderedDict()  # by topic, group and queue; the same
         self.put_today, self.get_today = Today(), Today()
         self._date = self._today()
         self.missed: Callable[[], int] = lambda: 0
@@ -110,21 +111,25 @@ class Stats:
         """Commits are on their way to the log: count by how much each group went on."""
         now = self._clock.liveness()
         for (topic, group), queues in changes.items():
-            known = self._committed.setdefault((topic, group), {})
-            self._committed.move_to_end((topic, group))
-            # Unless we know where a consumer began, its first commit says where it is, not how much it has read.
-            count = sum(max(0, offset - known.get(queue_id, offset)) for queue_id, offset in queues.items())
-            known.update(queues)
+            count = 0
+            for queue_id, offset in queues.items():
+                # Unless we know where a consumer began, its first commit says where it is, not how much it has read.
+                count += max(0, offset - self._committed.pop((topic, group, queue_id), offset))
+                self._committed[topic, group, queue_id] = offset
             if count:
                 key = f"{topic}@{group}"
                 self._add("GROUP_GET_NUMS", key, count, now)
                 self._add("GROUP_GET_SIZE", key, round(count * self._mean_bytes(topic, now)), now)
-        while len(self._committed) > SERIES_MAX:
+        self._forget_old_commits()
+
+    def _forget_old_commits(self) -> None:
+        while len(self._committed) > COMMITS_MAX:
             self._committed.popitem(last=False)
 
     def asked(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer has asked where to begin, and was told."""
-        self._committed.setdefault((topic, group), {}).setdefault(queue_id, offset)
+        self._committed.setdefault((topic, group, queue_id), offset)
+        self._forget_old_commits()
 
     def _mean_bytes(self, topic: str, now: float) -> float:
         series, sizes = self._series.get(("TOPIC_PUT_NUMS", topic)), self._series.get(("TOPIC_PUT_SIZE", topic))
