@@ -17,7 +17,17 @@ def build_kernel(folder: Path, flags: list[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     wrapper = folder / "_kernel.c"
     subprocess.run(
-        [sys.executable, "-m", "cython", "-3", "--module-name", "kappamq.native._kernel", str(NATIVE / "_kernel.pyx"), "-o", str(wrapper)],
+        [
+            sys.executable,
+            "-m",
+            "cython",
+            "-3",
+            "--module-name",
+            "kappamq.native._kernel",
+            str(NATIVE / "_kernel.pyx"),
+            "-o",
+            str(wrapper),
+        ],
         check=True,
     )
     target = folder / f"_kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -25,7 +35,19 @@ def build_kernel(folder: Path, flags: list[str]) -> Path:
     compiler = str(sysconfig.get_config_var("CC") or "cc").split()
     include = ["-I", str(NATIVE), "-I", sysconfig.get_paths()["include"]]
     subprocess.run(
-        [*compiler, "-shared", "-fPIC", "-std=gnu11", "-fwrapv", *flags, *include, *map(str, sources), "-o", str(target), "-lpthread"],
+        [
+            *compiler,
+            "-shared",
+            "-fPIC",
+            "-std=gnu11",
+            "-fwrapv",
+            *flags,
+            *include,
+            *map(str, sources),
+            "-o",
+            str(target),
+            "-lpthread",
+        ],
         check=True,
     )
     return target

@@ -22,27 +22,82 @@ TAGS = ["TagA", "TagB", "чай", "t😀g", "x" * 70]
 SPECIAL = """DELAY REAL_TOPIC REAL_QID TRAN_MSG RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON CLUSTER INNER_NUM INNER_BASE
 POP_CK INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRAN_PREPARED_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS
 TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __CRC32# __BATCH#""".split()
-ODD_NUMBERS = """-1 -0 007 2147483647 2147483648 -2147483648 -2147483649 9999999999 10000000000 00000000001 +1 1.0 1e3 0x1 - --1
-999999999999999999 9999999999999999999 -999999999999999999 ١ 1_0 1793 4 8 16 32 64 256 257 1793 2048""".split() + ["", " 1", "1 ", "1\0", "1\n"]
-ODD_TEXT = ["", "\0", "a\0b", "\x7f", "é", "\u0800", "\uffff", "😀", '"', "\\", "/", "\t", "x" * 40, "\x01", "\x02", "a\x01b\x02"]
-LEXICAL = ["{", "}", '"', ":", ",", "\\", "\\u", "\\ud800", "\\udc00", "null", "true", "0", "[", "]", "\x00", "\x1f", "\x80", "\xff", "é", " ", "\n"]
+ODD_NUMBERS = [
+    *"""-1 -0 007 2147483647 2147483648 -2147483648 -2147483649 9999999999 10000000000 00000000001 +1 1.0 1e3 0x1 - --1
+    999999999999999999 9999999999999999999 -999999999999999999 ١ 1_0 1793 4 8 16 32 64 256 257 1793 2048""".split(),
+    "",
+    " 1",
+    "1 ",
+    "1\x00",
+    "1\n",
+]
+ODD_TEXT = [
+    "",
+    "\0",
+    "a\0b",
+    "\x7f",
+    "é",
+    "\u0800",
+    "\uffff",
+    "😀",
+    '"',
+    "\\",
+    "/",
+    "\t",
+    "x" * 40,
+    "\x01",
+    "\x02",
+    "a\x01b\x02",
+]
+LEXICAL = [
+    "{",
+    "}",
+    '"',
+    ":",
+    ",",
+    "\\",
+    "\\u",
+    "\\ud800",
+    "\\udc00",
+    "null",
+    "true",
+    "0",
+    "[",
+    "]",
+    "\x00",
+    "\x1f",
+    "\x80",
+    "\xff",
+    "é",
+    " ",
+    "\n",
+]
 
 
 def properties(r: Random) -> str:
     pairs = []
     if r.random() < 0.95:
         key = f"7F000001{r.randrange(1 << 16):04X}18B4AAC2{r.randrange(1 << 48):012X}"
-        pairs.append(("UNIQ_KEY", key if r.random() < 0.95 else r.choice(["a b", 'q"', "\\", "é", "~ ", "k" * 300, "x\x01y"])))
+        pairs.append(
+            ("UNIQ_KEY", key if r.random() < 0.95 else r.choice(["a b", 'q"', "\\", "é", "~ ", "k" * 300, "x\x01y"]))
+        )
     if r.random() < 0.5:
         pairs.append(("TAGS", r.choice(TAGS)))
     if r.random() < 0.4:
-        pairs.append(("KEYS", " ".join(r.choice(["k1", "ключ", "k" * 33, "", "😀", "key-2"]) for _ in range(r.randrange(1, 5)))))
+        pairs.append(
+            ("KEYS", " ".join(r.choice(["k1", "ключ", "k" * 33, "", "😀", "key-2"]) for _ in range(r.randrange(1, 5))))
+        )
     if r.random() < 0.4:
         pairs.append(("WAIT", "true" if r.random() < 0.95 else r.choice(["false", "TRUE", ""])))
     if r.random() < 0.03:
         pairs.append((r.choice(SPECIAL), r.choice(["1", "3", "x"])))
     if r.random() < 0.05:
-        pairs.append((r.choice(["a", "é", "user", "UNIQ_KEY", "TAGS", "KEYS", "WAIT", "", "x" * 50, "DELAy"]), r.choice(["v", "", "v\x01w", "\x01", "true"])))
+        pairs.append(
+            (
+                r.choice(["a", "é", "user", "UNIQ_KEY", "TAGS", "KEYS", "WAIT", "", "x" * 50, "DELAy"]),
+                r.choice(["v", "", "v\x01w", "\x01", "true"]),
+            )
+        )
     if r.random() < 0.003:
         pairs.append(("big", "x" * r.randrange(32000, 33500)))
     r.shuffle(pairs)
@@ -51,7 +106,11 @@ def properties(r: Random) -> str:
         text = text[:-1]
     if r.random() < 0.02 and text:
         at = r.randrange(len(text))
-        text = text[:at] + r.choice(["\x01", "\x02", "\x01\x02", "\x02\x02", "\x02\x01", "é"]) + text[at + r.randrange(2) :]
+        text = (
+            text[:at]
+            + r.choice(["\x01", "\x02", "\x01\x02", "\x02\x02", "\x02\x01", "é"])
+            + text[at + r.randrange(2) :]
+        )
     return text
 
 
@@ -69,7 +128,12 @@ def batch_body(r: Random) -> bytes:
     for _ in range(r.choice([1, 1, 2, 3, 5, 9])):
         text = properties(r).encode()
         content = body(r) or b"x"
-        members.append(struct.pack(">iiiii", 22 + len(content) + len(text), 0, 0, r.randrange(-5, 5), len(content)) + content + struct.pack(">H", len(text) & 0xFFFF) + text)
+        members.append(
+            struct.pack(">iiiii", 22 + len(content) + len(text), 0, 0, r.randrange(-5, 5), len(content))
+            + content
+            + struct.pack(">H", len(text) & 0xFFFF)
+            + text
+        )
     data = b"".join(members)
     if r.random() < 0.15:
         data = mutate(r, data)
@@ -90,7 +154,9 @@ def mutate(r: Random, data: bytes) -> bytes:
         elif kind == 2:
             del changed[at : at + r.choice([1, 1, 2, 8])]
         elif kind == 3:
-            changed[at:at] = r.choice(LEXICAL).encode("latin-1", "replace") if r.random() < 0.7 else r.randbytes(r.randrange(1, 4))
+            changed[at:at] = (
+                r.choice(LEXICAL).encode("latin-1", "replace") if r.random() < 0.7 else r.randbytes(r.randrange(1, 4))
+            )
         else:
             changed[at:at] = changed[at : at + r.randrange(1, 12)]
     return bytes(changed)
@@ -105,7 +171,15 @@ def send_fields(r: Random, code: int) -> list[tuple[str, str]]:
         "e": str(r.choice([0, 0, 1, 2, 3, 7])), "f": r.choice(["0", "0", "0", "1", "1793", "769"]),
         "g": str(1_700_000_000_000 + r.randrange(10**6)), "h": str(r.choice([0, 0, 5, -7])), "i": properties(r),
     }  # fmt: skip
-    for name, value in (("j", "0"), ("k", "false"), ("l", "16"), ("m", "false"), ("n", "broker-a"), ("bname", "broker-a"), ("lo", "x")):
+    for name, value in (
+        ("j", "0"),
+        ("k", "false"),
+        ("l", "16"),
+        ("m", "false"),
+        ("n", "broker-a"),
+        ("bname", "broker-a"),
+        ("lo", "x"),
+    ):
         if r.random() < 0.5:
             fields[name] = value
     if code == 320:
@@ -118,7 +192,12 @@ def send_fields(r: Random, code: int) -> list[tuple[str, str]]:
         del fields[r.choice(list(fields))]
     items = list(fields.items())
     if r.random() < 0.02:
-        items.append((r.choice(["a", "i", "e", "zz", "o", "ns", "nsd", "oway", "topic", "aa", ""]), r.choice(["1", "true", *ODD_TEXT])))
+        items.append(
+            (
+                r.choice(["a", "i", "e", "zz", "o", "ns", "nsd", "oway", "topic", "aa", ""]),
+                r.choice(["1", "true", *ODD_TEXT]),
+            )
+        )
     if code == 10 and r.random() < 0.98:
         items = [(LONG.get(name, name), value) for name, value in items]
     return items
@@ -133,14 +212,24 @@ def pull_fields(r: Random, code: int) -> list[tuple[str, str]]:
         "sysFlag": str(sys_flag), "commitOffset": str(r.randrange(-1, 100)), "suspendTimeoutMillis": "15000",
         "subVersion": str(r.choice([0, 99, 100, 101])), "subscription": "*" if r.random() < 0.9 else "TagA",
     }  # fmt: skip
-    for name, value in (("expressionType", "TAG"), ("maxMsgBytes", "1000"), ("requestSource", "-1"), ("bname", "b"), ("ns", "n")):
+    for name, value in (
+        ("expressionType", "TAG"),
+        ("maxMsgBytes", "1000"),
+        ("requestSource", "-1"),
+        ("bname", "b"),
+        ("ns", "n"),
+    ):
         if r.random() < 0.4:
             fields[name] = value
     if r.random() < 0.06:
-        name = r.choice("queueId queueOffset maxMsgNums sysFlag commitOffset suspendTimeoutMillis subVersion maxMsgBytes requestSource".split())
+        name = r.choice(
+            "queueId queueOffset maxMsgNums sysFlag commitOffset suspendTimeoutMillis subVersion maxMsgBytes requestSource".split()
+        )
         fields[name] = r.choice(ODD_NUMBERS)
     if r.random() < 0.03:
-        fields[r.choice("consumerGroup topic subscription expressionType".split())] = r.choice([*ODD_TEXT, "SQL92", "*"])
+        fields[r.choice("consumerGroup topic subscription expressionType".split())] = r.choice(
+            [*ODD_TEXT, "SQL92", "*"]
+        )
     if r.random() < 0.02:
         del fields[r.choice(list(fields))]
     items = list(fields.items())
@@ -156,7 +245,16 @@ def quote(r: Random, text: str, wild: float) -> str:
     out = ['"']
     for char in text:
         if char in '"\\' or char < " " or (wild and r.random() < wild):
-            short = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "/": "\\/"}.get(char)
+            short = {
+                '"': '\\"',
+                "\\": "\\\\",
+                "\n": "\\n",
+                "\r": "\\r",
+                "\t": "\\t",
+                "\b": "\\b",
+                "\f": "\\f",
+                "/": "\\/",
+            }.get(char)
             if short is not None and r.random() < 0.5:
                 out.append(short)
             else:
@@ -185,12 +283,31 @@ def json_header(r: Random, code: int, flag: int, opaque: int, fields: list[tuple
         top.append(("remark", r.choice(["null", '"why"', '"\\u00e9"', '"é"', "1", "nul", "[]"])))
     if r.random() < 0.05:
         at = r.randrange(len(top))
-        numbers = ["1e2", "1.0", "-0", "00", "-", "true", "null", '"1"', "99999999999", "-2147483648", "2147483647", "123456789012345678901", "1" * 5000]
+        numbers = [
+            "1e2",
+            "1.0",
+            "-0",
+            "00",
+            "-",
+            "true",
+            "null",
+            '"1"',
+            "99999999999",
+            "-2147483648",
+            "2147483647",
+            "123456789012345678901",
+            "1" * 5000,
+        ]
         top[at] = (top[at][0], r.choice([*numbers, "{}", "[]", ext]))
     if r.random() < 0.03:
         top.append(top[r.randrange(len(top))])
     if r.random() < 0.02:
-        top.append((r.choice(["zzz", "code", "extFields", "opaque", "flag", "version", "language"]), r.choice(["1", "0", "310", "{}", "null", '"x"', ext, "{" + '"b":"x"' + "}"])))
+        top.append(
+            (
+                r.choice(["zzz", "code", "extFields", "opaque", "flag", "version", "language"]),
+                r.choice(["1", "0", "310", "{}", "null", '"x"', ext, "{" + '"b":"x"' + "}"]),
+            )
+        )
     if r.random() < 0.02:
         del top[r.randrange(len(top))]
     if r.random() < 0.15:
@@ -203,7 +320,9 @@ def binary_header(r: Random, code: int, flag: int, opaque: int, fields: list[tup
     parts = []
     for name, value in fields:
         name_bytes, value_bytes = name.encode(), value.encode()
-        parts.append(struct.pack(">h", len(name_bytes)) + name_bytes + struct.pack(">i", len(value_bytes)) + value_bytes)
+        parts.append(
+            struct.pack(">h", len(name_bytes)) + name_bytes + struct.pack(">i", len(value_bytes)) + value_bytes
+        )
     if r.random() < 0.2:
         r.shuffle(parts)
     if r.random() < 0.03 and parts:
@@ -211,7 +330,12 @@ def binary_header(r: Random, code: int, flag: int, opaque: int, fields: list[tup
     ext = b"".join(parts)
     remark = b"" if r.random() < 0.98 else b"why"
     claimed = len(ext) if r.random() < 0.98 else len(ext) + r.choice([-1, 1, 1 << 30, -(1 << 31)])
-    return struct.pack(">hBhiii", code, r.randrange(14), 479, opaque, flag, len(remark)) + remark + struct.pack(">i", max(claimed, -(1 << 31))) + ext
+    return (
+        struct.pack(">hBhiii", code, r.randrange(14), 479, opaque, flag, len(remark))
+        + remark
+        + struct.pack(">i", max(claimed, -(1 << 31)))
+        + ext
+    )
 
 
 def frame(r: Random) -> bytes:

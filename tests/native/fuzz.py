@@ -14,13 +14,13 @@ import importlib.util
 import struct
 import sys
 import time
-from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
 
 from kappamq.native import load, pure
 from kappamq.native.layout import BAD, DONE, FULL, LEFT
+from kappamq.native.pure_record import java_hash
 from tests.native import frames
 
 FRAMES_PER_ROUND = 200
@@ -34,7 +34,8 @@ class Difference(AssertionError):
 def load_extension(path: str) -> ModuleType:
     """The kernel from a file of its own: a build with sanitizers, or without SIMD."""
     spec = importlib.util.spec_from_file_location("kappamq.native._kernel", path)
-    assert spec is not None and spec.loader is not None, path
+    assert spec is not None, path
+    assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -50,7 +51,9 @@ class Both:
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
-            return self.same([lambda kernel=kernel: getattr(kernel, name)(*args) for kernel in self._kernels], name, args)
+            return self.same(
+                [lambda kernel=kernel: getattr(kernel, name)(*args) for kernel in self._kernels], name, args
+            )
 
         return call
 
@@ -71,7 +74,9 @@ class Both:
                 results.append(("returned", call()))
             except Exception as error:
                 results.append((type(error).__name__, error.args if type(error).__name__ == "SegmentFull" else ()))
-        if results[0] != results[1] or repr(results[0]) != repr(results[1]):  # repr: True is not 1, a list is not a tuple
+        if results[0] != results[1] or repr(results[0]) != repr(
+            results[1]
+        ):  # repr: True is not 1, a list is not a tuple
             raise Difference(f"seed {self._seed}: {name}{args!r:.3000}\n  {results[0]!r:.3000}\n  {results[1]!r:.3000}")
         kind, value = results[0]
         return value if kind == "returned" else kind
@@ -94,9 +99,16 @@ class Round:
         both = self.both
         for topic in frames.TOPICS:
             if topic != "unknown":
-                both.set_topic(topic, r.choice([1] + [8] * 9), r.choice([1] + [8] * 9), r.choice([3] * 17 + [1, 2, 0]) | (4 if topic == "folded" else 0))
+                both.set_topic(
+                    topic,
+                    r.choice([1] + [8] * 9),
+                    r.choice([1] + [8] * 9),
+                    r.choice([3] * 17 + [1, 2, 0]) | (4 if topic == "folded" else 0),
+                )
         for number in range(r.choice([3, 40, 80])):
-            both.set_row(number, r.choice(frames.GROUPS[:2]), r.choice(frames.TOPICS[:5]), r.random() < 0.4, 100, self.codes())
+            both.set_row(
+                number, r.choice(frames.GROUPS[:2]), r.choice(frames.TOPICS[:5]), r.random() < 0.4, 100, self.codes()
+            )
         both.set("delays_ms", r.choice([(), (1000, 5000, 10000), tuple(range(18))]))
         both.set("accepting", True)
         self.open(r.choice([0, 0, self.segment_bytes * 1000]))
@@ -105,7 +117,7 @@ class Round:
         r = self.r
         if r.random() < 0.5:
             return None
-        hashes = [pure_hash(tag) for tag in frames.TAGS]
+        hashes = [java_hash(tag.encode()) for tag in frames.TAGS]
         return frozenset(r.sample([*hashes, 0, 5, 1 << 40, -(1 << 31)], r.randrange(4)))
 
     def open(self, start: int) -> None:
@@ -194,22 +206,40 @@ class Round:
             entry = struct.pack(">qiq", r.randrange(1 << 20), r.choice([91, 400, -1]), r.randrange(-5, 5))
             self.both.lend_entries(topic, queue_id, low, entry * r.choice([0, 1, 10]))
         for warm in (False, True):
-            self.both.pull(topic, queue_id, offset, r.choice([1, 32, 1000]), self.codes(), r.randrange(99), r.random() < 0.5, warm)
+            self.both.pull(
+                topic, queue_id, offset, r.choice([1, 32, 1000]), self.codes(), r.randrange(99), r.random() < 0.5, warm
+            )
         self.both.tail_entries(topic, queue_id, offset, r.choice([0, 1, 5]))
 
     def append(self) -> None:
         r = self.r
-        number = lambda bits: r.choice([0, 1, -1, (1 << (bits - 1)) - 1, -(1 << (bits - 1))] + [1 << (bits - 1)] * (r.random() < 0.05))  # noqa: E731
+
+        def number(bits: int) -> int:
+            top = 1 << (bits - 1)
+            return top if r.random() < 0.01 else r.choice([0, 1, -1, top - 1, -top])
+
+        text = b"DELAY\x013\x02TAGS\x01\xff\xe4\x02KEYS\x01\xe4\xb8 \xf0\x9f"
         queue_id, flags = r.choice([0, 1, 2, 2, 70000, -1]), r.choice([0, 1, 4, 8, 12, 0x701, -1])
         self.both.append(
             r.choice(frames.TOPICS), queue_id, number(32), flags, number(64), r.choice(HOSTS), number(32), number(64), frames.body(r),
-            r.choice([frames.properties(r).encode(), r.randbytes(20), b"DELAY\x013\x02TAGS\x01\xff\xe4\x02KEYS\x01\xe4\xb8 \xf0\x9f"]), self.now,
+            r.choice([frames.properties(r).encode(), r.randbytes(20), text]), self.now,
         )  # fmt: skip
 
     def append_batch(self) -> None:
         r = self.r
-        members = [(r.randrange(-9, 9), frames.body(r), frames.properties(r).encode()) for _ in range(r.choice([0, 1, 2, 5]))]
-        self.both.append_batch(r.choice(frames.TOPICS), r.choice([0, 1, 3]), r.choice([0, 1]), self.now, r.choice(HOSTS), 0, members, self.now)
+        members = [
+            (r.randrange(-9, 9), frames.body(r), frames.properties(r).encode()) for _ in range(r.choice([0, 1, 2, 5]))
+        ]
+        self.both.append_batch(
+            r.choice(frames.TOPICS),
+            r.choice([0, 1, 3]),
+            r.choice([0, 1]),
+            self.now,
+            r.choice(HOSTS),
+            0,
+            members,
+            self.now,
+        )
 
     def scan(self) -> None:
         """Log bytes as recovery sees them: from any record on, torn, damaged, with a file's end mark or zeros behind."""
@@ -264,10 +294,13 @@ class Round:
     def index(self) -> None:
         r = self.r
         pending = self.both.take_index()
-        tables = [bytearray(4 * r.choice([1, 7, 64])) for _ in range(1)] * 1
-        slots, count, capacity, begin = tables[0], 1, r.choice([3, 10, 100]), r.choice([0, self.now - 5000, self.now + 5000])
+        slots, capacity = 4 * r.choice([1, 7, 64]), r.choice([3, 10, 100])
+        begin = r.choice([0, self.now - 5000, self.now + 5000])
         copies = [bytearray(slots), bytearray(slots)]
-        results = [module.index_apply(table, pending, 0, count, capacity, begin) for module, table in zip(self.both._modules, copies, strict=True)]
+        results = [
+            module.index_apply(table, pending, 0, 1, capacity, begin)
+            for module, table in zip(self.both._modules, copies, strict=True)
+        ]
         if results[0] != results[1] or copies[0] != copies[1]:
             raise Difference(f"seed {self.both._seed}: index_apply {results!r:.3000}")
 
@@ -295,12 +328,6 @@ class Round:
         for topic in frames.TOPICS:
             for queue_id in both.queue_ids(topic):
                 both.queue_state(topic, queue_id)
-
-
-def pure_hash(text: str) -> int:
-    from kappamq.native.pure_record import java_hash
-
-    return java_hash(text.encode())
 
 
 def run_round(modules: tuple[ModuleType, ModuleType], seed: int, frame_count: int = FRAMES_PER_ROUND) -> Round:
@@ -337,12 +364,11 @@ def main() -> int:
         seed += 1
         if seed % 500 == 0:
             print(f"{fed} frames, {seed - options.rounds_from} rounds, {time.monotonic() - started:.0f} s", flush=True)
-    print(f"{fed} frames in {seed - options.rounds_from} rounds: {fast} fast, {left} left to Python, {failures} failures")
+    print(
+        f"{fed} frames in {seed - options.rounds_from} rounds: {fast} fast, {left} left to Python, {failures} failures"
+    )
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-__all__ = ["Difference", "Path", "Round", "load_extension", "run_round"]

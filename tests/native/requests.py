@@ -53,7 +53,15 @@ def framed(head: bytes, body: bytes = b"", binary: bool = False) -> bytes:
     return struct.pack(">iI", 4 + len(head) + len(body), len(head) | binary << 24) + head + body
 
 
-def send(body: bytes = b"hello", *, code: int = 310, binary: bool = False, flag: int = 0, opaque: int = 9, **changed: str | None) -> bytes:
+def send(
+    body: bytes = b"hello",
+    *,
+    code: int = 310,
+    binary: bool = False,
+    flag: int = 0,
+    opaque: int = 9,
+    **changed: str | None,
+) -> bytes:
     fields = send_fields(**changed)
     if code == 10:
         fields = {LONG[name]: value for name, value in fields.items()}
@@ -61,14 +69,21 @@ def send(body: bytes = b"hello", *, code: int = 310, binary: bool = False, flag:
     return framed(head, body, binary)
 
 
-def pull(*, code: int = 11, binary: bool = False, flag: int = 0, opaque: int = 9, body: bytes = b"", **changed: str | None) -> bytes:
+def pull(
+    *, code: int = 11, binary: bool = False, flag: int = 0, opaque: int = 9, body: bytes = b"", **changed: str | None
+) -> bytes:
     fields = pull_fields(**changed)
     head = binary_header(code, fields, opaque, flag) if binary else header(code, fields, opaque=opaque, flag=flag)
     return framed(head, body, binary)
 
 
 def member(body: bytes, text: bytes = b"", flag: int = 0) -> bytes:
-    return struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, flag, len(body)) + body + struct.pack(">H", len(text)) + text
+    return (
+        struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, flag, len(body))
+        + body
+        + struct.pack(">H", len(text))
+        + text
+    )
 
 
 def answers(data: bytes) -> list[tuple[dict[str, Any], bytes]]:

@@ -18,7 +18,9 @@ from tests.native.build import SANITIZERS, build_kernel
 
 
 def runtime(library: str) -> str:
-    return subprocess.run(["gcc", f"-print-file-name={library}"], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["gcc", f"-print-file-name={library}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def main(arguments: list[str]) -> int:

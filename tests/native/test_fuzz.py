@@ -15,7 +15,11 @@ from tests.native.conftest import load_kernel
 from tests.native.fuzz import Difference, Round, load_extension, run_round
 from tests.needs import needs
 
-FOUND = [int(line.split()[0]) for line in Path(__file__).with_name("seeds.txt").read_text().splitlines() if line[:1].isdigit()]
+FOUND = [
+    int(line.split()[0])
+    for line in Path(__file__).with_name("seeds.txt").read_text().splitlines()
+    if line[:1].isdigit()
+]
 FIRST = 10_000_000  # far from the seeds that the long runs begin with
 
 

@@ -13,8 +13,10 @@ from tests.native.conftest import SETTINGS
 
 
 def test_kinds(native: ModuleType) -> None:
-    assert load("twin") is pure and pure.NAME == "twin"
-    assert load("native") is native and native.NAME == "native"
+    assert load("twin") is pure
+    assert pure.NAME == "twin"
+    assert load("native") is native
+    assert native.NAME == "native"
     assert load() is native
     with pytest.raises(ValueError, match="'auto', 'native' or 'twin'"):
         load("fast")

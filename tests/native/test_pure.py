@@ -41,18 +41,29 @@ def test_a_send_is_stored_and_answered(make: Make, module: ModuleType, code: int
     consumed, verdict, acks, end, replies, pulls, commits = burst(kernel, data)
     assert (consumed, verdict, replies, pulls, commits) == (len(data), DONE, b"", [], [])
     ((head, _),) = answers(acks)
-    assert head["opaque"] == 77 and head["extFields"] == {
-        "msgId": HOST.hex().upper() + "0" * 16, "queueId": "1", "queueOffset": "0", "transactionId": KEY,
-        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
-    }  # fmt: skip
+    assert head["opaque"] == 77
+    assert head["extFields"] == {
+        "msgId": HOST.hex().upper() + "0" * 16,
+        "queueId": "1",
+        "queueOffset": "0",
+        "transactionId": KEY,
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
     assert end == kernel.append_offset == kernel.put_bytes
     start, record = kernel.take()
-    assert start == 0 and len(record) == end
+    assert start == 0
+    assert len(record) == end
     (fields,) = records(record)
     added = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
     assert fields[9].startswith(properties(TAGS="TagA", KEYS="k1 k2").encode() + added + b"__CRC32#\x01")
-    assert fields[1:6] == (1, 0, 0, 0, NOW) and record[fields[6] : fields[6] + fields[7]] == b"hello"
-    assert struct.unpack_from(">i", record, 16) == (7,) and struct.unpack_from(">q8s", record, 40) == (1700000000123, BORN)
+    assert fields[1:6] == (1, 0, 0, 0, NOW)
+    assert record[fields[6] : fields[6] + fields[7]] == b"hello"
+    assert struct.unpack_from(">i", record, 16) == (7,)
+    assert struct.unpack_from(">q8s", record, 40) == (
+        1700000000123,
+        BORN,
+    )
     assert module.scan(record, 0, True)[0] == end
     assert (kernel.fast_frames, kernel.left_frames, kernel.put_count) == (1, 0, 1)
 
@@ -73,29 +84,35 @@ def test_the_first_frame_that_is_not_plain_stops_it(make: Make) -> None:
     odd = requests.framed(requests.header(34, {}), b"{}")
     data = send(opaque=1) + send(opaque=2) + odd + send(opaque=3)
     consumed, verdict, acks, *_ = burst(kernel, data)
-    assert verdict == LEFT and data[consumed:].startswith(odd) and [head["opaque"] for head, _ in answers(acks)] == [1, 2]
+    assert verdict == LEFT
+    assert data[consumed:].startswith(odd)
+    assert [head["opaque"] for head, _ in answers(acks)] == [1, 2]
     consumed, verdict, acks, *_ = burst(kernel, data, consumed + len(odd))
-    assert (consumed, verdict) == (len(data), DONE) and [head["opaque"] for head, _ in answers(acks)] == [3]
+    assert (consumed, verdict) == (len(data), DONE)
+    assert [head["opaque"] for head, _ in answers(acks)] == [3]
     assert (kernel.fast_frames, kernel.left_frames) == (3, 1)
 
 
 @pytest.mark.parametrize(
     "claim",
     [
-        struct.pack(">i", 3), struct.pack(">i", -1), struct.pack(">i", (1 << 24) + 1), struct.pack(">iI", 100, 97), struct.pack(">iI", 100, 2 << 24),
+        struct.pack(">i", 3), struct.pack(">i", -1), struct.pack(">i", (1 << 24) + 1), struct.pack(">iI", 100, 97),
+        struct.pack(">iI", 100, 2 << 24),
         struct.pack(">iI", 1 << 20, (1 << 18) + 1),
     ],
 )  # fmt: skip
 def test_a_claim_that_no_frame_may_make_is_refused_at_once(make: Make, claim: bytes) -> None:
     kernel = make()
     consumed, verdict, acks, *_ = burst(kernel, send() + claim)
-    assert (consumed, verdict) == (len(send()), BAD) and len(answers(acks)) == 1
+    assert (consumed, verdict) == (len(send()), BAD)
+    assert len(answers(acks)) == 1
 
 
 @pytest.mark.parametrize(
     ("changed", "body"),
     [
-        ({"b": "other"}, b"x"), ({"b": "full"}, b"x"), ({"e": "4"}, b"x"), ({}, b""), ({}, b"x" * 101), ({"i": properties(DELAY="3")}, b"x"),
+        ({"b": "other"}, b"x"), ({"b": "full"}, b"x"), ({"e": "4"}, b"x"), ({}, b""), ({}, b"x" * 101),
+        ({"i": properties(DELAY="3")}, b"x"),
         ({"i": properties(WAIT="false")}, b"x"), ({"i": "TAGS\x01a\x02"}, b"x"), ({"i": properties(UNIQ_KEY='a"b')}, b"x"),
         ({"i": properties(UNIQ_KEY="a\x7fb")}, b"x"), ({"i": properties(a="x" * 33000)}, b"x"), ({"f": "4"}, b"x"),
     ],
@@ -104,7 +121,8 @@ def test_what_is_not_plain_leaves_no_trace(make: Make, changed: dict[str, str], 
     kernel = make(message_bytes_max=100)
     kernel.set_topic("full", 4, 4, 2)
     assert burst(kernel, send(body, **changed))[:4] == (0, LEFT, b"", 0)
-    assert kernel.take() == (0, b"") and kernel.put_count == 0
+    assert kernel.take() == (0, b"")
+    assert kernel.put_count == 0
 
 
 def test_not_accepting(make: Make) -> None:
@@ -146,7 +164,8 @@ def test_v6_hosts(make: Make, module: ModuleType) -> None:
     acks = kernel.burst(send(), 0, bytes(20), NOW)[2]
     assert answers(acks)[0][0]["extFields"]["msgId"] == bytes(range(20)).hex().upper() + "0" * 16
     start, data = kernel.take()
-    assert module.scan(data, start, True)[0] == len(data) and records(data)[0][4] == 0x30
+    assert module.scan(data, start, True)[0] == len(data)
+    assert records(data)[0][4] == 0x30
     kernel.store_host = HOST
     assert answers(kernel.burst(send(), 0, BORN, NOW)[2])[0][0]["extFields"]["msgId"].startswith(HOST.hex().upper())
     for bad in (b"", b"1234567", bytes(21)):
@@ -207,7 +226,10 @@ def test_a_batch_becomes_records(make: Make, module: ModuleType, count: int) -> 
     _, verdict, acks, end, *_ = burst(kernel, batch(*[member(b"body%d" % n, b"k\x01%d" % n, n) for n in range(count)]))
     ((head, _),) = answers(acks)
     ids = head["extFields"]["msgId"].split(",")
-    assert verdict == DONE and len(ids) == count and head["extFields"]["queueOffset"] == "1" and "transactionId" not in head["extFields"]
+    assert verdict == DONE
+    assert len(ids) == count
+    assert head["extFields"]["queueOffset"] == "1"
+    assert "transactionId" not in head["extFields"]
     start, data = kernel.take()
     assert module.scan(data, start, True)[:3] == (len(data), 0, count + 1)
     made = records(data[before:])
@@ -227,7 +249,8 @@ def test_a_batch_is_all_or_nothing(make: Make) -> None:
     kernel = make()
     kernel.open_segment(0, size + 7)
     assert burst(kernel, batch(*members))[:4] == (0, FULL, b"", 0)
-    assert kernel.take() == (0, b"") and kernel.queue_state("tea", 1)[2] == 0
+    assert kernel.take() == (0, b"")
+    assert kernel.queue_state("tea", 1)[2] == 0
     kernel.open_segment(0, size + 8)
     assert burst(kernel, batch(*members))[1] == DONE
 
@@ -242,7 +265,8 @@ def test_a_batch_is_all_or_nothing(make: Make) -> None:
 def test_one_bad_member_leaves_the_whole_batch(make: Make, bad: bytes) -> None:
     kernel = make()
     assert burst(kernel, batch(member(b"x"), member(b"y"), bad))[:4] == (0, LEFT, b"", 0)
-    assert kernel.take() == (0, b"") and kernel.queue_state("tea", 1)[2] == 0
+    assert kernel.take() == (0, b"")
+    assert kernel.queue_state("tea", 1)[2] == 0
 
 
 @pytest.mark.parametrize("changed", [{"m": "false"}, {"m": None}, {"i": "DELAY\x013\x02"}, {"i": "WAIT\x01false\x02"}])
@@ -263,7 +287,8 @@ def test_append(make: Make, module: ModuleType) -> None:
     log_offset, queue_offset, size = kernel.append("new", 70_000, -5, 0x701, NOW, BORN, 3, 1 << 40, b"", b"a\x01b", NOW)
     start, data = kernel.take()
     assert (log_offset, queue_offset, size * 2) == (size, 1, len(data))
-    assert module.scan(data, start, True)[0] == len(data) and b"a\x01b\x02__CRC32#" in data
+    assert module.scan(data, start, True)[0] == len(data)
+    assert b"a\x01b\x02__CRC32#" in data
     assert struct.unpack_from(">iq", data, 72) == (3, 1 << 40)
 
 
@@ -276,7 +301,18 @@ def test_append_takes_other_buffers(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value"), [(1, -1), (1, 1 << 31), (2, 1 << 31), (3, -(1 << 31) - 1), (4, 1 << 63), (6, 1 << 31), (7, -(1 << 63) - 1), (9, b"x" * 32768), (10, 1 << 63)]
+    ("place", "value"),
+    [
+        (1, -1),
+        (1, 1 << 31),
+        (2, 1 << 31),
+        (3, -(1 << 31) - 1),
+        (4, 1 << 63),
+        (6, 1 << 31),
+        (7, -(1 << 63) - 1),
+        (9, b"x" * 32768),
+        (10, 1 << 63),
+    ],
 )
 def test_append_refuses_what_no_record_can_hold(make: Make, place: int, value: object) -> None:
     arguments: list[object] = ["tea", 0, 0, 0, NOW, BORN, 0, 0, b"x", b"", NOW]
@@ -300,14 +336,19 @@ def test_append_without_room(make: Make) -> None:
 
 def test_append_batch(make: Make, module: ModuleType) -> None:
     kernel = make()
-    offsets, first = kernel.append_batch("tea", 0, 0, NOW, BORN, 0, [(5, b"a", b"k\x01v"), (6, b"", b""), (7, b"c", b"x\x01y\x02")], NOW)
+    offsets, first = kernel.append_batch(
+        "tea", 0, 0, NOW, BORN, 0, [(5, b"a", b"k\x01v"), (6, b"", b""), (7, b"c", b"x\x01y\x02")], NOW
+    )
     start, data = kernel.take()
-    assert first == 0 and offsets == [fields[3] for fields in records(data)] and module.scan(data, start, True)[2] == 3
+    assert first == 0
+    assert offsets == [fields[3] for fields in records(data)]
+    assert module.scan(data, start, True)[2] == 3
     with pytest.raises(ValueError, match="at least one"):
         kernel.append_batch("tea", 0, 0, NOW, BORN, 0, [], NOW)
     with pytest.raises(ValueError, match="longer than"):
         kernel.append_batch("tea", 0, 0, NOW, BORN, 0, [(0, b"a", b""), (0, b"a", b"x" * 32768)], NOW)
-    assert kernel.take()[1] == b"" and kernel.queue_state("tea", 0)[2] == 3
+    assert kernel.take()[1] == b""
+    assert kernel.queue_state("tea", 0)[2] == 3
 
 
 # -- pulls -------------------------------------------------------------------------------------------------------------
@@ -329,9 +370,12 @@ def filled(make: Make, count: int = 3, **changed: Any) -> Any:
 def test_a_pull_is_answered(make: Make, binary: bool) -> None:
     kernel = filled(make)
     consumed, verdict, acks, _, replies, pulls, commits = burst(kernel, pull(binary=binary, opaque=5) * 2)
-    assert (verdict, acks, pulls, commits) == (DONE, b"", [], [(7, 1, 5)] * 2) and consumed == 2 * len(pull(binary=binary, opaque=5))
+    assert (verdict, acks, pulls, commits) == (DONE, b"", [], [(7, 1, 5)] * 2)
+    assert consumed == 2 * len(pull(binary=binary, opaque=5))
     for head, body in answers(replies):
-        assert head["opaque"] == 5 and head["remark"] == "FOUND" and len(records_from(body)) == 3
+        assert head["opaque"] == 5
+        assert head["remark"] == "FOUND"
+        assert len(records_from(body)) == 3
         assert head["extFields"]["nextBeginOffset"] == head["extFields"]["maxOffset"] == "3"
 
 
@@ -346,9 +390,14 @@ def records_from(body: bytes) -> list[bytes]:
 
 def test_what_a_pull_may_need(make: Make) -> None:
     kernel = filled(make)
-    _, verdict, _, _, replies, pulls, commits = burst(kernel, pull(queueOffset="3", sysFlag="2") + pull(queueId="2", maxMsgNums="99", sysFlag="1"))
+    _, verdict, _, _, replies, pulls, commits = burst(
+        kernel, pull(queueOffset="3", sysFlag="2") + pull(queueId="2", maxMsgNums="99", sysFlag="1")
+    )
     assert (verdict, replies, commits) == (DONE, b"", [])
-    assert pulls == [(EMPTY, 7, 1, 3, 32, 2, 15000, 9, False, (3, 0, 3)), (NO_MESSAGES, 7, 2, 0, 32, 1, 15000, 9, False, (0, 0, 0))]
+    assert pulls == [
+        (EMPTY, 7, 1, 3, 32, 2, 15000, 9, False, (3, 0, 3)),
+        (NO_MESSAGES, 7, 2, 0, 32, 1, 15000, 9, False, (0, 0, 0)),
+    ]
     assert [type(value) for value in pulls[0]] == [int] * 8 + [bool, tuple]
     kernel.set_queue("tea", 1, 0, 3)
     assert burst(kernel, pull(binary=True))[5] == [(NEED_ENTRIES, 7, 1, 0, 32, 3, 15000, 9, True, (0, 0, 3))]
@@ -357,7 +406,8 @@ def test_what_a_pull_may_need(make: Make) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        pull(topic="other"), pull(consumerGroup="other"), pull(queueId="4"), pull(subVersion="101"), pull(body=b"x"), pull(flag=2), pull(sysFlag="7"),
+        pull(topic="other"), pull(consumerGroup="other"), pull(queueId="4"), pull(subVersion="101"), pull(body=b"x"), pull(flag=2),
+        pull(sysFlag="7"),
         pull(subscription="A", sysFlag="7"),
     ],
 )  # fmt: skip
@@ -373,7 +423,8 @@ def test_rows(make: Make) -> None:
     assert burst(kernel, pull(queueOffset="3", subVersion="150"))[5][0][1] == 9
     kernel.drop_row("shop", "tea", False)
     kernel.drop_row("nobody", "tea", False)
-    assert burst(kernel, pull())[1] == LEFT and burst(kernel, pull(sysFlag="6"))[1] == DONE
+    assert burst(kernel, pull())[1] == LEFT
+    assert burst(kernel, pull(sysFlag="6"))[1] == DONE
     for number in range(300):
         kernel.set_row(number, f"g{number}", "tea", False, 0, None)
     for number in range(0, 300, 2):
@@ -386,7 +437,10 @@ def test_sends_and_pulls_of_one_read(make: Make) -> None:
     """Answers to sends wait for the log, those to pulls do not; a pull does not see what the same read brought."""
     kernel = filled(make)
     _, verdict, acks, end, replies, pulls, _ = burst(kernel, send() + pull(queueOffset="3") + pull() + send())
-    assert verdict == DONE and len(answers(acks)) == 2 and len(answers(replies)) == 1 and pulls[0][0] == EMPTY
+    assert verdict == DONE
+    assert len(answers(acks)) == 2
+    assert len(answers(replies)) == 1
+    assert pulls[0][0] == EMPTY
     assert end == kernel.append_offset
 
 
@@ -395,8 +449,9 @@ def test_settings_can_be_read_and_changed(module: ModuleType) -> None:
     for name, value in SETTINGS.items():
         if name not in ("region", "cluster", "trace_on"):
             assert getattr(kernel, name) == value
-    for name in ("message_bytes_max", "frame_bytes_max", "header_bytes_max", "pending_bytes_max", "transfer_bytes_max", "transfer_count_max",
-                 "tail_bytes_max", "hot_from", "log_min", "fast_frames", "left_frames", "put_count", "put_bytes", "get_count", "get_bytes"):  # fmt: skip
+    numbers = """message_bytes_max frame_bytes_max header_bytes_max pending_bytes_max transfer_bytes_max transfer_count_max
+    tail_bytes_max hot_from log_min fast_frames left_frames put_count put_bytes get_count get_bytes"""
+    for name in numbers.split():
         setattr(kernel, name, 12345)
         assert getattr(kernel, name) == 12345
     for name in ("tail_crc", "accepting", "force_slow", "index_enabled"):

@@ -46,9 +46,13 @@ def test_slots_that_point_nowhere_count_as_empty(module: ModuleType) -> None:
     for value in (-1, 8, 1 << 30):
         slots = bytearray(struct.pack(">i", value))
         entries, _position, _count, fresh = module.index_apply(slots, pending((5, 1, 1)), 0, 7, 100, 1)
-        assert ENTRY.unpack(entries)[3] == 0 and fresh == 1
-    entries, _position, _count, fresh = module.index_apply(bytearray(struct.pack(">i", 7)), pending((5, 1, 1)), 0, 7, 100, 1)
-    assert ENTRY.unpack(entries)[3] == 7 and fresh == 0
+        assert ENTRY.unpack(entries)[3] == 0
+        assert fresh == 1
+    entries, _position, _count, fresh = module.index_apply(
+        bytearray(struct.pack(">i", 7)), pending((5, 1, 1)), 0, 7, 100, 1
+    )
+    assert ENTRY.unpack(entries)[3] == 7
+    assert fresh == 0
 
 
 def test_time_is_clipped(module: ModuleType) -> None:
@@ -60,20 +64,42 @@ def test_time_is_clipped(module: ModuleType) -> None:
     ("slots", "data", "position", "count", "capacity"),
     [
         (bytearray(), b"", 0, 1, 9), (bytearray(3), b"", 0, 1, 9), (bytearray(4), b"x", 0, 1, 9), (bytearray(4), b"x" * 20, 7, 1, 9),
-        (bytearray(4), b"x" * 20, 40, 1, 9), (bytearray(4), b"x" * 20, -20, 1, 9), (bytearray(4), b"", 0, 0, 9), (bytearray(4), b"", 0, 1, 1 << 31),
+        (bytearray(4), b"x" * 20, 40, 1, 9), (bytearray(4), b"x" * 20, -20, 1, 9), (bytearray(4), b"", 0, 0, 9),
+        (bytearray(4), b"", 0, 1, 1 << 31),
     ],
 )  # fmt: skip
-def test_nonsense_is_refused(module: ModuleType, slots: bytearray, data: bytes, position: int, count: int, capacity: int) -> None:
+def test_nonsense_is_refused(
+    module: ModuleType, slots: bytearray, data: bytes, position: int, count: int, capacity: int
+) -> None:
     with pytest.raises(ValueError):
         module.index_apply(slots, data, position, count, capacity, 0)
 
 
-ROWS = st.lists(st.tuples(st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 40), st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10**6)), max_size=30)
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, (1 << 31) - 1),
+        st.integers(0, 1 << 40),
+        st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10**6),
+    ),
+    max_size=30,
+)
 
 
-@given(ROWS, st.lists(st.integers(-3, 40), min_size=1, max_size=9), st.integers(1, 20), st.integers(0, 40), st.integers(-5, 10**6))
-def test_both_do_the_same(rows: list[tuple[int, int, int]], slots: list[int], count: int, capacity: int, begin: int) -> None:
+@given(
+    ROWS,
+    st.lists(st.integers(-3, 40), min_size=1, max_size=9),
+    st.integers(1, 20),
+    st.integers(0, 40),
+    st.integers(-5, 10**6),
+)
+def test_both_do_the_same(
+    rows: list[tuple[int, int, int]], slots: list[int], count: int, capacity: int, begin: int
+) -> None:
     data = pending(*rows)
     tables = [bytearray(struct.pack(f">{len(slots)}i", *slots)) for _ in range(2)]
-    results = [apply(table, data, 0, count, capacity, begin) for apply, table in zip((index_apply, load_kernel("native").index_apply), tables, strict=True)]
-    assert results[0] == results[1] and tables[0] == tables[1]
+    results = [
+        apply(table, data, 0, count, capacity, begin)
+        for apply, table in zip((index_apply, load_kernel("native").index_apply), tables, strict=True)
+    ]
+    assert results[0] == results[1]
+    assert tables[0] == tables[1]

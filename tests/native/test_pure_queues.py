@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kappamq.native.layout import (
-    COLD, EMPTY, ENTRY, FOUND, GONE, INDEX_PENDING, NEED_ENTRIES, NO_MATCH, NO_MESSAGES, TAIL_KEEP_BYTES, TOO_LARGE, TOO_SMALL,
+    COLD,
+    EMPTY,
+    ENTRY,
+    FOUND,
+    GONE,
+    INDEX_PENDING,
+    NEED_ENTRIES,
+    NO_MATCH,
+    NO_MESSAGES,
+    TAIL_KEEP_BYTES,
+    TOO_LARGE,
+    TOO_SMALL,
 )  # fmt: skip
 from kappamq.native.pure_record import index_hash, java_hash
 from tests.native import requests
@@ -22,7 +33,16 @@ from tests.native.conftest import BORN, NOW, SETTINGS, load_kernel
 Make = Callable[..., Any]
 
 
-def append(kernel: Any, count: int = 1, *, topic: str = "tea", queue_id: int = 0, text: bytes = b"", body: bytes = b"hello", sys_flag: int = 0) -> None:
+def append(
+    kernel: Any,
+    count: int = 1,
+    *,
+    topic: str = "tea",
+    queue_id: int = 0,
+    text: bytes = b"",
+    body: bytes = b"hello",
+    sys_flag: int = 0,
+) -> None:
     for _ in range(count):
         kernel.append(topic, queue_id, 0, sys_flag, NOW, BORN, 0, 0, body, text, NOW)
 
@@ -50,10 +70,17 @@ def test_entries_name_the_records(make: Make) -> None:
     taken = kernel.take_entries(100)
     assert [(topic, queue_id, first) for topic, queue_id, first, _ in taken] == [("tea", 0, 0), ("tea", 3, 0)]
     first, second = (ENTRY.unpack_from(taken[0][3], at) for at in (0, 20))
-    assert first == (0, second[0], java_hash(b"TagA")) and ENTRY.unpack(taken[1][3]) == (2 * second[0], second[0] - 10, 0)
+    assert first == (0, second[0], java_hash(b"TagA"))
+    assert ENTRY.unpack(taken[1][3]) == (
+        2 * second[0],
+        second[0] - 10,
+        0,
+    )
     assert kernel.queue_state("tea", 0) == (0, 2, 2, 2)
-    assert kernel.take_entries(100) == [] and kernel.dirty_queues() == 0
-    assert kernel.queue_ids("tea") == [0, 3] and kernel.queue_ids("other") == []
+    assert kernel.take_entries(100) == []
+    assert kernel.dirty_queues() == 0
+    assert kernel.queue_ids("tea") == [0, 3]
+    assert kernel.queue_ids("other") == []
     assert kernel.queue_state("tea", 2) == kernel.queue_state("other", 0) == (0, 0, 0, 0)
 
 
@@ -75,7 +102,9 @@ def test_dispatching_twice_changes_nothing(make: Make) -> None:
     kernel.dispatch(data, start)
     before = kernel.take_entries(9)
     assert kernel.dispatch(data, start)[0] == len(data)
-    assert kernel.queue_state("tea", 0) == (0, 3, 3, 3) and kernel.take_entries(9) == [] and len(before) == 1
+    assert kernel.queue_state("tea", 0) == (0, 3, 3, 3)
+    assert kernel.take_entries(9) == []
+    assert len(before) == 1
 
 
 def test_dispatch_stops_at_what_is_no_whole_record(make: Make) -> None:
@@ -116,7 +145,8 @@ def test_folds(make: Make) -> None:
     start = kernel.append_offset
     folds = publish(kernel)[1]
     assert [fold[0] for fold in folds] == ["rmq_sys_kappamq_é"] * 2
-    assert folds[1][1] == folds[0][1] + folds[0][2] and folds[1][1] + folds[1][2] == start
+    assert folds[1][1] == folds[0][1] + folds[0][2]
+    assert folds[1][1] + folds[1][2] == start
 
 
 def test_keys(make: Make) -> None:
@@ -130,7 +160,8 @@ def test_keys(make: Make) -> None:
     kernel.index_enabled = False
     append(kernel, text=b"KEYS\x01k1\x02")
     publish(kernel)
-    assert kernel.take_index() == b"" and size > 0
+    assert kernel.take_index() == b""
+    assert size > 0
 
 
 def test_transactions(make: Make) -> None:
@@ -151,7 +182,9 @@ def test_the_last_pair_that_is_one_counts(make: Make) -> None:
     assert ENTRY.unpack(kernel.take_entries(1)[0][3])[2] == java_hash(b"B")
 
 
-@pytest.mark.parametrize(("level", "delay"), [(b"1", 1000), (b"2", 5000), (b"9", 10000), (b"0", 1000), (b"x", 1000), (b"1234567890", 1000)])
+@pytest.mark.parametrize(
+    ("level", "delay"), [(b"1", 1000), (b"2", 5000), (b"9", 10000), (b"0", 1000), (b"x", 1000), (b"1234567890", 1000)]
+)
 def test_delayed_records_carry_the_time_they_are_due(make: Make, level: bytes, delay: int) -> None:
     kernel = make()
     kernel.delays_ms = (1000, 5000, 10000)
@@ -165,7 +198,15 @@ def test_delayed_records_carry_the_time_they_are_due(make: Make, level: bytes, d
 # -- pulls -------------------------------------------------------------------------------------------------------------
 
 
-def pull(kernel: Any, offset: int, count: int = 32, codes: frozenset[int] | None = None, warm: bool = False, queue_id: int = 0, topic: str = "tea") -> tuple[int, Any]:
+def pull(
+    kernel: Any,
+    offset: int,
+    count: int = 32,
+    codes: frozenset[int] | None = None,
+    warm: bool = False,
+    queue_id: int = 0,
+    topic: str = "tea",
+) -> tuple[int, Any]:
     result: tuple[int, Any] = kernel.pull(topic, queue_id, offset, count, codes, 7, False, warm)
     return result
 
@@ -182,9 +223,17 @@ def test_where_a_pull_can_stand(make: Make) -> None:
     assert pull(kernel, 1) == (TOO_SMALL, (2, 2, 5))
     verdict, reply = pull(kernel, 2, 2)
     ((head, body),) = requests.answers(reply)
-    assert verdict == FOUND and head["extFields"] == {"suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "2", "maxOffset": "5"}
-    assert struct.unpack_from(">q", body, 20) == (2,) and len(body) == 2 * int.from_bytes(body[:4], "big")
-    assert kernel.get_count == 2 and kernel.get_bytes == len(body)
+    assert verdict == FOUND
+    assert head["extFields"] == {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": "4",
+        "minOffset": "2",
+        "maxOffset": "5",
+    }
+    assert struct.unpack_from(">q", body, 20) == (2,)
+    assert len(body) == 2 * int.from_bytes(body[:4], "big")
+    assert kernel.get_count == 2
+    assert kernel.get_bytes == len(body)
 
 
 def test_limits(make: Make) -> None:
@@ -206,7 +255,8 @@ def test_filter(make: Make) -> None:
     publish(kernel)
     wanted = frozenset([java_hash(b"A"), 1 << 40])
     ((head, body),) = requests.answers(pull(kernel, 0, codes=wanted)[1])
-    assert head["extFields"]["nextBeginOffset"] == "4" and body.count(b"hello") == 2
+    assert head["extFields"]["nextBeginOffset"] == "4"
+    assert body.count(b"hello") == 2
     assert pull(kernel, 3, codes=wanted) == (NO_MATCH, (4, 0, 4))
     assert pull(kernel, 0, codes=frozenset()) == (NO_MATCH, (4, 0, 4))
 
@@ -226,10 +276,12 @@ def test_cold_gone_and_unmapped(make: Make) -> None:
     kernel.hot_from = size + 1
     assert pull(kernel, 0) == (COLD, (0, 3 * size))
     assert pull(kernel, 1, 1) == (COLD, (size, 2 * size))
-    assert pull(kernel, 2)[0] == FOUND and pull(kernel, 0, warm=True)[0] == FOUND
+    assert pull(kernel, 2)[0] == FOUND
+    assert pull(kernel, 0, warm=True)[0] == FOUND
     kernel.log_min = size
     ((head, body),) = requests.answers(pull(kernel, 0, warm=True)[1])
-    assert len(body) == 2 * size and head["extFields"]["nextBeginOffset"] == "3"
+    assert len(body) == 2 * size
+    assert head["extFields"]["nextBeginOffset"] == "3"
     kernel.log_min = 3 * size
     assert pull(kernel, 0, warm=True) == (GONE, (3, 0, 3))
     kernel.log_min = 0
@@ -258,8 +310,10 @@ def test_entries_from_disk(make: Make) -> None:
     assert kernel.tail_entries("tea", 0, 1, 9) == b""
     kernel.lend_entries("tea", 0, 1, entries[20:60])
     ((head, body),) = requests.answers(pull(kernel, 1)[1])
-    assert head["extFields"]["nextBeginOffset"] == "3" and body.count(b"hello") == 2
-    assert pull(kernel, 3) == (NEED_ENTRIES, (3, 0, 4)) and pull(kernel, 0)[0] == NEED_ENTRIES
+    assert head["extFields"]["nextBeginOffset"] == "3"
+    assert body.count(b"hello") == 2
+    assert pull(kernel, 3) == (NEED_ENTRIES, (3, 0, 4))
+    assert pull(kernel, 0)[0] == NEED_ENTRIES
     kernel.lend_entries("tea", 0, 0, b"")
     assert pull(kernel, 1)[0] == NEED_ENTRIES
     with pytest.raises(ValueError, match="no entries"):
@@ -288,15 +342,19 @@ def test_tails_are_bounded(make: Make) -> None:
     append(kernel, 3, queue_id=1)
     publish(kernel)
     kernel.tail_bytes_max = TAIL_KEEP_BYTES + 100
-    assert len(kernel.tail_entries("tea", 0, 0, 5)) == 100 and len(kernel.tail_entries("tea", 0, 1099, 5)) == 20
+    assert len(kernel.tail_entries("tea", 0, 0, 5)) == 100
+    assert len(kernel.tail_entries("tea", 0, 1099, 5)) == 20
     kernel.take_entries(9)
-    assert not held(0, 75) and held(0, 76) and held(1, 0)
-    assert pull(kernel, 75)[0] == NEED_ENTRIES and pull(kernel, 76)[0] == FOUND
+    assert not held(0, 75)
+    assert held(0, 76)
+    assert held(1, 0)
+    assert pull(kernel, 75)[0] == NEED_ENTRIES
+    assert pull(kernel, 76)[0] == FOUND
     append(kernel, 3, queue_id=0)
     publish(kernel)
-    assert held(0, 76) and held(1, 0), "nothing goes that is in no file"
+    assert (held(0, 76), held(1, 0)) == (True, True), "nothing goes that is in no file"
     kernel.take_entries(9)
-    assert not held(1, 0) and held(0, 76), "queue 1 has been settled longest"
+    assert (held(0, 76), held(1, 0)) == (True, False), "queue 1 has been settled longest"
     kernel.tail_bytes_max = 0
     kernel.take_entries(9)
     assert not held(0, 1102)
@@ -325,11 +383,17 @@ def test_impossible_queues(make: Make, bad: tuple[int, int, int]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([b"A", b"B", b"C"]), st.integers(1, 60)), min_size=1, max_size=40), st.integers(0, 45), st.integers(1, 40),
+    st.lists(st.tuples(st.sampled_from([b"A", b"B", b"C"]), st.integers(1, 60)), min_size=1, max_size=40),
+    st.integers(0, 45), st.integers(1, 40),
     st.none() | st.frozensets(st.sampled_from([java_hash(tag) for tag in (b"A", b"B")])), st.integers(1, 2000), st.integers(0, 4000),
 )  # fmt: skip
 def test_selects_as_the_obvious_loop_does(
-    messages: list[tuple[bytes, int]], offset: int, count: int, codes: frozenset[int] | None, bytes_max: int, log_min: int
+    messages: list[tuple[bytes, int]],
+    offset: int,
+    count: int,
+    codes: frozenset[int] | None,
+    bytes_max: int,
+    log_min: int,
 ) -> None:
     for kind in ("twin", "native"):
         kernel = load_kernel(kind).Kernel(**{**SETTINGS, "transfer_bytes_max": bytes_max})
@@ -359,7 +423,8 @@ def test_selects_as_the_obvious_loop_does(
             assert (verdict, payload[0]) == (GONE if gone else NO_MATCH, following)
             continue
         ((head, body),) = requests.answers(payload)
-        assert verdict == FOUND and head["extFields"]["nextBeginOffset"] == str(following)
+        assert verdict == FOUND
+        assert head["extFields"]["nextBeginOffset"] == str(following)
         starts = [struct.unpack_from(">q", body, at + 28)[0] for at in record_starts(body)]
         assert starts == [at for at, _ in expected]
 

@@ -47,7 +47,18 @@ def golden(**changed: object) -> bytes | None:
 def test_golden_record() -> None:
     assert golden() == GOLDEN
     fields = parse(GOLDEN, 0, len(GOLDEN))
-    assert fields == (126, 3, 5, 1234567890123, 0, 1700000000123, 88, 5, b"TopicTest", b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02")
+    assert fields == (
+        126,
+        3,
+        5,
+        1234567890123,
+        0,
+        1700000000123,
+        88,
+        5,
+        b"TopicTest",
+        b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02",
+    )
 
 
 def test_both_kernels_accept_the_golden_record(module: ModuleType) -> None:
@@ -56,14 +67,27 @@ def test_both_kernels_accept_the_golden_record(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("", 0), ("TagA", 2598919), ("中文", 646394), ("😀", 1772899), ("TopicTest#k1", 2746024), ("polygenelubricants", -(1 << 31))]
+    ("text", "value"),
+    [
+        ("", 0),
+        ("TagA", 2598919),
+        ("中文", 646394),
+        ("😀", 1772899),
+        ("TopicTest#k1", 2746024),
+        ("polygenelubricants", -(1 << 31)),
+    ],
 )
 def test_java_hash(native: ModuleType, text: str, value: int) -> None:
     assert java_hash(text.encode()) == native.java_hash(text.encode()) == value
     assert index_hash(value & 0xFFFFFFFF) == (0 if value == -(1 << 31) else abs(value))
 
 
-@given(st.binary(max_size=60) | st.lists(st.sampled_from([b"a", b"\xe4", b"\xb8", b"\xad", b"\xf0\x9f", b"\xed\xa0\x80", b"\xc3\xa9", b"12345678"])).map(b"".join))
+@given(
+    st.binary(max_size=60)
+    | st.lists(
+        st.sampled_from([b"a", b"\xe4", b"\xb8", b"\xad", b"\xf0\x9f", b"\xed\xa0\x80", b"\xc3\xa9", b"12345678"])
+    ).map(b"".join)
+)
 def test_hash_of_any_bytes(data: bytes) -> None:
     units = data.decode("utf-8", "replace").encode("utf-16-be")
     value = 0
@@ -90,13 +114,15 @@ def test_crc_of_every_length(native: ModuleType) -> None:
 def test_tail_crc_is_written_backwards() -> None:
     record = golden(tail_crc=True)
     assert record is not None
-    assert record[-20:-11] == b"__CRC32#\x01" and record[-1] == 2
+    assert record[-20:-11] == b"__CRC32#\x01"
+    assert record[-1] == 2
     assert int(record[-11:-1][::-1]) == zlib.crc32(record[:-20]) & 0x7FFFFFFF
 
 
 def test_properties_are_closed_before_the_tail() -> None:
     record = golden(tail_crc=True, properties=b"a\x01b")
-    assert record is not None and b"a\x01b\x02__CRC32#" in record
+    assert record is not None
+    assert b"a\x01b\x02__CRC32#" in record
     assert golden(properties=b"a\x01b").endswith(b"a\x01b")  # type: ignore[union-attr]
 
 
@@ -116,7 +142,9 @@ def test_every_shape_is_read_back(module: ModuleType, born: bytes, store: bytes,
     assert record is not None
     assert module.scan(record, 77, True) == (len(record), SCAN_MORE, 1, 1700000000123)
     fields = parse(record, 0, len(record))
-    assert not isinstance(fields, int) and fields[8] == topic and fields[0] == len(record)
+    assert not isinstance(fields, int)
+    assert fields[8] == topic
+    assert fields[0] == len(record)
 
 
 def test_any_flipped_bit_is_found(module: ModuleType) -> None:
@@ -194,7 +222,14 @@ def test_parse_says_why_not() -> None:
     assert parse(GOLDEN, 0, 7) == SCAN_MORE
     assert parse(GOLDEN, 0, 125) == SCAN_MORE
     assert parse(bytes(8), 0, 8) == SCAN_EMPTY
-    for at, value in ((0, b"\x00\x00\x00\x5a"), (12, b"\xff"), (20, b"\x7f"), (84, b"\xff"), (84, b"\x00\x00\x00\x25"), (93, b"\xff")):
+    for at, value in (
+        (0, b"\x00\x00\x00\x5a"),
+        (12, b"\xff"),
+        (20, b"\x7f"),
+        (84, b"\xff"),
+        (84, b"\x00\x00\x00\x25"),
+        (93, b"\xff"),
+    ):
         damaged = GOLDEN[:at] + value + GOLDEN[at + len(value) :]
         assert parse(damaged, 0, len(damaged)) == SCAN_DAMAGED, at
     assert not intact(GOLDEN[:90] + b"x" + GOLDEN[91:], 0, 126, 88, 5, b"")

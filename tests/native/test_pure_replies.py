@@ -30,8 +30,14 @@ def test_answer_to_a_send(region: str, binary: bool) -> None:
 @pytest.mark.parametrize("binary", [False, True])
 def test_answer_to_a_pull(binary: bool) -> None:
     ((head, body),) = answers(Replies(HOST, "", "false").pulled(5, binary, 10, 2, 11, b"records"))
-    assert body == b"records" and head["remark"] == "FOUND"
-    assert head["extFields"] == {"suggestWhichBrokerId": "0", "nextBeginOffset": "10", "minOffset": "2", "maxOffset": "11"}
+    assert body == b"records"
+    assert head["remark"] == "FOUND"
+    assert head["extFields"] == {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": "10",
+        "minOffset": "2",
+        "maxOffset": "11",
+    }
 
 
 def test_json_is_what_java_writes() -> None:

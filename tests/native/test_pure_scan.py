@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from kappamq.native import pure
 from kappamq.native.layout import LEFT
-from kappamq.native.pure_scan import plain_fixed, plain_properties, plain_pull, plain_time, plain_unique_key, read_binary, read_json
+from kappamq.native.pure_scan import (
+    plain_fixed,
+    plain_properties,
+    plain_pull,
+    plain_time,
+    plain_unique_key,
+    read_binary,
+    read_json,
+)
 from tests.native import requests
 from tests.native.conftest import BORN, NOW, SETTINGS, load_kernel
 
@@ -115,7 +123,10 @@ def test_json_header(module: ModuleType, old: bytes, new: bytes, plain: bool) ->
     assert taken(module, changed) is plain
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"}", b"{}", b"[]", b"nul", b'"', b"{" * 5000, b'{"extFields":' + b"[" * 100_000, b" " * 40, b'{"a'])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"}", b"{}", b"[]", b"nul", b'"', b"{" * 5000, b'{"extFields":' + b"[" * 100_000, b" " * 40, b'{"a'],
+)
 def test_no_header_at_all(module: ModuleType, text: bytes) -> None:
     assert not taken(module, text)
     assert not taken(module, text, binary=True)
@@ -190,7 +201,10 @@ def test_json_header_with_each_byte_changed_or_cut(native: ModuleType) -> None:
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
-PIECES = st.lists(st.sampled_from(["UNIQ_KEY", "WAIT", "TAGS", "true", "DELAY", "é", "k", "\x01", "\x02", "", requests.KEY]), max_size=12)
+PIECES = st.lists(
+    st.sampled_from(["UNIQ_KEY", "WAIT", "TAGS", "true", "DELAY", "é", "k", "\x01", "\x02", "", requests.KEY]),
+    max_size=12,
+)
 
 
 @given(PIECES.map("".join) | TEXT)
@@ -218,7 +232,8 @@ def test_numbers_are_judged_alike(text: str) -> None:
 def test_readers_agree_on_both_forms() -> None:
     fields = requests.send_fields()
     as_json, as_binary = read_json(requests.header(310, fields)), read_binary(requests.binary_header(310, fields))
-    assert as_json is not None and as_binary is not None
+    assert as_json is not None
+    assert as_binary is not None
     assert (as_json.code, as_json.flag, as_json.opaque, as_json.version, as_json.ext) == (310, 0, 9, 479, as_binary.ext)
     fixed = plain_fixed(310, 479, as_json.ext)
     assert fixed == ("tea", 1, 0, 7, 0)
@@ -227,7 +242,9 @@ def test_readers_agree_on_both_forms() -> None:
 def test_code_10_spells_the_same_fields_out() -> None:
     long: Any = read_json(requests.send(code=10)[8 : -len(b"hello")])
     short: Any = read_json(requests.send()[8 : -len(b"hello")])
-    assert {name: getattr(long.ext, name) for name in "abcdefghijklmn"} == {name: getattr(short.ext, name) for name in "abcdefghijklmn"}
+    assert {name: getattr(long.ext, name) for name in "abcdefghijklmn"} == {
+        name: getattr(short.ext, name) for name in "abcdefghijklmn"
+    }
     assert read_json(requests.header(10, requests.send_fields())) is None
 
 
