@@ -39,25 +39,22 @@ class Broker:
         self.process: Child
 
     def start(self) -> Broker:
+        """Start it and wait until it is ready."""
+        self.launch()
+        ready, self.ready_s = self.process.wait_for_json(READY_S_MAX)
+        self.port = int(ready["broker"].rpartition(":")[2])
+        return self
+
+    def launch(self) -> Child:
+        """Start it and do not wait."""
         self._starts += 1
-        command = [
-            sys.executable,
-            "-m",
-            "kappamq",
-            "broker",
-            "--json",
-            "--listen",
-            "127.0.0.1",
-            "--data",
-            str(self.data),
-        ]
+        command = [sys.executable, "-m", "kappamq", "broker", "--json", "--listen", "127.0.0.1"]
+        command += ["--data", str(self.data)]
         command += ["--nameserver", self.nameserver, "--port", str(self.port)]
         for name, value in self.properties.items():
             command += ["--set", f"{name}={value}"]
         self.process = Child(command, self.home / f"run-{self._starts}", cores=self.cores, env=self.env)
-        ready, self.ready_s = self.process.wait_for_json(READY_S_MAX)
-        self.port = int(ready["broker"].rpartition(":")[2])
-        return self
+        return self.process
 
     @property
     def address(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -88,12 +89,19 @@ class Wire:
     # -- requests ----------------------------------------------------------------------------------------------------------
 
     def send(
-        self, topic: str, queue_id: int, body: bytes, *, queues: int = 8, batch: bool = False, **given: str
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        given: Mapping[str, str] | None = None,
+        *,
+        queues: int = 8,
+        batch: bool = False,
     ) -> Frame:
-        """A send as a Java client makes it; `given` are message properties. The answer, whatever its code."""
+        """A send as a Java client makes it; `given` are the message's properties. The answer, whatever its code."""
         header = SendMessageV2(
             producer_group="bench-producer", topic=topic, default_topic="TBW102", default_topic_queues=queues, queue_id=queue_id,
-            sys_flag=0, born_ms=time.time_ns() // 1_000_000, flag=0, properties=properties.encode(given), reconsume_times=0,
+            sys_flag=0, born_ms=time.time_ns() // 1_000_000, flag=0, properties=properties.encode(given or {}), reconsume_times=0,
             unit_mode=False, batch=batch,
         )  # fmt: skip
         return self.ask(header, body, RequestCode.SEND_BATCH_MESSAGE if batch else None)
