@@ -107,6 +107,7 @@ def test_follow_up_file_in_the_same_millisecond(tmp_path: Path) -> None:
     index.apply(pending([(1, number, BEGIN) for number in range(1, 30)]))
     index.close()
     names = sorted(os.listdir(tmp_path))
+    assert len(names) == 5
     assert names[0] == file_name(BEGIN)
     assert all(later == file_name(0, earlier) for earlier, later in pairwise(names))
 

@@ -185,6 +185,22 @@ def test_what_is_cut_does_not_come_back(path: Path) -> None:
     assert data[40:] == expected[40:]
 
 
+def test_slots_of_what_is_cut_become_empty_on_disk(path: Path) -> None:
+    """Also where a whole stretch of the table becomes empty."""
+    slots = 50_000
+    keys = [(number * 16_000, number * 100, BEGIN) for number in range(1, 4)]
+    file = GrowingIndexFile.create(path, slots, ENTRIES, Files(), None)
+    file.append(pending(keys), 0, index_apply)
+    file.flush()
+    file.close()
+    again = GrowingIndexFile.resume(path, slots, ENTRIES, Files(), 250)
+    assert again is not None
+    again.flush()
+    again.close()
+    expected = build(keys[:2], slots, ENTRIES)[0].image()
+    assert path.read_bytes()[32:] == expected[32:]
+
+
 def test_a_hole_among_the_entries_is_noticed_when_the_table_is_computed(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -207,10 +207,10 @@ class TestBrokenFiles:
             image[40:44] = number.to_bytes(4, "big", signed=True)
             assert found(opened(bytes(image), 4, 6), K1) == []
 
-    def test_a_link_into_another_slot(self, opened: Open) -> None:
-        image = bytearray(GOLDEN)
-        image[56 + 60 : 56 + 80] = ENTRY.pack(K1, 250, 5, 2)
-        assert found(opened(bytes(image), 4, 6), K1) == [250]
+    def test_a_link_to_nothing(self, opened: Open) -> None:
+        image = bytearray(build([(4, 10, BEGIN), (4, 20, BEGIN), (4, 30, BEGIN)], 4, 6)[0].image())
+        image[56 + 40 : 56 + 60] = bytes(20)  # the one in the middle is lost, and the way to the first with it
+        assert found(opened(bytes(image), 4, 6), 4) == [30]
 
     @pytest.mark.parametrize(
         "entry", [bytes(20), ENTRY.pack(6, 99, 0, 0), ENTRY.pack(-6, 100, 0, 0), ENTRY.pack(6, 100, 0, 2)]
@@ -230,6 +230,19 @@ class TestBrokenFiles:
         assert len(found(view, key, 64, -FOREVER)) <= 5
         rebuild_slots(view, view.end(FOREVER))
         FILES.close(fd)
+
+
+def test_the_first_entry_of_a_file_that_follows_a_full_one(opened: Open) -> None:
+    """Java counts its seconds from the end of the file before: after a quiet night, hours too many."""
+    quiet_ms = 5 * 3_600_000
+    files = build([(4, 10, BEGIN), (4, 20, BEGIN), (4, 30, BEGIN + quiet_ms), (4, 40, BEGIN + quiet_ms + 3000)], 4, 3)
+    assert len(files) == 2
+    view = opened(files[1].image(), 4, 3)
+    entry = view.entry(1)
+    assert entry is not None
+    assert entry[2] == quiet_ms // 1000
+    assert found(view, 4, 64, BEGIN + quiet_ms - 500, BEGIN + quiet_ms + 500) == [30]
+    assert found(view, 4, 64, BEGIN + quiet_ms + 2000, BEGIN + quiet_ms + 9000) == [40]
 
 
 def test_a_walk_is_bounded(opened: Open) -> None:

@@ -161,6 +161,16 @@ def test_damage_in_the_middle(log: Log, number: int, at: int) -> None:
     assert scanned(log) == expected
 
 
+@pytest.mark.parametrize("window", range(180, 300, 7))
+def test_the_next_record_is_found_wherever_a_read_ends(log: Log, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.add(b"first")
+    bad = log.add(b"y" * 700)
+    after = log.add(b"after")
+    log.put(b"z", bad + 88)
+    monkeypatch.setattr("kappamq.store.log_reader._WINDOW_BYTES", window)
+    assert scanned(log) == [b"first", (bad, after, False), b"after"]
+
+
 def test_zeros_in_the_middle_of_a_file(log: Log) -> None:
     fill(log)
     start, stop = log.offsets[3], log.offsets[5]

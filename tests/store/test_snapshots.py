@@ -54,6 +54,12 @@ def test_round_trip(table: dict[str, Any], offset: int) -> None:
     assert decode(encode(table, offset)) == Snapshot(table, offset)
 
 
+def test_a_table_that_looks_like_our_stamp_is_kept_as_it_is() -> None:
+    table = {"topic": {"textCrc": "00000000", "logOffset": 5}}
+    found = decode(encode(table, 7))
+    assert (found.table, found.log_offset) == (table, None)
+
+
 def test_layout_is_javas() -> None:
     text = encode(JAVAS_TABLE, 4711).decode()
     assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":2,\n\t\t"stateVersion":0,\n\t\t"timestamp":')

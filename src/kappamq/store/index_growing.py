@@ -52,6 +52,7 @@ class GrowingIndexFile:
     @classmethod
     def create(cls, path: Path, slots: int, entries_max: int, files: Files, before: IndexHeader | None) -> Self:
         """An empty file, of full size but without disk space; `before` is the header of the full file it follows."""
+        assert not files.exists(path), f"{path} is there already"
         fd = files.open(path, create=True)
         try:
             files.truncate(fd, index_file_bytes(slots, entries_max))

@@ -201,11 +201,11 @@ class Search:
         """Follow the chain of the key's slot from entry `newest` back; all entries lie below number `stop`.
 
         Those at or above number `below` are passed over."""
-        slot, number = self.key % view.slots, newest
+        number = newest
         while FIRST <= number < stop and not self.done:
             entry = view.entry(number)
             self._walk_left -= 1
-            if entry is None or entry[0] % view.slots != slot:
+            if entry is None:
                 return  # a broken link; what it led to cannot be found from here
             key, log_offset, seconds, previous = entry
             if (below is None or number < below) and not self._look(
