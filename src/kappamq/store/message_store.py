@@ -228,15 +228,17 @@ class MessageStore:
         return reached
 
     def roll(self) -> None:
-        # The file is complete: what was written there is synced through its own descriptor, later files through theirs.
-        self._flusher.request(self.log.current_fd, self.log.end)
-        self._flush_times.append((self.log.end, self.last_ms))
+        complete = self.log.current_fd
         try:
             end = self.log.roll()
         except OSError as error:
             if self.log.damaged:
                 self.fail(f"writing the log failed: {error}")
             raise StoreReadOnly(f"the next log file could not be made: {error}") from error
+        # What was written to a file is synced through its own descriptor, and its end mark with it: were that missing after a
+        # power cut, recovery would take the place for the end of the log and cut off what lies in later files.
+        self._flusher.request(complete, end)
+        self._flush_times.append((end, self.last_ms))
         self.written.advance(end)
         if self.visible is self.written:
             self.dispatched.advance(end)
