@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from kappamq.broker.slices import in_slices
+from kappamq.broker.slices import in_slices, rows, spliced
+from kappamq.message import MessageQueue
+from kappamq.protocol.bodies_admin import TopicOffset, TopicStatsTable
 
 
 def test_all_items_come_in_order_and_others_have_a_turn() -> None:
@@ -32,3 +34,11 @@ def test_nothing_gives_nothing() -> None:
         return [some async for some in in_slices([])]
 
     assert asyncio.run(main()) == []
+
+
+def test_answers_are_put_together_from_rows() -> None:
+    offsets = [{MessageQueue("t", "b", number): TopicOffset(number, 9)} for number in range(3)]
+    whole = TopicStatsTable({queue: offset for some in offsets for queue, offset in some.items()}, 1.5)
+    parts = [rows(some) for some in offsets] + [rows({})]
+    assert spliced(TopicStatsTable(put_tps=1.5).encode(), "offsetTable", parts) == whole.encode()
+    assert spliced(b'{"list":[],"n":1}', "list", [b"1,2", b"", b"3"]) == b'{"list":[1,2,3],"n":1}'

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from kappamq.broker.admin_topics import WhenSafe
 from kappamq.broker.burst import Handler
@@ -11,7 +12,7 @@ from kappamq.broker.clients import Clients
 from kappamq.broker.groups import Groups
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.queue_views import store_times
-from kappamq.broker.slices import Worker, in_slices
+from kappamq.broker.slices import Worker, in_slices, rows, spliced
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.errors import InvalidParameter
@@ -38,6 +39,15 @@ from kappamq.protocol.headers_admin import (
 from kappamq.store.message_store import MessageStore
 
 _NEVER = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Of one group in one topic: its queues as JSON, and sums over them."""
+
+    rows: list[bytes]
+    lag: int
+    inflight: int
 
 
 class Progress:
@@ -74,72 +84,83 @@ class Progress:
         named = [name for name in (header.topics or "").split(";") if name]
         if header.topic:
             named.append(header.topic)
-        stats = ConsumeStats()
+        parts: list[bytes] = []
+        tps = 0.0
         for topic in dict.fromkeys(named or sorted(self._offsets.topics_of(header.consumer_group))):
             if self._is_read(header.consumer_group, topic):
-                await self._add(stats, header.consumer_group, topic)
-        return reply(frame, body=await self._worker(stats.encode))
+                parts += (await self._progress(header.consumer_group, topic)).rows
+                tps += self.get_tps(header.consumer_group, topic)
+        return reply(frame, body=spliced(ConsumeStats(tps=tps).encode(), "offsetTable", parts))
 
     async def of_all(self, connection: Connection, frame: Frame) -> Frame:
         ordered_only = GetBrokerConsumeStats.decode(frame.ext).order
         answer = ConsumeStatsList(broker_address=self._address())
+        parts: list[bytes] = []
         for group in sorted(self._groups.table):
-            found: list[ConsumeStats] = []
+            found: list[bytes] = []
             for topic in sorted(self._offsets.topics_of(group)):
                 config = self._topics.get(topic)
                 if config is None or (ordered_only and not config.order) or not self._is_read(group, topic):
                     continue
-                stats = ConsumeStats()
-                await self._add(stats, group, topic)
-                answer.total_lag += stats.total_lag
-                answer.total_inflight += sum(each.pull_offset - each.consumer_offset for each in stats.offsets.values())
-                found.append(stats)
+                here = await self._progress(group, topic)
+                answer.total_lag += here.lag
+                answer.total_inflight += here.inflight
+                found.append(spliced(ConsumeStats(tps=self.get_tps(group, topic)).encode(), "offsetTable", here.rows))
             if found:
-                answer.stats.append({group: found})
-        return reply(frame, body=await self._worker(answer.encode))
+                parts.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(found) + b"]}")
+        return reply(frame, body=spliced(answer.encode(), "consumeStatsList", parts))
 
     def _is_read(self, group: str, topic: str) -> bool:
         """Offsets of topics that a group has given up are of no interest; one that is offline may come back to all."""
         online = self._clients.consumers.get(group)
         return online is None or not online.members or not online.subscriptions or topic in online.subscriptions
 
-    async def _add(self, stats: ConsumeStats, group: str, topic: str) -> None:
+    async def _progress(self, group: str, topic: str) -> _Progress:
+        result = _Progress([], 0, 0)
         config = self._topics.get(topic)
         if config is None:
-            return
+            return result
         async for ids in in_slices(range(config.read_queues)):
-            rows = []
+            some: list[tuple[int, ConsumeOffset]] = []
             for queue_id in ids:
                 end = self._store.kernel.queue_state(topic, queue_id)[1]
                 consumed = self._offsets.get(group, topic, queue_id) or 0
-                pulled = self._offsets.pulled(group, topic, queue_id) or 0
-                rows.append((queue_id, end, consumed, max(consumed, pulled)))
-            last = [(topic, queue_id, consumed - 1) for queue_id, _end, consumed, _pulled in rows]
-            times = await self._worker(store_times, self._store, last)
-            for (queue_id, end, consumed, pulled), stored in zip(rows, times, strict=True):
-                queue = MessageQueue(topic, self._broker_name, queue_id)
-                stats.offsets[queue] = ConsumeOffset(end, consumed, pulled, stored or 0)
-        stats.tps += self.get_tps(group, topic)
+                pulled = max(consumed, self._offsets.pulled(group, topic, queue_id) or 0)
+                some.append((queue_id, ConsumeOffset(end, consumed, pulled)))
+                result.lag += end - consumed
+                result.inflight += pulled - consumed
+            result.rows.append(await self._worker(self._progress_rows, topic, some))
+        return result
+
+    def _progress_rows(self, topic: str, some: Sequence[tuple[int, ConsumeOffset]]) -> bytes:
+        """Worker: add when the last message that was consumed had been stored."""
+        places = [(topic, queue_id, offset.consumer_offset - 1) for queue_id, offset in some]
+        for (_queue_id, offset), stored in zip(some, store_times(self._store, places), strict=True):
+            offset.last_ms = stored or 0
+        return rows({MessageQueue(topic, self._broker_name, queue_id): offset for queue_id, offset in some})
 
     async def time_spans(self, connection: Connection, frame: Frame) -> Frame:
         """For each queue: the time of its first and last message, of the last one consumed, and how long the next waits."""
         header = QueryConsumeTimeSpan.decode(frame.ext)
         topic = self._topics.existing(header.topic)
-        answer = ConsumeTimeSpans()
+        parts: list[bytes] = []
         async for ids in in_slices(range(topic.write_queues)):
-            places = []
+            states = []
             for queue_id in ids:
                 low, end, _next, _stored = self._store.kernel.queue_state(topic.name, queue_id)
-                consumed = self._offsets.get(header.group, topic.name, queue_id) or 0
-                for offset in (low, end - 1, consumed - 1, consumed if consumed < end else -1):
-                    places.append((topic.name, queue_id, offset))
-            times = await self._worker(store_times, self._store, places)
-            now = self._clock.message_ms()
-            for number, queue_id in enumerate(ids):
-                first, last, read, following = times[4 * number : 4 * number + 4]
-                queue = MessageQueue(topic.name, self._broker_name, queue_id)
-                answer.spans.append(_span(queue, first, last, read, following, now))
-        return reply(frame, body=await self._worker(answer.encode))
+                states.append((queue_id, low, end, self._offsets.get(header.group, topic.name, queue_id) or 0))
+            parts.append(await self._worker(self._span_rows, topic.name, states, self._clock.message_ms()))
+        return reply(frame, body=spliced(ConsumeTimeSpans().encode(), "consumeTimeSpanSet", parts))
+
+    def _span_rows(self, topic: str, states: Sequence[tuple[int, int, int, int]], now: int) -> bytes:
+        """Worker: times of (queue id, min, end, consumed) of some queues."""
+        spans = []
+        for queue_id, low, end, consumed in states:
+            offsets = (low, end - 1, consumed - 1, consumed if consumed < end else -1)
+            first, last, read, following = store_times(self._store, [(topic, queue_id, offset) for offset in offsets])
+            queue = MessageQueue(topic, self._broker_name, queue_id)
+            spans.append(_span(queue, first, last, read, following, now).to_json())
+        return fastjson.dumps(spans)[1:-1]
 
     # -- offsets as such ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kappamq.broker.burst import Handler
 from kappamq.broker.clients import Clients
 from kappamq.broker.pull import tag_codes
-from kappamq.broker.slices import Worker, in_slices
+from kappamq.broker.slices import Worker, in_slices, rows, spliced
 from kappamq.broker.topics import Topics
 from kappamq.errors import BrokerError, InvalidParameter
 from kappamq.message import MessageQueue
@@ -44,14 +44,21 @@ class QueueViews:
         """Every queue of a topic, those included that hold nothing yet."""
         name = GetTopicStats.decode(frame.ext).topic
         topic = self._topics.existing(name)
-        table = TopicStatsTable(put_tps=self.put_tps(name))
+        parts: list[bytes] = []
         async for ids in in_slices(range(max(topic.read_queues, topic.write_queues))):
-            states = [self._store.kernel.queue_state(name, queue_id) for queue_id in ids]
-            last = [(name, queue_id, end - 1) for queue_id, (_low, end, *_) in zip(ids, states, strict=True)]
-            times = await self._worker(store_times, self._store, last)
-            for queue_id, (low, end, *_), stored in zip(ids, states, times, strict=True):
-                table.offsets[MessageQueue(name, self._broker_name, queue_id)] = TopicOffset(low, end, stored or 0)
-        return reply(frame, body=await self._worker(table.encode))
+            states = [(queue_id, *self._store.kernel.queue_state(name, queue_id)[:2]) for queue_id in ids]
+            parts.append(await self._worker(self._status_rows, name, states))
+        return reply(frame, body=spliced(TopicStatsTable(put_tps=self.put_tps(name)).encode(), "offsetTable", parts))
+
+    def _status_rows(self, topic: str, states: Sequence[tuple[int, int, int]]) -> bytes:
+        """Worker: (queue id, min, end) of some queues and the time of the last message in each."""
+        times = store_times(self._store, [(topic, queue_id, end - 1) for queue_id, _low, end in states])
+        return rows(
+            {
+                MessageQueue(topic, self._broker_name, queue_id): TopicOffset(low, end, stored or 0)
+                for (queue_id, low, end), stored in zip(states, times, strict=True)
+            }
+        )
 
     async def entries(self, connection: Connection, frame: Frame) -> Frame:
         """Entries of one queue as they lie on disk, and whether a group's subscription would select them."""

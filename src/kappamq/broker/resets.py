@@ -9,18 +9,19 @@ this group and topic by itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kappamq.broker.admin_topics import WhenSafe
 from kappamq.broker.burst import Handler
 from kappamq.broker.groups import Groups
 from kappamq.broker.offsets import Offsets
-from kappamq.broker.slices import Worker, in_slices
+from kappamq.broker.slices import Worker, in_slices, spliced
 from kappamq.broker.topics import Topics
 from kappamq.errors import BrokerError, GroupNotFound, KappaError
 from kappamq.message import MessageQueue
 from kappamq.net.connection import Connection
+from kappamq.protocol import fastjson
 from kappamq.protocol.bodies_clients import ResetOffset
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
@@ -150,7 +151,7 @@ class Resets:
             raise GroupNotFound(f"subscription group [{header.group}] does not exist")
         queue_ids: list[int] = list(range(topic.read_queues))
         if header.queue_id is not None and header.queue_id != ALL_QUEUES:
-            if header.queue_id not in queue_ids:
+            if not 0 <= header.queue_id < topic.read_queues:
                 raise BrokerError(f"topic {topic.name} has no queue {header.queue_id}")
             queue_ids = [header.queue_id]
         if header.offset is not None and header.offset != BY_TIME:
@@ -171,8 +172,13 @@ class Resets:
             self._offsets.reset(header.group, topic.name, moved)
             for queue_id in moved:
                 self.on_reset(topic.name, queue_id)
-        body = ResetOffset({MessageQueue(topic.name, self._broker_name, q): offset for q, offset in targets.items()})
-        self._when_safe(connection, frame, reply(frame, body=body.encode()))
+        parts: list[bytes] = []
+        async for some in in_slices(list(targets.items())):
+            parts.append(await self._worker(self._rows, topic.name, some))
+        self._when_safe(connection, frame, reply(frame, body=spliced(ResetOffset().encode(), "offsetTable", parts)))
+
+    def _rows(self, topic: str, targets: Sequence[tuple[int, int]]) -> bytes:
+        return fastjson.dumps({MessageQueue(topic, self._broker_name, q): offset for q, offset in targets})[1:-1]
 
     def _checked(self, topic: str, queue_id: int, offset: int) -> int:
         low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
