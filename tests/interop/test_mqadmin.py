@@ -271,14 +271,14 @@ def test_update_and_delete_topic(scene: Scene, java_clients: Callable[[Variant],
     assert f"delete topic [{name}] from cluster [{CLUSTER}] success" in deleted
     assert f"delete topic [{name}] from NameServer success" in deleted
     topics = scene.start("topicList")
-    with pytest.raises(MqadminFailed, match=f"No topic route info in name server for the topic: {name}"):
+    with pytest.raises(MqadminFailed, match="CODE: 17 "):
         scene.run("topicRoute", "-t", name)
     assert name not in topics.result().lines()
 
 
 def test_what_does_not_exist_is_said_so(scene: Scene) -> None:
     absent = scene.start("queryMsgById", "-t", TOPIC, "-i", offset_id(scene.target.broker, (1 << 40) + 5))
-    with pytest.raises(MqadminFailed, match="CODE: 17"):
+    with pytest.raises(MqadminFailed, match="CODE: 17 "):
         scene.run("topicStatus", "-t", "mqadmin_nobody")
     with pytest.raises(MqadminFailed):
         absent.result()
