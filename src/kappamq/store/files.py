@@ -58,6 +58,15 @@ class Files:
         while start < end:
             start += os.pwrite(fd, _CHUNK[: end - start], start)
 
+    def next_data(self, fd: int, at: int) -> int | None:
+        """The next position at or behind `at` where something was ever written; None if there is none."""
+        try:
+            return os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
+
     def pread(self, fd: int, count: int, at: int) -> bytes:
         return os.pread(fd, count, at)
 

@@ -124,6 +124,10 @@ class MessageStore:
             raise
         self._boot_id = boot_id
         end = self.log.end
+        for segment in self.log.segments():
+            # Read back is not yet on disk: after a crash the tail may live in the page cache only.
+            if segment.start + self.config.segment_bytes > found.scanned_from:
+                self.files.sync(segment.fd)
         for mark in (self.written, self.flushed, self.dispatched):
             mark.reset(end)
         self.last_ms = self._flushed_ms = max(found.last_ms, self._checkpoint.physic_ms)
@@ -142,8 +146,18 @@ class MessageStore:
                 self._ends[topic, queue_id] = stored
                 self._entries += stored
         self._flusher = self.kernel_module.Flusher()
-        self._flusher.request(self.log.current_fd, end)
+        try:
+            while not self._store_recovered():
+                pass
+        except OSError as error:
+            log.warning("what was recovered could not be written yet (%s): it comes again", error)
         return found
+
+    def _store_recovered(self) -> bool:
+        """Bring what the scan found into files at once: a crash in the next second must not have to find it again."""
+        work = self.collect()
+        self.write_derived(work)
+        return work.complete
 
     def enter(self, log_offset: int, records: memoryview) -> None:
         """Recovery: enter good records into the queues."""
