@@ -47,6 +47,9 @@ class Checkpoint:
             return cls()
         try:
             return cls.decode(files.pread(fd, USED_BYTES, 0))
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             files.close(fd)
 
