@@ -41,6 +41,7 @@ from kappamq.net.tls import outgoing_context
 from kappamq.protocol.bodies_topics import TopicConfig
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.ids import UniqueIds
+from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered
 from kappamq.store.snapshots import Snapshots
@@ -56,11 +57,18 @@ DELAYS_MS = tuple(
 
 class Broker:
     def __init__(
-        self, config: BrokerConfig, store: StoreConfig, net: NetConfig, clock: Clock, kernel: str = "auto"
+        self,
+        config: BrokerConfig,
+        store: StoreConfig,
+        net: NetConfig,
+        clock: Clock,
+        kernel: str = "auto",
+        files: Files | None = None,
     ) -> None:
         # Copies: settings changed at run time are written into them.
         self.config, self.store_config, self.net_config = replace(config), *within_descriptors(store, net)
         self.clock = clock
+        self._files = files or Files()
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
         self.port = config.port
         self.recovered = Recovered()
@@ -79,7 +87,7 @@ class Broker:
             transfer_count_max=self.store_config.transfer_count_max,
         )  # fmt: skip
         kernel.delays_ms = DELAYS_MS
-        self.store = store = MessageStore(self.store_config, self.kernel_module, kernel)
+        self.store = store = MessageStore(self.store_config, self.kernel_module, kernel, self._files)
         self.gate = Gate(kernel)
         self.metadata = Metadata(store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8))
         self.topics = Topics(config, kernel, clock.message_ms, self.metadata.record)
@@ -117,11 +125,7 @@ class Broker:
         self._clamp_offsets()
         self.bursts = bursts = Bursts(store, self.gate, clock, self.net_config)
         self.server = Server(bursts, self.net_config, clock)
-        if config.port:
-            self.port = await self.server.start(config.listen_host, config.port)
-            await self.server.start(config.listen_host, config.port - 2)
-        else:
-            self.port = await self._start_on_free_pair()
+        self.port = config.port or await self._start_on_free_pair()
         self.address_of = Address(config.advertise, self.port)
         self.registration = Registration(
             config, self.topics, self.address_of.of, lambda: self.port + 1, outgoing_context(self.net_config)
@@ -165,6 +169,10 @@ class Broker:
         self.queries.flush_derived = self.upkeep.write_derived
         self._wire()
         self.administration = Administration(self)
+        if config.port:
+            # Not before: clients that know the port are back at once, and must find everything in its place.
+            for port in (config.port, config.port - 2):
+                await self.server.start(config.listen_host, port)
         self.upkeep.start()
         await self.registration.start()
 
