@@ -100,6 +100,23 @@ def test_a_torn_tail_costs_only_whole_records_and_whole_batches(
                 assert len(found) % 5 == 0, "a batch is all there or not at all"
 
 
+@pytest.mark.parametrize("kind", KERNELS)
+def test_a_batch_whose_end_reads_as_zeros_is_gone_at_every_length(tmp_path: Path, kind: str) -> None:
+    with opened(config(tmp_path), kind) as store:
+        writer = Writer(store)
+        start = writer.send(b"before")
+        writer.write()
+        start = store.log.end
+        writer.batch([b"one", b"two", b"three"])
+        writer.write()
+        end = store.log.end
+        data = bytes(store.log.slice(start, end - start))
+        for lost in range(1, len(data)):
+            torn = data[: len(data) - lost] + bytes(lost + 100)
+            good, _why, records, _ms = store.kernel_module.scan(torn, start, True)
+            assert (good, records) == (0, 0), f"{lost} bytes lost"
+
+
 def test_a_new_tail_never_revives_old_records(tmp_path: Path) -> None:
     """Old records behind a cut lie at the offsets they name, with CRCs that hold: they must be gone before new ones come."""
     with opened(config(tmp_path), clean=False) as store:

@@ -106,7 +106,7 @@ struct plain {
 /* What a header says if it is plain; false if it is Python's. `readable` is one past the last byte that may be loaded,
  * `scratch` has room for the header and 16 bytes more and must outlive `plain`. */
 bool scan_header(const uint8_t *header, size_t size, const uint8_t *readable, bool binary, uint8_t *scratch, struct plain *plain);
-/* Well-formed pairs, none of them special, WAIT not false; sets `unique_key` to the last UNIQ_KEY. */
+/* Well-formed pairs, none of them special, no WAIT but true; sets `unique_key` to the last UNIQ_KEY. */
 bool plain_properties(struct span text, const uint8_t *readable, struct span *unique_key);
 
 /* -- records (record.c) -------------------------------------------------------------------------------------------- */

@@ -30,7 +30,6 @@ from kappamq.native.layout import (
     PULL_SUSPEND,
     SYS_TRANSACTION,
     TAIL_CRC_BYTES,
-    TOPIC_BYTES_MAX,
     TOPIC_PULL,
     TOPIC_SEND,
     BurstTuple,
@@ -50,7 +49,7 @@ from kappamq.native.pure_scan import (
     plain_properties,
     plain_pull,
     plain_time,
-    plain_unique_key,
+    printable_key,
     read_binary,
     read_json,
 )  # fmt: skip
@@ -204,11 +203,8 @@ class Kernel(Queues):
         code, ext = header.code, header.ext
         born_ms = plain_time(ext.g)
         text = ext.i
-        pairs = plain_properties(text)
-        if born_ms is None or pairs is None:
-            return LEFT
-        unique_key = plain_unique_key(pairs)
-        if not unique_key and code != SEND_BATCH:
+        unique_key = plain_properties(text)
+        if born_ms is None or unique_key is None or not (code == SEND_BATCH or printable_key(unique_key)):
             return LEFT
         key = (code, header.version, ext.b, ext.d, ext.e, ext.f, ext.h, ext.j, ext.k, ext.l, ext.m)
         lane = self._lanes.get(key)
@@ -236,10 +232,11 @@ class Kernel(Queues):
                 return LEFT if offsets is None else FULL
             unique_key = ""  # the members carry their own
         else:
+            topic = queue.topic
             properties = (text if text[-1] == "\x02" else text + "\x02").encode() + self._added
             log_offset = self._written + len(self._pending)
             record = encode(
-                queue.topic.name, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties, now_ms,
+                topic.magic, topic.field, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties, now_ms,
                 offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
             if record is None:
@@ -273,10 +270,10 @@ class Kernel(Queues):
         now_ms: int,
     ) -> list[int] | None:
         """Log offsets of the members, all of them or none: [] if there is no room here, None if no record can hold one."""
-        topic = queue.topic.name
+        topic = queue.topic
         several = len(members) > 1
         extra = (TAIL_CRC_BYTES if self.tail_crc else 0) + (BATCH_PROPERTY_BYTES if several else 0)
-        fixed = HEAD[len(born), len(self._store_host)].size + len(topic) + (3 if len(topic) <= TOPIC_BYTES_MAX else 4)
+        fixed = HEAD[len(born), len(self._store_host)].size + len(topic.field) + 2
         total = 0
         for _flag, body, properties in members:
             length = len(properties) + extra + (1 if properties and properties[-1] != 2 else 0)
@@ -295,7 +292,7 @@ class Kernel(Queues):
                 properties += b"\x02"
             offsets.append(log_offset)
             record = encode(
-                topic, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties + mark, now_ms,
+                topic.magic, topic.field, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties + mark, now_ms,
                 queue.next + number, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
             assert record is not None
@@ -319,11 +316,12 @@ class Kernel(Queues):
         Records of prepared and rolled back transactions have no place in the queue: their offset is 0."""
         check_host(born)
         queue = self.queue(topic, queue_id)
+        made = queue.topic
         counted = sys_flag & SYS_TRANSACTION in (0, 0x8)
         log_offset, queue_offset = self.append_offset, queue.next if counted else 0
         try:
             record = encode(
-                queue.topic.name, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms,
+                made.magic, made.field, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms,
                 queue_offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
         except struct.error as error:

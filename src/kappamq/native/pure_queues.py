@@ -26,14 +26,23 @@ from kappamq.native.layout import (
     TOPIC_BYTES_LIMIT,
     TOPIC_FOLD,
 )  # fmt: skip
-from kappamq.native.pure_record import Buffer, Fields, hash_on, index_hash, java_hash, parse, property_values
+from kappamq.native.pure_record import (
+    Buffer,
+    Fields,
+    hash_on,
+    index_hash,
+    java_hash,
+    parse,
+    property_values,
+    topic_field,
+)
 
 _ROLLBACK: Final = 0xC
 _PREPARED: Final = 0x4
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _INT64_MAX: Final = (1 << 63) - 1
 _KEY_HEAD: Final = 20
-"""Message ids of one producer process begin with the same 20 characters, so the hash of these is remembered."""
+"""Message ids of one producer process begin with the same 20 characters: their hash is remembered."""
 _MEMO_MAX: Final = 4096
 
 
@@ -69,11 +78,13 @@ class Queue:
 
 
 class Topic:
-    __slots__ = ("flags", "hash", "name", "queues", "read_queues", "write_queues")
+    __slots__ = ("field", "flags", "hash", "key_heads", "magic", "name", "queues", "read_queues", "write_queues")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
+        self.magic, self.field = topic_field(name)
         self.hash = hash_on(0, name + b"#")  # every index key of the topic begins with it
+        self.key_heads: dict[bytes, int] = {}  # ... and message ids of one producer go on alike
         self.flags = 0
         self.write_queues = 0
         self.read_queues = 0
@@ -106,7 +117,6 @@ class Queues:
         self._tail_bytes = self._lent_bytes = 0
         self._index = bytearray()
         self._tag_codes: dict[bytes, int] = {}
-        self._key_heads: dict[bytes, int] = {}
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
@@ -233,14 +243,14 @@ class Queues:
                 # A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here.
                 self._drop_tail(queue)
                 queue.tail_first = queue.stored = queue.min = offset
-        tags = _value(properties, b"TAGS")
+        tags = _value(properties, b"TAGS\x01")
         code = self._tag_codes.get(tags)
         if code is None:
             if len(self._tag_codes) >= _MEMO_MAX:
                 self._tag_codes.clear()
             code = self._tag_codes[tags] = java_hash(tags)
         if name == SCHEDULE_TOPIC:
-            delay = _value(properties, b"DELAY")
+            delay = _value(properties, b"DELAY\x01")
             if delay:
                 code = min(store_ms + self._delay_ms(delay), _INT64_MAX)  # there the field holds the time it is due
         queue.tail += ENTRY.pack(log_offset, size, code)
@@ -263,21 +273,19 @@ class Queues:
         return self.delays_ms[min(int(text), len(self.delays_ms)) - 1]
 
     def _enter_keys(self, topic: Topic, properties: bytes, log_offset: int, store_ms: int) -> None:
-        unique = _value(properties, b"UNIQ_KEY")
+        unique = _value(properties, b"UNIQ_KEY\x01")
         if unique:
-            head, rest = unique[:_KEY_HEAD], unique[_KEY_HEAD:]
-            # A character may be cut in two there, so only ASCII heads are remembered.
-            if head.isascii():
-                value = self._key_heads.get(head)
-                if value is None:
-                    if len(self._key_heads) >= _MEMO_MAX:
-                        self._key_heads.clear()
-                    value = self._key_heads[head] = hash_on(0, head)
-                value = hash_on(topic.hash * pow(31, len(head), 1 << 32) + value, rest)
-            else:
-                value = hash_on(topic.hash, unique)
+            head = unique[:_KEY_HEAD]
+            value = topic.key_heads.get(head)
+            if value is None:
+                value = hash_on(topic.hash, head)
+                if not head.isascii():  # a character may be cut in two
+                    value, head = hash_on(topic.hash, unique), unique
+                elif len(topic.key_heads) < _MEMO_MAX:
+                    topic.key_heads[head] = value
+            value = hash_on(value, unique[len(head) :])
             self._index += INDEX_PENDING.pack(index_hash(value), log_offset, store_ms)
-        keys = _value(properties, b"KEYS")
+        keys = _value(properties, b"KEYS\x01")
         if keys:
             for key in keys.split(b" "):
                 if key:
@@ -391,14 +399,14 @@ class Queues:
 
 
 def _value(properties: bytes, name: bytes) -> bytes:
-    """One property, b"" if it is not there."""
-    at = properties.rfind(name + b"\x01")
+    """One property, b"" if it is not there; `name` comes with its separator."""
+    at = properties.rfind(name)
     if at < 0:
         return b""
     if at == 0 or properties[at - 1] == 2:
-        at += len(name) + 1
+        at += len(name)
         end = properties.find(b"\x02", at)
         value = properties[at:end] if end >= 0 else properties[at:]
         if value:
             return value
-    return property_values(properties).get(name, b"")  # the name within another name or value, or an empty half
+    return property_values(properties).get(name[:-1], b"")  # the name within another name or value, or an empty half

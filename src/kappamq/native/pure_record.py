@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from mmap import mmap
 from operator import mul
-from typing import Any, Final
+from typing import Final
+from zlib import crc32
 
 from kappamq.native.layout import (
     BATCH_MEMBERS_MAX,
@@ -52,15 +52,14 @@ def hash_on(value: int, data: bytes) -> int:
     """java.lang.String.hashCode of a text whose beginning hashes to `value` and which goes on with `data` (UTF-8), unsigned.
 
     Bytes that are no UTF-8 count as U+FFFD, one per maximal broken piece, as Java reads them."""
-    units: Any = data if data.isascii() else memoryview(data.decode("utf-8", "replace").encode("utf-16-le")).cast("H")
-    count = len(units)
-    if count <= 64:
-        total: int = value * _FACTORS[count] + sum(map(mul, units, _SHORT[count]))
-        return total & 0xFFFFFFFF
-    for start in range(0, count, 1024):
+    count = len(data)
+    if count <= 64 and data.isascii():
+        return (value * _FACTORS[count] + sum(map(mul, data, _SHORT[count]))) & 0xFFFFFFFF
+    units = memoryview(data.decode("utf-8", "replace").encode("utf-16-le")).cast("H")
+    for start in range(0, len(units), 1024):
         piece = units[start : start + 1024]
-        value = (value * pow(31, len(piece), 1 << 32) + sum(map(mul, piece, _POWERS[1024 - len(piece) :]))) & 0xFFFFFFFF
-    return value
+        value = value * pow(31, len(piece), 1 << 32) + sum(map(mul, piece, _POWERS[1024 - len(piece) :]))
+    return value & 0xFFFFFFFF
 
 
 def java_hash(data: bytes) -> int:
@@ -77,41 +76,42 @@ def index_hash(value: int) -> int:
 # -- making --------------------------------------------------------------------------------------------------------
 
 
+def topic_field(topic: bytes) -> tuple[int, bytes]:
+    """(magic, topic with its length in front): a long name needs version 2."""
+    if len(topic) <= TOPIC_BYTES_MAX:
+        return MAGIC_V1, len(topic).to_bytes(1, "big") + topic
+    return MAGIC_V2, len(topic).to_bytes(2, "big") + topic
+
+
 def encode(
-    topic: bytes, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int, prepared: int,
-    body: bytes, properties: bytes, now_ms: int, queue_offset: int, log_offset: int, store_host: bytes, tail_crc: bool,
+    magic: int, topic: bytes, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
+    prepared: int, body: bytes, properties: bytes, now_ms: int, queue_offset: int, log_offset: int, store_host: bytes,
+    tail_crc: bool,
 ) -> bytes | None:  # fmt: skip
-    """The record's bytes; None if no record can hold the properties."""
-    sys_flag = (
-        (sys_flag & ~_V6) | (SYS_BORN_V6 if len(born) == 20 else 0) | (SYS_STORE_V6 if len(store_host) == 20 else 0)
-    )
-    properties_bytes = len(properties)
+    """The record's bytes; None if no record can hold the properties. `magic` and `topic` are those of `topic_field`."""
+    if len(born) == len(store_host) == 8:
+        head, sys_flag = _HEAD_V4, sys_flag & ~_V6
+    else:
+        head, sys_flag = HEAD[len(born), len(store_host)], sys_flag & ~_V6
+        sys_flag |= (SYS_BORN_V6 if len(born) == 20 else 0) | (SYS_STORE_V6 if len(store_host) == 20 else 0)
+    size = len(properties)
     if tail_crc:
         if properties and properties[-1] != 2:
             properties += b"\x02"
-            properties_bytes += 1
-        properties_bytes += TAIL_CRC_BYTES
-    if properties_bytes > PROPERTIES_BYTES_MAX:
+            size += 1
+        size += TAIL_CRC_BYTES
+    if size > PROPERTIES_BYTES_MAX:
         return None
-    head = HEAD[len(born), len(store_host)]
-    topic_bytes = len(topic)
-    if topic_bytes <= TOPIC_BYTES_MAX:
-        magic, length = MAGIC_V1, topic_bytes.to_bytes(1, "big")
-    else:
-        magic, length = MAGIC_V2, topic_bytes.to_bytes(2, "big")
-    size = head.size + len(body) + len(length) + topic_bytes + 2 + properties_bytes
-    record = b"".join(
-        (
-            head.pack(
-                size, magic, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms, born,
-                now_ms, store_host, reconsume_times, prepared, len(body),
-            ),
-            body, length, topic, properties_bytes.to_bytes(2, "big"), properties,
-        )
+    length = size.to_bytes(2, "big")
+    body_bytes = len(body)
+    front = head.pack(
+        head.size + body_bytes + len(topic) + 2 + size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, log_offset,
+        sys_flag, born_ms, born, now_ms, store_host, reconsume_times, prepared, body_bytes,
     )  # fmt: skip
+    record = b"".join((front, body, topic, length, properties))
     if not tail_crc:
         return record
-    return b"%b__CRC32#\x01%b\x02" % (record, (b"%010d" % (zlib.crc32(record) & 0x7FFFFFFF))[::-1])
+    return b"%b__CRC32#\x01%b\x02" % (record, (b"%010d" % (crc32(record) & 0x7FFFFFFF))[::-1])
 
 
 def split_batch(body: bytes, plain: bool) -> list[Member] | None:
@@ -147,7 +147,14 @@ def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
     """The record at `at`, or why there is none (SCAN_*). `limit` is one past the last byte that may be looked at."""
     if limit - at < 8:
         return SCAN_MORE
-    size, magic = _MARK.unpack_from(buffer, at)
+    if limit - at < 91:
+        size, magic = _MARK.unpack_from(buffer, at)
+    else:
+        head = _HEAD_V4
+        (
+            size, magic, _crc, queue_id, _flag, queue_offset, log_offset, sys_flag, _born, _born_host, store_ms, _store_host,
+            _reconsume, _prepared, body_bytes,
+        ) = head.unpack_from(buffer, at)  # fmt: skip
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         if magic == MAGIC_BLANK and size >= 8:
             return SCAN_BLANK
@@ -157,11 +164,6 @@ def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
     end = at + size
     if end > limit:
         return SCAN_MORE
-    head = _HEAD_V4
-    (
-        _size, _magic, _crc, queue_id, _flag, queue_offset, log_offset, sys_flag, _born, _born_host, store_ms, _store_host,
-        _reconsume, _prepared, body_bytes,
-    ) = head.unpack_from(buffer, at)  # fmt: skip
     if sys_flag & _V6:
         head = HEAD[20 if sys_flag & SYS_BORN_V6 else 8, 20 if sys_flag & SYS_STORE_V6 else 8]
         if size < head.size + 3:
@@ -172,23 +174,23 @@ def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
     topic_at = body_at + body_bytes
     if body_bytes < 0 or queue_id < 0 or not 0 <= queue_offset <= QUEUE_OFFSET_MAX or topic_at + 3 > end:
         return SCAN_DAMAGED
-    if magic == MAGIC_V1:
-        topic_end = topic_at + 1 + buffer[topic_at]
-        topic = bytes(buffer[topic_at + 1 : topic_end])
-    else:
-        topic_end = topic_at + 2 + int.from_bytes(buffer[topic_at : topic_at + 2], "big")
-        if topic_end > topic_at + 2 + TOPIC_BYTES_LIMIT:
+    topic_bytes = buffer[topic_at]
+    topic_at += 1
+    if magic == MAGIC_V2:
+        topic_bytes = topic_bytes << 8 | buffer[topic_at]
+        topic_at += 1
+        if topic_bytes > TOPIC_BYTES_LIMIT:
             return SCAN_DAMAGED
-        topic = bytes(buffer[topic_at + 2 : topic_end])
+    topic_end = topic_at + topic_bytes
     properties_at = topic_end + 2
-    if properties_at > end or properties_at + int.from_bytes(buffer[topic_end:properties_at], "big") != end:
+    if properties_at > end or properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end:
         return SCAN_DAMAGED
-    if not topic.isascii() and not _is_text(topic):
+    topic, properties = buffer[topic_at:topic_end], buffer[properties_at:end]
+    if type(topic) is not bytes:
+        topic, properties = bytes(topic), bytes(properties)
+    if b"\0" in topic or (not topic.isascii() and not _is_text(topic)):
         return SCAN_DAMAGED
-    return (
-        size, queue_id, queue_offset, log_offset, sys_flag, store_ms, body_at, body_bytes, topic,
-        bytes(buffer[properties_at:end]),
-    )  # fmt: skip
+    return size, queue_id, queue_offset, log_offset, sys_flag, store_ms, body_at, body_bytes, topic, properties
 
 
 def _is_text(data: bytes) -> bool:
@@ -220,11 +222,15 @@ def batch_bytes(properties: bytes) -> int:
 def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, properties: bytes) -> bool:
     """Body CRC holds, and the tail CRC where there is one."""
     body = buffer[body_at : body_at + body_bytes]
-    if int.from_bytes(buffer[at + 8 : at + 12], "big") != zlib.crc32(body) & 0x7FFFFFFF:
+    if int.from_bytes(buffer[at + 8 : at + 12], "big") != crc32(body) & 0x7FFFFFFF:
         return False
+    if properties and not properties[-1]:
+        return (
+            False  # a tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it
+        )
     if len(properties) < TAIL_CRC_BYTES or not properties.startswith(TAIL_CRC_NAME, len(properties) - TAIL_CRC_BYTES):
         return True
-    value = zlib.crc32(buffer[at : at + size - TAIL_CRC_BYTES]) & 0x7FFFFFFF
+    value = crc32(buffer[at : at + size - TAIL_CRC_BYTES]) & 0x7FFFFFFF
     return properties[-11:-1] == (b"%010d" % value)[::-1]
 
 

@@ -16,25 +16,30 @@ class Replies:
     def __init__(self, store_host: bytes, region: str, trace: str) -> None:
         self._host = store_host.hex().upper()
         self._region, self._trace = region, trace
-        quoted = json.dumps(region, ensure_ascii=False)
-        self._sent = f'"MSG_REGION":{quoted},"TRACE_ON":"{trace}"}},"flag":1,"language":"PYTHON","opaque":'
+        quoted = json.dumps(region, ensure_ascii=False).replace("%", "%%")
+        # Filled with ids, queue id, queue offset, what comes between (transaction id), opaque.
+        self._sent = (
+            '{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b"MSG_REGION":'
+            f'{quoted},"TRACE_ON":"{trace}"}},"flag":1,"language":"PYTHON","opaque":%d,'
+            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        ).encode()
+        self._id = f"{self._host}%016X".encode()
 
     def sent(
         self, opaque: int, binary: bool, log_offsets: list[int], queue_id: int, queue_offset: int, unique_key: str
     ) -> bytes:
-        host = self._host
-        ids = ",".join([f"{host}{log_offset:016X}" for log_offset in log_offsets])
+        if len(log_offsets) == 1:
+            ids = self._id % log_offsets[0]
+        else:
+            ids = b",".join([self._id % log_offset for log_offset in log_offsets])
         if binary:
-            ext = [("msgId", ids), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
+            ext = [("msgId", ids.decode()), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
             if unique_key:
                 ext.append(("transactionId", unique_key))
             ext += (("MSG_REGION", self._region), ("TRACE_ON", self._trace))
             return _binary_reply(opaque, b"", ext, b"")
-        transaction = f'"transactionId":"{unique_key}",' if unique_key else ""
-        text = (
-            f'{{"code":0,"extFields":{{"msgId":"{ids}","queueId":"{queue_id}","queueOffset":"{queue_offset}",{transaction}'
-            f'{self._sent}{opaque},"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-        ).encode()
+        transaction = b'"transactionId":"%b",' % unique_key.encode() if unique_key else b""
+        text = self._sent % (ids, queue_id, queue_offset, transaction, opaque)
         return _LENGTHS.pack(4 + len(text), len(text)) + text
 
     def pulled(self, opaque: int, binary: bool, next_offset: int, low: int, end: int, body: bytes) -> bytes:

@@ -39,6 +39,20 @@ _INT_MAX: Final = (1 << 31) - 1
 _printable_key: Final = re.compile(r"[ !#-\[\]-~]+").fullmatch
 
 
+def _special_names() -> str:
+    """A pattern for the special names, by their first letter: most names are told apart by that."""
+    rests: dict[str, list[str]] = {}
+    for name in sorted(SPECIAL_PROPERTIES):
+        rests.setdefault(name[0], []).append(re.escape(name[1:]))
+    return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in rests.items())
+
+
+# Pairs `name 0x01 value 0x02` without a special name and with no WAIT but true; group 1 is the last UNIQ_KEY.
+_plain_pairs: Final = re.compile(
+    f"(?:(?!(?:{_special_names()})\x01)(?:UNIQ_KEY\x01([^\x02]+)|(?!WAIT\x01)[^\x01\x02]+\x01[^\x02]+|WAIT\x01true)\x02)*+"
+).fullmatch
+
+
 class SendFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Ext fields of a send, under their one-letter names; wire.md 4 says what each means."""
 
@@ -214,31 +228,18 @@ def plain_time(text: str) -> int | None:
     return int(match[0]) if match is not None else None
 
 
-def plain_properties(text: str) -> dict[str, str] | None:
-    """Name -> value, or None unless every pair is well-formed, none is special, and the sender waits for the store.
-
-    Neither name nor value may be empty, and a value may not end in 0x01."""
-    if not text:
-        return {}
-    if text[-1] != "\x02":
+def plain_properties(text: str) -> str | None:
+    """UNIQ_KEY ("" if there is none), or None unless every pair is well-formed (neither half empty), none is special, and the
+    sender waits for the store."""
+    if text and text[-1] != "\x02":
         text += "\x02"
-    if "\x01\x02" in text or "\x02\x01" in text:
-        return None
-    try:
-        pairs = dict([pair.split("\x01", 1) for pair in text[:-1].split("\x02")])
-    except ValueError:
-        return None
-    if text[0] == "\x01" or not SPECIAL_PROPERTIES.isdisjoint(pairs):
-        return None
-    return pairs if pairs.get("WAIT", "true") == "true" else None
+    match = _plain_pairs(text)
+    return (match[1] or "") if match is not None else None
 
 
-def plain_unique_key(pairs: dict[str, str]) -> str:
-    """The sender's message id, or "" where there is none (Python makes one) or an odd one (Python escapes it)."""
-    key = pairs.get("UNIQ_KEY", "")
-    if (key.isalnum() and key.isascii()) or _printable_key(key) is not None:
-        return key
-    return ""
+def printable_key(key: str) -> bool:
+    """Whether a key can be put into JSON as it is."""
+    return (key.isalnum() and key.isascii()) or _printable_key(key) is not None
 
 
 def plain_pull(header: Header[PullFields]) -> Pull | None:

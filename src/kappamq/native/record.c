@@ -122,7 +122,7 @@ int record_parse(const uint8_t *at, size_t left, struct record *record)
     record->topic = (struct span){at, (size_t)topic_bytes};
     at += topic_bytes;
     rest -= topic_bytes + 2;
-    if (get16(at) != rest || !utf8_valid(record->topic.at, record->topic.size))
+    if (get16(at) != rest || !utf8_valid(record->topic.at, record->topic.size) || memchr(record->topic.at, 0, record->topic.size))
         return SCAN_DAMAGED;
     record->properties = (struct span){at + 2, (size_t)rest};
     return SCAN_RECORD;
@@ -131,6 +131,9 @@ int record_parse(const uint8_t *at, size_t left, struct record *record)
 bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record)
 {
     if (getu32(at + 8) != (crc32_of(crc, record->body.at, record->body.size) & 0x7FFFFFFF))
+        return false;
+    /* A tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it. */
+    if (record->properties.size && record->properties.at[record->properties.size - 1] == 0)
         return false;
     if (record->properties.size < TAIL_CRC_BYTES)
         return true;

@@ -703,7 +703,6 @@ bool plain_properties(struct span text, const uint8_t *readable, struct span *un
 {
     const uint8_t *start = text.at, *end = start + text.size, *middle = NULL;
     struct marks marks = marks_of(start, end, readable);
-    bool waits = true;
     *unique_key = (struct span){(const uint8_t *)"", 0};
     while (start < end) {
         const uint8_t *mark = next_mark(&marks);
@@ -713,17 +712,17 @@ bool plain_properties(struct span text, const uint8_t *readable, struct span *un
             continue;
         }
         /* A pair ends here. */
-        if (!middle || middle == start || mark == middle + 1 || mark[-1] == 1)
+        if (!middle || middle == start || mark == middle + 1)
             return false;
         struct span name = {start, (size_t)(middle - start)}, value = {middle + 1, (size_t)(mark - middle - 1)};
         if (is_special(name.at, name.size))
             return false;
         if (SPAN_IS(name, "UNIQ_KEY"))
             *unique_key = value;
-        else if (SPAN_IS(name, "WAIT"))
-            waits = SPAN_IS(value, "true");
+        else if (SPAN_IS(name, "WAIT") && !SPAN_IS(value, "true"))
+            return false;
         start = mark + 1;
         middle = NULL;
     }
-    return waits;
+    return true;
 }

@@ -385,7 +385,8 @@ class MessageStore:
     def _note(self, work: DerivedWork, sync: bool = False) -> None:
         before = self._checkpoint.encode()
         self._checkpoint.physic_ms = self._flushed_ms
-        self._checkpoint.logics_ms = work.store_ms
+        # A Java broker that opens this store builds anew what is younger: also the keys that our index files do not have yet.
+        self._checkpoint.logics_ms = min(work.store_ms, self.index.end_ms) if self.index.behind else work.store_ms
         self._checkpoint.index_ms = self.index.end_ms
         # The position first: a crash between the two leaves a checkpoint that is ours as well, only older.
         Position(
