@@ -64,7 +64,9 @@ def test_the_next_pull_is_told_and_commits_are_ignored_until_then(tmp_path: Path
             assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
             assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "10")
             assert await committed(client) == 2, "so is the one that came with the pull"
-            # Told once: from now on all is as before, and the kernel may answer alone again.
+            await commit(client, 9)
+            assert await committed(client) == 2, "and the one that was on its way while the client was told"
+            # It has heard of it: from now on all is as before, and the kernel may answer alone again.
             answer = await client.pull("t", 2)
             assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "10")
             await commit(client, 5)
@@ -163,13 +165,15 @@ def test_a_reset_survives_a_restart_and_is_told_only_once(tmp_path: Path) -> Non
             await scene(client, [9, 9])
             await reset(client, timestamp=0)
             assert (await client.pull("t", 9, 1)).code == ResponseCode.PULL_OFFSET_MOVED
+            assert (await client.pull("t", 0, 1)).code == 0
         async with running(tmp_path) as broker, speaking(broker) as client:
             await beat(client, "c", consumers={"g": ["t"]})
             await commit(client, 9)
             assert await committed(client) == 0
             answer = await client.pull("t", 9)
             assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
-            assert (await client.pull("t", 9, 1)).code == ResponseCode.PULL_NOT_FOUND, "this one was told before"
+            assert (await client.pull("t", 9, 1)).code == ResponseCode.PULL_NOT_FOUND, "this one was there before"
+            assert (await client.pull("t", 0)).code == 0
         async with running(tmp_path) as broker:
             assert not broker.pending_resets.is_pending("g", "t")
 
@@ -191,7 +195,9 @@ def test_the_table_is_a_fold() -> None:
     table.add("h", "t", {0: 1})
     table.add("g", "u", {0: 2})
     assert table.take("g", "t", 0, 9) == 5
-    assert table.take("g", "t", 0, 9) is None
+    assert table.get("g", "t", 0) == 5, "told, but nobody knows yet whether it was heard"
+    assert table.take("g", "t", 0, 5) is None
+    assert table.get("g", "t", 0) is None
     table.forget(topic="u")
     table.forget(topic="u")
     again = PendingResets(record)
@@ -214,7 +220,18 @@ def test_a_full_disk_does_not_stop_a_pull() -> None:
     table = PendingResets(record)
     table.add("g", "t", {0: 5})
     assert table.take("g", "t", 0, 9) == 5
+    assert table.take("g", "t", 0, 5) is None
     assert table.get("g", "t", 0) is None
+
+
+def test_who_does_not_obey_is_not_told_for_ever() -> None:
+    table = PendingResets(lambda kind, change: 0)
+    table.add("g", "t", {0: 5})
+    assert [table.take("g", "t", 0, 9) for _ in range(3)] == [5, None, None]
+    table.add("g", "t", {0: 5})
+    assert table.take("g", "t", 0, 9) == 5, "a new reset is told anew"
+    table.forget(group="g")
+    assert not table._told
 
 
 def test_queue_names_in_the_answer() -> None:

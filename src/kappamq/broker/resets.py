@@ -1,9 +1,9 @@
 """Moving a group to another place in its queues: the next pull of each queue is told to go there.
 
 A reset is in the table of offsets at once. But a consumer that runs knows better where it is: it would pull on from there,
-and commit that. So a reset stays pending, queue by queue, until a pull has been told (code 21, with the new offset).
-Until then commits of that queue are ignored, who asks for the offset gets the new one, and the kernel answers no pull of
-this group and topic by itself.
+and commit that. So a reset stays pending, queue by queue: a pull is told to go there (code 21, with the new offset), and the
+pull after it shows that the consumer has heard of it. Until then commits of that queue are ignored (one may be on its way
+while we tell), who asks for the offset gets the new one, and the kernel answers no pull of this group and topic by itself.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ class PendingResets:
     """Which queue of which group is to go where. A fold over the log: a restart does not lose a reset."""
 
     file = "kappamq.resets.json"
-    kinds = ("reset", "reset-told", "reset-forgotten")
+    kinds = ("reset", "reset-done", "reset-forgotten")
 
     def __init__(self, record: Record) -> None:
         self._record = record
         self._pending: dict[tuple[str, str], dict[int, int]] = {}  # (group, topic) -> queue id -> offset
+        self._told: set[tuple[str, str, int]] = set()
         self.dirty = False
         self.on_change: Callable[[str, str], None] = lambda group, topic: None
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where this queue is to go, if its consumer has not been told yet."""
+        """Where this queue is to go, if its consumer is not known to have gone there."""
         queues = self._pending.get((group, topic))
         return queues.get(queue_id) if queues is not None else None
 
@@ -56,12 +57,16 @@ class PendingResets:
 
     def take(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
         """A pull at `offset` has come: where it must go instead, None if it may go on. It is told once."""
-        if self.get(group, topic, queue_id) is None:
+        target = self.get(group, topic, queue_id)
+        if target is None:
             return None
-        target = self._told(group, topic, queue_id)
-        self._note("reset-told", [group, topic, queue_id])
-        # Who started after the reset has asked for the offset and is there already.
-        return target if target != offset else None
+        if target != offset and (group, topic, queue_id) not in self._told:
+            self._told.add((group, topic, queue_id))
+            return target
+        # It is there, or it has been told and has its own mind.
+        self._done(group, topic, queue_id)
+        self._note("reset-done", [group, topic, queue_id])
+        return None
 
     def add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._record("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
@@ -82,20 +87,21 @@ class PendingResets:
 
     def _add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._pending.setdefault((group, topic), {}).update(offsets)
+        self._told.difference_update((group, topic, queue_id) for queue_id in offsets)
         self.dirty = True
 
-    def _told(self, group: str, topic: str, queue_id: int) -> int | None:
+    def _done(self, group: str, topic: str, queue_id: int) -> None:
         queues = self._pending.get((group, topic), {})
-        target = queues.pop(queue_id, None)
+        queues.pop(queue_id, None)
         if not queues:
             self._pending.pop((group, topic), None)
+        self._told.discard((group, topic, queue_id))
         self.dirty = True
-        return target
 
     def _forget(self, group: str | None, topic: str | None) -> bool:
         gone = [key for key in self._pending if group in (None, key[0]) and topic in (None, key[1])]
         for key in gone:
-            del self._pending[key]
+            self._told.difference_update((*key, queue_id) for queue_id in self._pending.pop(key))
         self.dirty |= bool(gone)
         return bool(gone)
 
@@ -117,8 +123,8 @@ class PendingResets:
         if kind == "reset":
             group, topic, offsets = change
             self._add(str(group), str(topic), {int(queue): int(offset) for queue, offset in offsets.items()})
-        elif kind == "reset-told":
-            self._told(str(change[0]), str(change[1]), int(change[2]))
+        elif kind == "reset-done":
+            self._done(str(change[0]), str(change[1]), int(change[2]))
         else:
             self._forget(change[0], change[1])
 
