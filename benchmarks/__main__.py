@@ -18,6 +18,8 @@ from pathlib import Path
 
 from benchmarks import report, scenarios
 from benchmarks.bench import SIZES, Bench, Figure
+from benchmarks.loader import LoadFailed
+from benchmarks.process import ProcessFailed
 
 README = Path(__file__).with_name("README.md")
 PROGRAMS = ("peer", "crash", "power")
@@ -33,9 +35,16 @@ def main(arguments: list[str]) -> int:
     }
     bench = Bench(replace(size, **changes), disk=options.disk, memory=options.memory, kernel=options.kernel)
     figures: list[Figure] = []
+    failed = False
     for name in options.scenario or scenarios.ALL:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        figures += scenarios.load(name)(bench)
+        try:
+            figures += scenarios.load(name)(bench)
+        except (LoadFailed, ProcessFailed, AssertionError, OSError) as error:
+            # Hours may hang on the others: this one is reported as what it is.
+            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+            figures.append(Figure(name, "FAILED", None, note=str(error).strip().splitlines()[0][:200]))
+            failed = True
     print(report.text(figures))
     command = shlex.join(["python", "-m", "benchmarks", *arguments])
     if options.json is not None:
@@ -48,7 +57,7 @@ def main(arguments: list[str]) -> int:
             f"missed: {figure.scenario}: {figure.what}: {report.number(figure.value)}, goal {figure.goal}",
             file=sys.stderr,
         )
-    return 1 if missed and options.strict else 0
+    return 1 if failed or (missed and options.strict) else 0
 
 
 def _program(name: str, arguments: list[str]) -> int:

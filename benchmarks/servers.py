@@ -15,7 +15,7 @@ NAME = "broker-a"
 
 
 class Broker:
-    """`kappamq broker` on a folder; it can be killed and started again there, on the same port."""
+    """`kappamq broker` on a folder; it can be killed and started again there; each start has a port of its own."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Broker:
         self._starts += 1
         command = [sys.executable, "-m", "kappamq", "broker", "--json", "--listen", "127.0.0.1"]
         command += ["--data", str(self.data)]
-        command += ["--nameserver", self.nameserver, "--port", str(self.port)]
+        command += ["--nameserver", self.nameserver, "--port", "0"]
         for name, value in self.properties.items():
             command += ["--set", f"{name}={value}"]
         self.process = Child(command, self.home / f"run-{self._starts}", cores=self.cores, env=self.env)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import scenarios
 from benchmarks.bench import Bench, Figure
+from benchmarks.loader import LoadFailed
 
 
 @pytest.fixture
@@ -48,6 +49,17 @@ def test_options_reach_the_scenario(seen: list[tuple[str, Bench]], tmp_path: Pat
 
 def test_a_missed_goal_is_an_error_if_asked_for(seen: list[tuple[str, Bench]]) -> None:
     assert command.main(["echo", "--strict"]) == 1
+
+
+def test_one_that_fails_does_not_take_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(bench: Bench) -> list[Figure]:
+        raise LoadFailed("the broker closed connection 3")
+
+    monkeypatch.setattr(scenarios, "load", lambda name: run)
+    assert command.main(["echo", "idle"]) == 1
+    assert capsys.readouterr().out.count("the broker closed connection 3") == 2
 
 
 def test_an_unknown_scenario_is_named(seen: list[tuple[str, Bench]], capsys: pytest.CaptureFixture[str]) -> None:
