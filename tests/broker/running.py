@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers import Header
 from kappamq.protocol.headers_client import HeartBeat, PullMessage, SendMessageV2
 from kappamq.protocol.record import Record, iter_records
+from kappamq.store.files import Files
+from tests.store.faulty import Module
 from tests.store.stores import kernels
 
 MODES = [*kernels(), "slow"]
@@ -36,6 +38,8 @@ async def running(
     mode: str = "twin",
     *,
     clock: Clock | None = None,
+    files: Files | None = None,
+    flusher: Callable[[], object] | None = None,
     store: dict[str, Any] | None = None,
     net: dict[str, Any] | None = None,
     **broker: Any,
@@ -53,7 +57,10 @@ async def running(
         NetConfig(**(net or {})),
         clock or SystemClock(),
         kernel="twin" if mode == "slow" else mode,
+        files=files,
     )
+    if flusher is not None:
+        made.kernel_module = Module(made.kernel_module, flusher)  # type: ignore[assignment]
     await made.start()
     made.kernel.force_slow = mode == "slow"
     try:

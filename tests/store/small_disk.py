@@ -33,9 +33,18 @@ def remount(place: Path, options: str) -> None:
 def fill(place: Path, leave: int) -> Path:
     """Take all space but `leave` bytes; delete the file that is returned to give it back."""
     ballast = place / "ballast"
-    stat = os.statvfs(place)
     with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize - leave)
+        size, step = 0, 16 << 20
+        while step >= 1024:
+            stat = os.statvfs(place)
+            if stat.f_bavail * stat.f_frsize - leave < step:
+                step //= 2
+                continue
+            try:
+                os.posix_fallocate(file.fileno(), size, step)
+                size += step
+            except OSError:
+                step //= 2  # the file system needs a little for itself
     return ballast
 
 
