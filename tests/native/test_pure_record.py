@@ -21,6 +21,7 @@ from kappamq.native.pure_record import (
     property_values,
     scan,
     split_batch,
+    topic_field,
 )
 from tests.native.conftest import load_kernel
 from tests.native.requests import member
@@ -41,7 +42,9 @@ def golden(**changed: object) -> bytes | None:
         "prepared": 0, "body": b"hello", "properties": b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02", "now_ms": 1700000000123,
         "queue_offset": 5, "log_offset": 1234567890123, "store_host": STORE, "tail_crc": False,
     }  # fmt: skip
-    return encode(**{**fields, **changed})  # type: ignore[arg-type]
+    fields |= changed
+    magic, topic = topic_field(fields.pop("topic"))  # type: ignore[arg-type]
+    return encode(magic=magic, **{**fields, "topic": topic})  # type: ignore[arg-type]
 
 
 def test_golden_record() -> None:

@@ -11,7 +11,7 @@ from tests.native.conftest import HOST
 from tests.native.requests import KEY, answers
 
 
-@pytest.mark.parametrize("region", ["DefaultRegion", 'a "b" \\ é', ""])
+@pytest.mark.parametrize("region", ["DefaultRegion", 'a "b" \\ é %d', ""])
 @pytest.mark.parametrize("binary", [False, True])
 def test_answer_to_a_send(region: str, binary: bool) -> None:
     replies = Replies(HOST, region, "true")
