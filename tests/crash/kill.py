@@ -31,6 +31,7 @@ LIFE_S = (0.0, 1.2)  # behind readiness
 EARLY_PART = 0.2
 EARLY_S = (0.0, 1.0)  # behind the start of the process
 KEYS_EVERY = 5
+PRINTED_MAX = 20
 
 
 @dataclass(slots=True)
@@ -183,6 +184,8 @@ def run(
                     *wrong,
                     f"seed {seed}, store {store}, round {summary.rounds}; the store is kept in {kept}",
                 ]
+            for text in summary.wrong[:PRINTED_MAX]:
+                say(f"  {text}")
             say(f"store {store} ({killing.server.properties['mappedFileSizeCommitLog']} byte files): {summary}")
             shutil.rmtree(place, ignore_errors=True)
             store += 1
@@ -212,8 +215,6 @@ def main(arguments: list[str]) -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(summary)
-    for text in summary.wrong[:20]:
-        print(f"  {text}")
     return 1 if summary.wrong else 0
 
 

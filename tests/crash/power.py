@@ -21,7 +21,7 @@ from benchmarks.process import CORES, ProcessFailed
 from benchmarks.servers import Broker, nameserver
 from tests.crash.checker import Violation
 from tests.crash.image import Disk, Smeared
-from tests.crash.kill import KEYS_EVERY, PRODUCERS, QUEUES, mood, sizes
+from tests.crash.kill import KEYS_EVERY, PRINTED_MAX, PRODUCERS, QUEUES, mood, sizes
 from tests.crash.session import Session, keep
 from tests.crash.traffic import Traffic
 from tests.needs import require
@@ -94,6 +94,19 @@ class PowerCuts:
         summary.lost_age_s = max(summary.lost_age_s, self.session.lost_age_s)
         return wrong
 
+    def run_and_tell(self, rounds: int, summary: Summary) -> list[str]:
+        """As `run`; a broker or a client that fails is a violation, too."""
+        try:
+            return [str(one) for one in self.run(rounds, summary)]
+        except (ProcessFailed, AssertionError, OSError) as error:
+            return [f"failed: {type(error).__name__} {error}"]
+        finally:
+            if hasattr(self.server, "process"):
+                self.server.kill()
+
+    def end(self) -> None:
+        self.disk.destroy()
+
     def _start_and_check(self, *, keys: bool) -> list[Violation]:
         self._boots += 1
         self.server.properties = {**self._sizes, **mood(self._dice), "flushDiskType": self._flush}
@@ -158,17 +171,17 @@ def run(
             place.mkdir(parents=True)
             cutting = PowerCuts(place, names, dice, flush, kernels, methods)
             try:
-                wrong = [str(one) for one in cutting.run(min(ROUNDS_OF_A_DISK, cuts - summary.cuts), summary)]
-            except (ProcessFailed, AssertionError, OSError) as error:
-                wrong = [f"failed: {type(error).__name__} {error}"]
+                wrong = cutting.run_and_tell(min(ROUNDS_OF_A_DISK, cuts - summary.cuts), summary)
+                if wrong:
+                    kept = Path(tempfile.gettempdir()) / f"kappamq-power-{seed}-{flush}-{number}"
+                    keep(cutting.server.data, kept)
+                    where = f"seed {seed}, disk {number}, cut {summary.cuts}; the store is kept in {kept}"
+                    summary.wrong = [*wrong, where]
             finally:
-                if hasattr(cutting.server, "process"):
-                    cutting.server.kill()
-            if wrong:
-                kept = keep(cutting.server.data, Path(tempfile.gettempdir()) / f"kappamq-power-{seed}-{flush}-{number}")
-                summary.wrong = [*wrong, f"seed {seed}, disk {number}, cut {summary.cuts}; the store is kept in {kept}"]
-            cutting.disk.destroy()
-            shutil.rmtree(place, ignore_errors=True)
+                cutting.end()
+                shutil.rmtree(place, ignore_errors=True)
+            for text in summary.wrong[:PRINTED_MAX]:
+                say(f"  {text}")
             say(f"disk {number}: {summary}")
             number += 1
     return summary
@@ -205,8 +218,6 @@ def main(arguments: list[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     for summary in summaries:
         print(summary)
-        for text in summary.wrong[:20]:
-            print(f"  {text}")
         if not summary.wrong and not summary.proves_something:
             print("  nothing was lost with async flush: these cuts prove nothing")
     return 0 if all(summary.proves_something for summary in summaries) else 1
