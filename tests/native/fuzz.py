@@ -310,7 +310,7 @@ class Round:
             [
                 lambda: both.set_queue("tea", r.choice([-1, 1 << 31]), 0, 0),
                 lambda: both.set_queue("tea", 1, 5, (1 << 57) + 1),
-                lambda: both.set_topic("x" * 40000, 1, 1, 3),
+                lambda: both.set_topic(r.choice(["x" * 40000, "a\0b"]), 1, 1, 3),
                 lambda: both.map_segment(1, b""),
                 lambda: both.burst(b"", 0, b"123", 0),
                 lambda: both.lend_entries("tea", 0, 0, b"123"),

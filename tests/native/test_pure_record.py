@@ -126,12 +126,13 @@ def test_properties_are_closed_before_the_tail() -> None:
     record = golden(tail_crc=True, properties=b"a\x01b")
     assert record is not None
     assert b"a\x01b\x02__CRC32#" in record
-    assert golden(properties=b"a\x01b").endswith(b"a\x01b")  # type: ignore[union-attr]
+    assert golden(properties=b"a\x01b").endswith(b"a\x01b\x02")  # type: ignore[union-attr]
 
 
 def test_properties_have_a_limit() -> None:
-    assert golden(properties=b"x" * 32767) is not None
-    assert golden(properties=b"x" * 32768) is None
+    assert golden(properties=b"x" * 32766) is not None
+    assert golden(properties=b"x" * 32767) is None
+    assert golden(properties=b"x" * 32766 + b"\x02") is not None
     assert golden(properties=b"x" * 32746, tail_crc=True) is not None
     assert golden(properties=b"x" * 32747, tail_crc=True) is None
 

@@ -28,7 +28,7 @@ from tests.native.conftest import BORN, NOW, SETTINGS, load_kernel
 def taken(module: ModuleType, head: bytes, body: bytes = b"x", binary: bool = False) -> bool:
     """Whether a kernel that knows the topics and groups of `requests` takes the frame."""
     kernel = module.Kernel(**SETTINGS)
-    for topic in ("tea", "é", "a\0b"):
+    for topic in ("tea", "é"):
         kernel.set_topic(topic, 4, 4, 3)
     for explicit in (False, True):
         kernel.set_row(1, "shop", "tea", explicit, 100, None)
@@ -79,7 +79,7 @@ CHANGES: list[tuple[bytes, bytes, bool]] = [
     (b'"m":"false"', b'"lo":"\x1f"', False),
     (b'"m":"false"', b'"lo":"\x7f"', True),
     (b'"b":"tea"', b'"b":"\\u0074ea"', True),
-    (b'"b":"tea"', b'"b":"a\\u0000b"', True),
+    (b'"b":"tea"', b'"b":"tea\\u0000"', False),
     (b'"b":"tea"', b'"b":"\xc3\xa9"', True),
     (b'"b":"tea"', b'"b":"other"', False),
     (b'"b":"tea",', b"", False),

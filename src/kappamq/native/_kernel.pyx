@@ -12,7 +12,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memchr, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
@@ -60,7 +60,6 @@ cdef extern from "kernel.h" nogil:
         int32_t reconsume_times
         int64_t born_ms
         int64_t prepared
-        c_bool closed
     struct member_t "member":
         int32_t flag
         span_t body
@@ -510,8 +509,8 @@ cdef class Kernel:
 
     cdef topic_t *_topic(self, str name) except NULL:
         cdef span_t text = text_span(name)
-        if text.size > <size_t>_TOPIC_BYTES_LIMIT:
-            raise ValueError(f"a topic name has {text.size} bytes; no record can hold more than {_TOPIC_BYTES_LIMIT}")
+        if text.size > <size_t>_TOPIC_BYTES_LIMIT or memchr(text.at, 0, text.size) != NULL:
+            raise ValueError(f"no topic: {text.size} bytes, of at most {_TOPIC_BYTES_LIMIT} and none of them 0")
         cdef topic_t *found = kernel_topic(self.k, text)
         if found == NULL:
             raise MemoryError("the kernel")
@@ -632,7 +631,7 @@ cdef class Kernel:
         cdef int64_t now = int64(now_ms), size = 0
         cdef bint counted = (made.sys_flag & SYS_TRANSACTION) in (0, 8)
         cdef int64_t log_offset = self.k.written + <int64_t>self.k.pending.size, queue_offset = found.next if counted else 0
-        cdef int verdict = append_one(self.k, found, &made, now, counted, &size)
+        cdef int verdict = kernel_append(self.k, found, &made, now, counted, &size)
         check(verdict)
         if verdict == LEFT:
             raise ValueError(f"properties are longer than {_PROPERTIES_BYTES_MAX} bytes")
@@ -753,11 +752,6 @@ cdef class Kernel:
         result = new_bytes(self.k.index.data, self.k.index.size)
         self.k.index.size = 0
         return result
-
-
-cdef int append_one(kernel_t *k, queue_t *found, message_t *made, int64_t now_ms, bint counted, int64_t *size):
-    made.closed = k.tail_crc  # without a tail the properties stay as they were given
-    return kernel_append(k, found, made, now_ms, counted, size)
 
 
 cdef tuple payload_tuple(int verdict, const int64_t *payload):

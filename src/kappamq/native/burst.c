@@ -52,7 +52,6 @@ int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sy
         .sys_flag = sys_flag,
         .reconsume_times = reconsume_times,
         .born_ms = born_ms,
-        .closed = true,
         .tail_crc = kernel->tail_crc,
     };
     int64_t total = 0;
@@ -210,7 +209,6 @@ static int plain_single(struct kernel *kernel, const struct plain *plain, struct
         .sys_flag = send->sys_flag,
         .reconsume_times = send->reconsume_times,
         .born_ms = send->born_ms,
-        .closed = true,
     };
     bool answer = !(plain->flag & 2);
     int64_t log_offset = kernel->written + (int64_t)kernel->pending.size, offset = queue->next, size;

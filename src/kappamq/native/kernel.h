@@ -117,12 +117,12 @@ struct record {
     struct span body, topic, properties;
 };
 
-/* What `record_write` makes a record of. `added` follows the properties, which are closed with 0x02 first if `closed`. */
+/* What `record_write` makes a record of. `added` follows the properties, which are closed with 0x02 if they are not. */
 struct message {
     struct span topic, body, properties, added, born, store_host;
     int32_t queue_id, flag, sys_flag, reconsume_times;
     int64_t born_ms, prepared;
-    bool closed, tail_crc;
+    bool tail_crc;
 };
 
 struct member {

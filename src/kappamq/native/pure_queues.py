@@ -123,10 +123,8 @@ class Queues:
     def topic(self, name: bytes) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
-            if len(name) > TOPIC_BYTES_LIMIT:
-                raise ValueError(
-                    f"a topic name has {len(name)} bytes; no record can hold more than {TOPIC_BYTES_LIMIT}"
-                )
+            if len(name) > TOPIC_BYTES_LIMIT or b"\0" in name:
+                raise ValueError(f"no topic: {len(name)} bytes, of at most {TOPIC_BYTES_LIMIT} and none of them 0")
             topic = self.topics[name] = Topic(name)
         return topic
 

@@ -54,7 +54,8 @@ def hash_on(value: int, data: bytes) -> int:
     Bytes that are no UTF-8 count as U+FFFD, one per maximal broken piece, as Java reads them."""
     count = len(data)
     if count <= 64 and data.isascii():
-        return (value * _FACTORS[count] + sum(map(mul, data, _SHORT[count]))) & 0xFFFFFFFF
+        total: int = value * _FACTORS[count] + sum(map(mul, data, _SHORT[count]))
+        return total & 0xFFFFFFFF
     units = memoryview(data.decode("utf-8", "replace").encode("utf-16-le")).cast("H")
     for start in range(0, len(units), 1024):
         piece = units[start : start + 1024]
@@ -94,12 +95,9 @@ def encode(
     else:
         head, sys_flag = HEAD[len(born), len(store_host)], sys_flag & ~_V6
         sys_flag |= (SYS_BORN_V6 if len(born) == 20 else 0) | (SYS_STORE_V6 if len(store_host) == 20 else 0)
-    size = len(properties)
-    if tail_crc:
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
-            size += 1
-        size += TAIL_CRC_BYTES
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    size = len(properties) + (TAIL_CRC_BYTES if tail_crc else 0)
     if size > PROPERTIES_BYTES_MAX:
         return None
     length = size.to_bytes(2, "big")
@@ -185,9 +183,7 @@ def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
     properties_at = topic_end + 2
     if properties_at > end or properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end:
         return SCAN_DAMAGED
-    topic, properties = buffer[topic_at:topic_end], buffer[properties_at:end]
-    if type(topic) is not bytes:
-        topic, properties = bytes(topic), bytes(properties)
+    topic, properties = bytes(buffer[topic_at:topic_end]), bytes(buffer[properties_at:end])
     if b"\0" in topic or (not topic.isascii() and not _is_text(topic)):
         return SCAN_DAMAGED
     return size, queue_id, queue_offset, log_offset, sys_flag, store_ms, body_at, body_bytes, topic, properties
@@ -224,10 +220,9 @@ def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, pr
     body = buffer[body_at : body_at + body_bytes]
     if int.from_bytes(buffer[at + 8 : at + 12], "big") != crc32(body) & 0x7FFFFFFF:
         return False
+    # A tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it.
     if properties and not properties[-1]:
-        return (
-            False  # a tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it
-        )
+        return False
     if len(properties) < TAIL_CRC_BYTES or not properties.startswith(TAIL_CRC_NAME, len(properties) - TAIL_CRC_BYTES):
         return True
     value = crc32(buffer[at : at + size - TAIL_CRC_BYTES]) & 0x7FFFFFFF

@@ -9,7 +9,7 @@ enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10 };
 
 static inline bool needs_closing(const struct message *message)
 {
-    return message->closed && message->properties.size && message->properties.at[message->properties.size - 1] != 2;
+    return message->properties.size && message->properties.at[message->properties.size - 1] != 2;
 }
 
 static inline int64_t properties_bytes(const struct message *message)
