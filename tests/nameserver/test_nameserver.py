@@ -66,7 +66,7 @@ def test_errors_are_answers() -> None:
                 (
                     Frame(code=105, ext={"topic": "x"}, binary=True),
                     ResponseCode.TOPIC_NOT_EXIST,
-                    "no route for topic 'x'",
+                    "No topic route info in name server for the topic: x",
                 ),
             ):
                 answer = await channel.request(frame)

@@ -103,7 +103,7 @@ def test_register_and_route() -> None:
     route = server.route()
     assert route.queues == [QueueData("b", 4, 4, 6)]
     assert route.brokers[0].addresses == {0: "10.0.0.1:10911"}
-    with pytest.raises(TopicNotFound, match="no route for topic 'nothing'"):
+    with pytest.raises(TopicNotFound, match="No topic route info in name server for the topic: nothing"):
         server.ask(h.GetRoute(topic="nothing"))
 
 

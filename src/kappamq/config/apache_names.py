@@ -174,7 +174,6 @@ _STORE: list[Setting] = [
     Setting("diskSpaceCleanForciblyRatio", "store", "delete_unexpired_ratio", PERCENT, live=True),
     Setting("maxTransferBytesOnMessageInMemory", "store", "transfer_bytes_max", INTEGER, live=True),
     Setting("maxTransferCountOnMessageInMemory", "store", "transfer_count_max", INTEGER, live=True),
-    Setting("maxTransferBytesOnMessageInDisk", "store", "cold_transfer_bytes_max", INTEGER, live=True),
     Setting("defaultQueryMaxNum", "store", "query_max", INTEGER, live=True),
 ]
 
@@ -300,7 +299,8 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
     maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles
-    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTransferCountOnMessageInDisk memTableFlushIntervalMs
+    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTransferBytesOnMessageInDisk
+    maxTransferCountOnMessageInDisk memTableFlushIntervalMs
     messageDelayLevel messageIndexSafe metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
     metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort

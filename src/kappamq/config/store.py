@@ -55,7 +55,6 @@ class StoreConfig:
     # Reading.
     transfer_bytes_max: int = 256 * KIB  # per pull. larger: fewer round trips, more memory per parked answer
     transfer_count_max: int = 1024  # per pull, whatever the client asks for
-    cold_transfer_bytes_max: int = 1 * MIB  # per pull of data that is not in the page cache; one worker round trip each
     query_max: int = 64  # messages per query by key
     open_files_max: int = 2048  # descriptors kept for queue files. larger: faster over many queues, more of nofile
 
@@ -90,7 +89,6 @@ class StoreConfig:
         if self.delete_unexpired_ratio is not None:
             between("delete_unexpired_ratio", self.delete_unexpired_ratio, 0.01, 1.0)
         between("transfer_bytes_max", self.transfer_bytes_max, 4 * KIB, 128 * MIB)
-        between("cold_transfer_bytes_max", self.cold_transfer_bytes_max, 4 * KIB, 128 * MIB)
         between("transfer_count_max", self.transfer_count_max, 1, 100_000)
         between("query_max", self.query_max, 1, 10_000)
         between("open_files_max", self.open_files_max, 16, 1_000_000)

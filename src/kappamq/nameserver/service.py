@@ -205,7 +205,10 @@ class NameService:
     def _route(self, connection: Peer, frame: Frame, header: GetRoute) -> Frame:
         route = self.routes.route(header.topic, zone=header.zone if header.zone_mode else None)
         if route is None:
-            raise TopicNotFound(f"no route for topic {header.topic[:300]!r}: no live broker has registered it")
+            # The beginning is RocketMQ's: tools look for it.
+            raise TopicNotFound(
+                f"No topic route info in name server for the topic: {header.topic[:300]}. No live broker has registered it"
+            )
         if self.config.order_messages:
             route.order_conf = self.kv.get(ORDER_TOPIC_CONFIG, header.topic)
         self._show_route(route, connection)
