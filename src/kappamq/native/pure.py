@@ -241,13 +241,12 @@ class Kernel(Queues):
             )  # fmt: skip
             if record is None:
                 return LEFT
-            size = len(record)
-            if not self._room(size):
+            if not self._room(len(record)):
                 return FULL
             self._pending += record
             queue.next = offset + 1
             self.put_count += 1
-            self.put_bytes += size
+            self.put_bytes += len(record)
             offsets = [log_offset]
         if not header.flag & 2:
             acks.append(self._replies.sent(header.opaque, binary, offsets, queue.id, offset, unique_key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from kappamq.native.layout import (
     COLD,
@@ -41,9 +41,11 @@ _ROLLBACK: Final = 0xC
 _PREPARED: Final = 0x4
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _INT64_MAX: Final = (1 << 63) - 1
-_KEY_HEAD: Final = 20
-"""Message ids of one producer process begin with the same 20 characters: their hash is remembered."""
-_MEMO_MAX: Final = 4096
+_KEY_HEAD: Final = 24
+"""The message ids that a producer makes within a minute begin with the same 24 characters: their hash is remembered."""
+_MEMO_MAX: Final = 1024
+_pack_entry: Final = ENTRY.pack
+_pack_pending: Final = INDEX_PENDING.pack
 
 
 class Queue:
@@ -205,89 +207,100 @@ class Queues:
         woken: list[tuple[str, int]] = []
         folds: list[tuple[str, int, int]] = []
         at, limit = 0, len(buffer)
-        topics = self.topics
+        topics, tag_codes, index_enabled = self.topics, self._tag_codes, self.index_enabled
         while at < limit:
             fields = parse(buffer, at, limit)
-            if isinstance(fields, int):
+            if type(fields) is int:
                 break
-            name, properties = fields[8], fields[9]
+            size, queue_id, offset, _claimed, sys_flag, store_ms, _body_at, _body_bytes, name, properties = cast(
+                Fields, fields
+            )
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = Topic(name)
-            transaction = fields[4] & SYS_TRANSACTION
+            transaction = sys_flag & SYS_TRANSACTION
             if transaction != _ROLLBACK:
-                if transaction != _PREPARED and self._enter(topic, fields, log_offset + at):
-                    woken.append((name.decode(), fields[1]))
-                if self.index_enabled:
-                    self._enter_keys(topic, properties, log_offset + at, fields[5])
-            size = fields[0]
+                if transaction != _PREPARED:
+                    queue = topic.queues.get(queue_id) or topic.queue(queue_id)
+                    if offset >= queue.end:  # else it was entered before
+                        if offset > queue.end:
+                            self._bridge(queue, offset, log_offset + at)
+                        tags = _value(properties, b"TAGS\x01")
+                        code = tag_codes.get(tags)
+                        if code is None:
+                            code = self._tag_code(tags)
+                        if name == SCHEDULE_TOPIC:
+                            code = self._due_ms(properties, store_ms, code)
+                        queue.tail += _pack_entry(log_offset + at, size, code)
+                        self._tail_bytes += 20
+                        queue.end = offset = offset + 1
+                        if queue.next < offset:
+                            queue.next = offset
+                        if not queue.dirty:
+                            queue.dirty = True
+                            self._dirty[queue] = None
+                            self._settled.pop(queue, None)
+                        if queue.watched:
+                            queue.watched = False
+                            woken.append((name.decode(), queue_id))
+                if index_enabled:
+                    self._enter_keys(topic, properties, log_offset + at, store_ms)
             if topic.flags & TOPIC_FOLD:
                 folds.append((name.decode(), at, size))
             at += size
         return at, woken, folds
 
-    def _enter(self, topic: Topic, fields: Fields, log_offset: int) -> bool:
-        size, queue_id, offset, _log_offset, _sys_flag, store_ms, _body_at, _body_bytes, name, properties = fields
-        queue = topic.queues.get(queue_id) or topic.queue(queue_id)
-        end = queue.end
-        if offset != end:
-            if offset < end:
-                return False  # entered before
-            if queue.min < end and offset - end <= GAP_ENTRIES_MAX:
-                # The log is damaged in between: what came before stays readable, filler keeps the numbering.
-                queue.tail += ENTRY.pack(log_offset, FILLER_BYTES, 0) * (offset - end)
-                self._tail_bytes += ENTRY.size * (offset - end)
-            else:
-                # A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here.
-                self._drop_tail(queue)
-                queue.tail_first = queue.stored = queue.min = offset
-        tags = _value(properties, b"TAGS\x01")
-        code = self._tag_codes.get(tags)
-        if code is None:
-            if len(self._tag_codes) >= _MEMO_MAX:
-                self._tag_codes.clear()
-            code = self._tag_codes[tags] = java_hash(tags)
-        if name == SCHEDULE_TOPIC:
-            delay = _value(properties, b"DELAY\x01")
-            if delay:
-                code = min(store_ms + self._delay_ms(delay), _INT64_MAX)  # there the field holds the time it is due
-        queue.tail += ENTRY.pack(log_offset, size, code)
-        self._tail_bytes += ENTRY.size
-        queue.end = offset = offset + 1
-        if queue.next < offset:
-            queue.next = offset
-        if not queue.dirty:
-            queue.dirty = True
-            self._dirty[queue] = None
-            self._settled.pop(queue, None)
-        if queue.watched:
-            queue.watched = False
-            return True
-        return False
+    def _bridge(self, queue: Queue, offset: int, log_offset: int) -> None:
+        """The numbering of a queue jumps to `offset`."""
+        gap = offset - queue.end
+        if queue.min < queue.end and gap <= GAP_ENTRIES_MAX:
+            # The log is damaged in between: what came before stays readable, filler keeps the numbering.
+            queue.tail += ENTRY.pack(log_offset, FILLER_BYTES, 0) * gap
+            self._tail_bytes += ENTRY.size * gap
+        else:
+            # A store whose beginning is gone, or a foreign log: what lies between was never here.
+            self._drop_tail(queue)
+            queue.tail_first = queue.stored = queue.min = offset
 
-    def _delay_ms(self, text: bytes) -> int:
-        if not (text.isdigit() and len(text) <= 9) or not self.delays_ms or int(text) == 0:
-            return 1000
-        return self.delays_ms[min(int(text), len(self.delays_ms)) - 1]
+    def _tag_code(self, tags: bytes) -> int:
+        if len(self._tag_codes) >= _MEMO_MAX:
+            self._tag_codes.clear()
+        code = self._tag_codes[tags] = java_hash(tags)
+        return code
+
+    def _due_ms(self, properties: bytes, store_ms: int, code: int) -> int:
+        """In the schedule topic the tag code of a delayed message is the time it is due."""
+        text = _value(properties, b"DELAY\x01")
+        if not text:
+            return code
+        level = int(text) if text.isdigit() and len(text) <= 9 else 0
+        delay = self.delays_ms[min(level, len(self.delays_ms)) - 1] if self.delays_ms and level else 1000
+        return min(store_ms + delay, _INT64_MAX)
 
     def _enter_keys(self, topic: Topic, properties: bytes, log_offset: int, store_ms: int) -> None:
         unique = _value(properties, b"UNIQ_KEY\x01")
         if unique:
             head = unique[:_KEY_HEAD]
             value = topic.key_heads.get(head)
-            if value is None:
-                value = hash_on(topic.hash, head)
-                if not head.isascii():  # a character may be cut in two
-                    value, head = hash_on(topic.hash, unique), unique
-                elif len(topic.key_heads) < _MEMO_MAX:
-                    topic.key_heads[head] = value
-            value = hash_on(value, unique[len(head) :])
-            self._index += INDEX_PENDING.pack(index_hash(value), log_offset, store_ms)
+            if value is not None:
+                value = hash_on(value, unique[_KEY_HEAD:])
+            else:
+                value = self._first_key(topic, unique)
+            self._index += _pack_pending(index_hash(value), log_offset, store_ms)
         keys = _value(properties, b"KEYS\x01")
         if keys:
             for key in keys.split(b" "):
                 if key:
-                    self._index += INDEX_PENDING.pack(index_hash(hash_on(topic.hash, key)), log_offset, store_ms)
+                    self._index += _pack_pending(index_hash(hash_on(topic.hash, key)), log_offset, store_ms)
+
+    def _first_key(self, topic: Topic, unique: bytes) -> int:
+        """Hash of the first key with this beginning: the next one finds it remembered."""
+        head = unique[:_KEY_HEAD]
+        if head.isascii():  # else a character may be cut in two
+            if len(topic.key_heads) >= _MEMO_MAX:
+                topic.key_heads.clear()
+            topic.key_heads[head] = hash_on(topic.hash, head)
+        return hash_on(topic.hash, unique)
 
     def take_entries(self, queues_max: int) -> list[tuple[str, int, int, bytes]]:
         """Entries not yet in files, (topic, queue id, first offset, bytes), of at most so many queues; they count as stored."""

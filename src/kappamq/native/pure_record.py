@@ -71,7 +71,7 @@ def java_hash(data: bytes) -> int:
 
 def index_hash(value: int) -> int:
     """What the key index makes of an (unsigned) hash: its magnitude, 0 for the one that has none."""
-    return value & 0x7FFFFFFF if value <= 1 << 31 else (1 << 32) - value
+    return value & 0x7FFFFFFF if value <= 0x80000000 else 0x100000000 - value
 
 
 # -- making --------------------------------------------------------------------------------------------------------
