@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -26,12 +27,14 @@ from benchmarks.peer.loads import Load, Measured, create_topic, fill, loads, mea
 from tests.needs import require
 
 README = Path(__file__).parent.parent / "README.md"
+BUSY = 0.85
+"""A broker that uses more than this part of its core could not do much more, whatever the load."""
 RATE_GOAL, CPU_GOAL, MEMORY_GOAL, READY_GOAL = 1.5, 0.5, 0.2, 0.2
 
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    require("maven", "java", "cores:2", "disk:30G")
+    require("maven", "java", "cores:2", "disk:8G" if options.quick else "disk:30G")
     if options.quick:
         options.runs, options.seconds, options.warmup, options.backlog = 1, 2.0, 2.0, 300_000
     work = Path(tempfile.mkdtemp(prefix="kappamq-peer-", dir=options.disk))
@@ -141,20 +144,17 @@ def _figures(load: Load, results: list[dict[str, Measured]], memory: dict[str, f
     costs = Figure.median(
         name, "broker CPU, ratio", [each[KAPPAMQ].cpu_us / each[APACHE].cpu_us for each in results], "x"
     )
-    # One of the two is asked for: the rate, or the CPU where the load is the bottleneck.
+    # One of the two is asked for: the rate or, where the load is the bottleneck, the CPU.
+    busy = statistics.median(each[KAPPAMQ].busy for each in results)
     assert rates.value is not None
-    if rates.value >= RATE_GOAL:
+    if rates.value >= RATE_GOAL or busy > BUSY:
         rates.at_least = RATE_GOAL
     else:
         costs.at_most = CPU_GOAL
-        rates.note = f"the load is the bottleneck: our broker's core was {_busy(results):.0%} busy"
+        rates.note = f"the load is the bottleneck: our broker's core was {busy:.0%} busy"
     memories = Figure(name, "RssAnon, ratio", memory[KAPPAMQ] / memory[APACHE], "x", at_most=MEMORY_GOAL)
     memories.note = ", ".join(f"{kind} {megabytes:.0f} MB" for kind, megabytes in memory.items())
     return [*figures, rates, costs, memories]
-
-
-def _busy(results: list[dict[str, Measured]]) -> float:
-    return sum(each[KAPPAMQ].busy for each in results) / len(results)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ KINDS = (APACHE, KAPPAMQ)
 # A gigabyte of heap is plenty for these loads. One core for the broker: the serial collector is the cheapest there
 # (tried against G1, which is what its start script chooses for 8 GiB).
 HEAP_MB = 1024
-JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g", "-XX:-UseBiasedLocking")
+JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g")
 
 
 class Peer:
