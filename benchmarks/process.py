@@ -129,6 +129,10 @@ class Child:
             self.kill()
             raise ProcessFailed(f"did not stop within {seconds} s:\n{self.complaint()}") from None
 
+    def pause(self) -> None:
+        """It does nothing from now on, until it is killed."""
+        self._popen.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """kill -9."""
         if self.running:

@@ -23,7 +23,7 @@ class ImageError(Exception):
 
 
 class Smeared(ImageError):
-    """The copy took its blocks from too many moments: the file system in it is not whole, and it says nothing about a power cut."""
+    """The copy's blocks are from several moments: the file system in it is not whole, and it says nothing about a power cut."""
 
 
 class Disk:
