@@ -68,6 +68,20 @@ def _loop(_: str) -> str | None:
     return None if Path("/dev/loop-control").exists() else "loop devices; /dev/loop-control does not exist here"
 
 
+def _strace(_: str) -> str | None:
+    if shutil.which("strace") is None:
+        return "strace, which makes system calls fail; install it"
+    done = subprocess.run(
+        ["strace", "-qq", "-o", "/dev/null", "-e", "inject=fdatasync:error=EIO:when=1+", "true"],
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    return None if done.returncode == 0 else f"strace that may trace; it says: {done.stderr.strip()}"
+
+
+def _setpriv(_: str) -> str | None:
+    return None if shutil.which("setpriv") else "setpriv, which takes rights away; install util-linux"
+
+
 def _java(_: str) -> str | None:
     return None if shutil.which("java") and shutil.which("javac") else "a JDK; install one, 17 or newer"
 
@@ -115,6 +129,8 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     "root": _root,
     "netns": _netns,
     "loop": _loop,
+    "strace": _strace,
+    "setpriv": _setpriv,
     "java": _java,
     "maven": _maven,
     "compiler": _compiler,
