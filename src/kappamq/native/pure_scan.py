@@ -29,6 +29,7 @@ LONG_NAMES: Final = {
 }  # fmt: skip
 
 _BINARY_HEAD: Final = struct.Struct(">hBhiii")
+_int32: Final = struct.Struct(">i").unpack_from
 _INT: Final = r"(-?[0-9]{1,10})"
 _LONG: Final = r"(-?[0-9]{1,18})"
 _SEND_NUMBERS: Final = re.compile("\0".join((_INT, _INT, _INT, _INT, _INT, _INT))).fullmatch
@@ -156,6 +157,11 @@ _DECODE: Final = {
     code: msgspec.json.Decoder(Header[fields]).decode  # type: ignore[valid-type]
     for code, fields in _FIELDS.items()
 }
+_NAMES: Final = {
+    field.encode_name.encode(): field.encode_name
+    for fields in _FIELDS.values()
+    for field in msgspec.structs.fields(fields)
+}
 _decode_code: Final = msgspec.json.Decoder(Header[msgspec.Raw]).decode
 _GUESS: Final = {(b'{"code":%d,"' % code)[:12]: code for code in _FIELDS}
 
@@ -187,22 +193,20 @@ def read_binary(header: bytes) -> Header[Any] | None:
     if fields is None or remark_bytes != 0 or 21 + int.from_bytes(header[17:21], "big", signed=True) != end:
         return None
     ext: dict[str, str] = {}
-    number = int.from_bytes
     position = 21
     try:
         while position < end:
             name_at = position + 2
-            name_end = name_at + number(header[position:name_at], "big", signed=True)
+            name_end = name_at + (header[position] << 8 | header[position + 1])
             value_at = name_end + 4
-            if name_end <= name_at or value_at > end:
+            name = _NAMES.get(header[name_at:name_end])
+            position = value_at + _int32(header, name_end)[0]
+            if name is None or position <= value_at or position > end:
                 return None
-            position = value_at + number(header[name_end:value_at], "big", signed=True)
-            if position <= value_at or position > end:
-                return None
-            ext[str(header[name_at:name_end], "utf-8")] = str(header[value_at:position], "utf-8")
+            ext[name] = str(header[value_at:position], "utf-8")
         return Header(code=code, ext=msgspec.convert(ext, fields), flag=flag, opaque=opaque, version=version)
-    except (UnicodeDecodeError, msgspec.ValidationError):
-        return None
+    except (IndexError, struct.error, UnicodeDecodeError, msgspec.ValidationError):
+        return None  # a length that leads out of the header, or no text, or not the fields of this code
 
 
 def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
