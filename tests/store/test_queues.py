@@ -97,3 +97,26 @@ def test_only_so_many_descriptors_stay_open(tmp_path: Path) -> None:
     assert len(opened) <= 32
     queues.close()
     assert not opened
+
+
+def test_thousands_of_queues_are_synced_at_once(tmp_path: Path) -> None:
+    """One by one, 20,000 of them kept a stopping broker busy for more than half a minute."""
+    asked: list[str] = []
+
+    class Watched(Files):
+        def sync(self, fd: int) -> None:
+            asked.append("one")
+            super().sync(fd)
+
+        def sync_file_system(self, path: Path) -> None:
+            asked.append("all")
+            super().sync_file_system(path)
+
+    queues = QueueFiles(tmp_path / "consumequeue", FILE_ENTRIES, 16, Watched())
+    for queue_id in range(300):
+        queues.write("t", queue_id, 0, entries(0, 1))
+    queues.sync()
+    queues.write("t", 7, 1, entries(1, 1))
+    queues.sync()
+    queues.sync()
+    assert asked == ["all", "one"]

@@ -100,6 +100,16 @@ class Files:
         finally:
             os.close(fd)
 
+    def sync_file_system(self, path: Path) -> None:
+        """Make everything durable that was written to the file system of `path`, by whomever."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(path))
+        finally:
+            os.close(fd)
+
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
