@@ -27,18 +27,29 @@ class Smeared(ImageError):
 
 
 class Disk:
-    """An image in `folder`, mounted at `root`. It stays mounted until `unmount`."""
+    """An image in `folder`, mounted at `root`. It stays mounted until `unmount`.
+
+    After a cut the disk goes on as a copy of its image, on another loop device: somebody else's mount namespace may hold on to
+    the old file system, and then mounting the same image again would only bring that one back."""
 
     def __init__(self, folder: Path, mib: int = 192) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.root = folder / "mounted"
         self.root.mkdir()
-        self._image = folder / "disk.img"
+        self._number = 0
         with self._image.open("wb") as file:
             file.truncate(mib << 20)
         _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self._image))
         self.mounted = False
+
+    @property
+    def _image(self) -> Path:
+        return self.folder / f"disk-{self._number}.img"
+
+    @property
+    def _next(self) -> Path:
+        return self.folder / f"disk-{self._number + 1}.img"
 
     def mount(self) -> None:
         _run("mount", "-o", "loop", str(self._image), str(self.root))
@@ -51,18 +62,18 @@ class Disk:
 
     def copy(self) -> None:
         """Copy the image as it is now; `become_copy` makes it the disk. Blocks that were never written stay holes."""
-        _run("cp", "--sparse=always", str(self._image), str(self.folder / "copy.img"))
+        _run("cp", "--sparse=always", str(self._image), str(self._next))
 
     def become_copy(self) -> None:
         """Go on with the copy. Raises Smeared if the file system in it is not whole; then the disk goes on as it was."""
         self.unmount()
-        copy = self.folder / "copy.img"
         # The journal is replayed first, as a mount would; with it everything must be in order.
-        _fsck("-y", "-E", "journal_only", str(copy))
-        if complaint := _fsck("-fn", str(copy)):
+        _fsck("-y", "-E", "journal_only", str(self._next))
+        if complaint := _fsck("-fn", str(self._next)):
             self.mount()
             raise Smeared(complaint)
-        os.replace(copy, self._image)
+        self._image.unlink()
+        self._number += 1
         self.mount()
 
     def shut_down(self) -> None:
@@ -75,8 +86,8 @@ class Disk:
 
     def power_on(self) -> None:
         """Mount again after `shut_down`; nobody may use the old mount any more."""
-        _run("umount", str(self.root))
-        self.mount()
+        self.copy()
+        self.become_copy()
 
     def destroy(self) -> None:
         self.unmount()
