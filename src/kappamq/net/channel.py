@@ -106,7 +106,10 @@ class Channel(asyncio.Protocol):
                 f"no connection to {address} within {timeout:g} s: is the address right, and reachable?"
             ) from None
         except OSError as error:
-            raise NotConnected(f"no connection to {address}: {error.strerror or error}") from error
+            why = error.strerror or str(error) or "closed by the other side"
+            if tls is not None and isinstance(error, ConnectionError):
+                why += " (does the server offer TLS?)"
+            raise NotConnected(f"no connection to {address}: {why}") from error
         return channel
 
     @property
