@@ -15,9 +15,9 @@ def load(kind: str = "auto") -> ModuleType:
         raise ValueError(f"kernel is 'auto', 'native' or 'twin', not {kind!r}")
     if kind != "twin":
         try:
-            from kappamq.native import _kernel  # type: ignore[attr-defined, unused-ignore]
+            from kappamq.native import _kernel
 
-            return _kernel  # type: ignore[no-any-return, unused-ignore]
+            return _kernel
         except ImportError:
             if kind == "native":
                 raise

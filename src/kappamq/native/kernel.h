@@ -268,6 +268,7 @@ struct kernel {
     size_t commit_count, commit_room;
     struct woken *woken;
     size_t woken_count, woken_room;
+    bool woken_untold;
     struct fold *folds;
     size_t fold_count, fold_room;
     struct member *members;

@@ -177,13 +177,16 @@ int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int
     struct record record;
     size_t at = 0;
     int result = 0;
-    kernel->woken_count = kernel->fold_count = 0;
+    if (!kernel->woken_untold)
+        kernel->woken_count = 0;
+    kernel->fold_count = 0;
     while (at < size && record_parse(data + at, size - at, &record) == SCAN_RECORD) {
         result = enter(kernel, &record, data + size, at, log_offset + (int64_t)at);
         if (result)
             break;
         at += (size_t)record.size;
     }
+    kernel->woken_untold = result != 0; /* a caller who only hears of the failure is told when it comes again */
     *eaten = at;
     return result;
 }

@@ -161,7 +161,6 @@ static int grow_topics(struct kernel *kernel)
     return 0;
 }
 
-/* Names have no NUL-free or other shape: a span without bytes is a name, too. */
 struct topic *kernel_find_topic(struct kernel *kernel, struct span name)
 {
     if (likely(kernel->last_topic && topic_is(kernel->last_topic, name)))
