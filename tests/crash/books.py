@@ -65,3 +65,12 @@ class Books:
     def acked(self) -> list[Attempt]:
         with self._lock:
             return [attempt for attempt in self.attempts.values() if attempt.outcome is Outcome.ACKED]
+
+    def forget_what_came_after(self, moment: float) -> int:
+        """The world ended at `moment`: answers that came later are not promises any more. How many there were."""
+        late = 0
+        for attempt in self.acked():
+            if attempt.ended > moment:
+                attempt.outcome = Outcome.UNKNOWN
+                late += 1
+        return late

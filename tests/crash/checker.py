@@ -87,9 +87,13 @@ def missing(seen: Seen, attempts: Iterable[Attempt]) -> list[Attempt]:
     ]
 
 
-def lost(gone: Iterable[Attempt]) -> list[Violation]:
+def lost(gone: Iterable[Attempt], died: float) -> list[Violation]:
     return [
-        Violation("lost", f"{attempt.id} was acknowledged at {attempt.queue} {attempt.offset} and is gone")
+        Violation(
+            "lost",
+            f"{attempt.id} was acknowledged at {attempt.queue} {attempt.offset}, log offset {attempt.log_offset}, "
+            f"{(died - attempt.ended) * 1000:.1f} ms before the end, and is gone",
+        )
         for attempt in gone
     ]
 

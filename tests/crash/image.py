@@ -72,9 +72,7 @@ class Disk:
         if complaint := _fsck("-fn", str(self._next)):
             self.mount()
             raise Smeared(complaint)
-        self._image.unlink()
-        self._number += 1
-        self.mount()
+        self._go_on()
 
     def shut_down(self) -> None:
         """From now on nothing reaches the disk; whoever writes gets EIO."""
@@ -87,7 +85,13 @@ class Disk:
     def power_on(self) -> None:
         """Mount again after `shut_down`; nobody may use the old mount any more."""
         self.copy()
-        self.become_copy()
+        self.unmount()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._image.unlink()
+        self._number += 1
+        self.mount()
 
     def destroy(self) -> None:
         self.unmount()

@@ -96,7 +96,7 @@ class Session:
     def _missing(self, died: float, may_lose: bool) -> list[Violation]:
         gone = checker.missing(self.seen, self.books.attempts.values())
         if not may_lose:
-            return checker.lost(gone)
+            return checker.lost(gone, died)
         wrong = checker.not_a_suffix(self.seen, gone)
         for attempt in gone:
             attempt.given_up = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.crash import checker
-from tests.crash.books import Attempt, Commit, Outcome
+from tests.crash.books import Attempt, Books, Commit, Outcome
 from tests.crash.checker import Found, Seen
 
 QUEUE = ("t", 0)
@@ -28,7 +28,7 @@ def kinds(violations: list[checker.Violation]) -> set[str]:
 
 def judge(seen: Seen, attempts: dict[str, Attempt], found: list[Found]) -> set[str]:
     wrong = checker.note(seen, attempts, QUEUE, found)
-    wrong += checker.lost(checker.missing(seen, attempts.values()))
+    wrong += checker.lost(checker.missing(seen, attempts.values()), 10.0)
     wrong += checker.order(seen, attempts)
     return kinds(wrong + checker.torn(seen, attempts.values()))
 
@@ -163,3 +163,10 @@ def test_consumer_offsets(now: int | None, expected: set[str]) -> None:
     commits = [Commit(1.0, 20, acked=True), Commit(9.0, 30, acked=True)]
     wrong = checker.regressed(QUEUE, now, commits, floor=10, kept_before=5.0, known=10, end=40)
     assert kinds(wrong) == expected
+
+
+def test_answers_behind_the_end_of_the_world_promise_nothing() -> None:
+    books = Books()
+    books.open([attempt("before", 0), attempt("after", 5)])
+    assert books.forget_what_came_after(3.0) == 1
+    assert [one.id for one in books.acked()] == ["before"]
