@@ -22,7 +22,7 @@ class Gate:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._reasons: dict[str, KappaError] = {}
-        self._final: str | None = None  # the reason that stops the broker's own records as well
+        self._final: dict[str, None] = {}  # the reasons that stop the broker's own records as well, oldest first
         kernel.accepting = True
 
     def close(self, name: str, error: KappaError, *, for_all: bool = False) -> bool:
@@ -30,23 +30,22 @@ class Gate:
         fresh = name not in self._reasons
         self._reasons[name] = error
         if for_all:
-            self._final = name
+            self._final[name] = None
         self._kernel.accepting = False
         return fresh
 
     def open(self, name: str) -> bool:
         """That reason is gone; True if it was there."""
         gone = self._reasons.pop(name, None) is not None
-        if name == self._final:
-            self._final = None
+        self._final.pop(name, None)
         self._kernel.accepting = not self._reasons
         return gone
 
     def check(self, *, own: bool = False) -> None:
         """Raises the reason why nothing can be stored now; for a record of the broker's `own`, only one that stops all."""
-        if not self._reasons or (own and self._final is None):
+        if not self._reasons or (own and not self._final):
             return
-        name = self._final or next(iter(self._reasons))
+        name = next(iter(self._final or self._reasons))
         # The same object is raised again and again: without this its traceback would grow with every refused message.
         raise self._reasons[name].with_traceback(None)
 
