@@ -6,7 +6,8 @@
         subscription: str | None = None           # optional: not written when None
 
 Field types: `str`, `int` (64 bit), `Int32`, `bool`, an `Enum` (by name), each also `| None`. Arguments go by name.
-`encode` and `decode` are compiled for each class when it is declared, so no field is looked up by reflection later.
+`encode` and `decode` are compiled for each class when one of them is first used: nothing is looked up by reflection later,
+and a program that starts does not wait for the hundred headers it never needs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class Header:
         if code is not None:
             other = Header.requests.setdefault(code, cls)
             assert other is cls, f"{cls.__name__} and {other.__name__} both claim {code!r}"
-        _compile(cls)
+        names = [item.metadata.get("wire") or camel_case(item.name) for item in fields(cls)]  # type: ignore[arg-type]
+        assert len(set(names)) == len(names), f"{cls.__name__} has two fields with one name on the wire: {names}"
+        cls.wire_names = {item.name: name for item, name in zip(fields(cls), names, strict=True)}  # type: ignore[arg-type]
+        # On each class, lest it inherits what was compiled for its base.
+        cls.encode, cls.decode = _first_encode, classmethod(_first_decode)  # type: ignore[assignment, method-assign]
 
     def encode(self) -> dict[str, str]:
         """Return the fields that are not None as strings, by their names on the wire."""
@@ -101,11 +106,8 @@ def _compile(cls: type[Header]) -> None:
     space: dict[str, Any] = {"integer": integer, "missing": _missing, "member": _member, "owner": owner}
     written = ["def encode(self):", " ext = {}"]
     read = ["def decode(cls, ext):", " self = object.__new__(cls)", " values = self.__dict__", " get = ext.get"]
-    names: dict[str, str] = {}
     for item in fields(cls):  # type: ignore[arg-type]
-        own, name = item.name, item.metadata.get("wire") or camel_case(item.name)
-        assert name not in names.values(), f"{owner} has two fields that are {name!r} on the wire"
-        names[own] = name
+        own, name = item.name, cls.wire_names[item.name]
         hint, optional = _plain(hints[own])
         to_text, from_text = _codec(hint, name, own, space)
         indent = ""
@@ -130,7 +132,16 @@ def _compile(cls: type[Header]) -> None:
     encode.__doc__, space["decode"].__doc__ = Header.encode.__doc__, Header.decode.__doc__
     cls.encode = encode  # type: ignore[assignment, method-assign]
     cls.decode = classmethod(space["decode"])  # type: ignore[assignment, method-assign]
-    cls.wire_names = names
+
+
+def _first_encode(self: Header) -> dict[str, str]:
+    _compile(type(self))
+    return self.encode()
+
+
+def _first_decode(cls: type[Header], ext: Mapping[str, str]) -> Header:
+    _compile(cls)
+    return cls.decode(ext)
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:
