@@ -64,8 +64,7 @@ class Groups:
         if name not in self.table:
             return False
         self._record("group-deleted", {"groupName": name})
-        self.table.pop(name)
-        self._bump()
+        self._removed(name)
         self.on_change(name)
         return True
 
@@ -93,6 +92,11 @@ class Groups:
         self.table[group.name] = group
         self._bump()
 
+    def _removed(self, name: str) -> None:
+        self.table.pop(name, None)
+        self.forbidden.pop(name, None)  # a group that is made again under this name is another one
+        self._bump()
+
     def _bump(self) -> None:
         self.version = self.version.next(self._now_ms())
         self.dirty = True
@@ -111,8 +115,7 @@ class Groups:
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "group-deleted":
-            self.table.pop(str(change["groupName"]), None)
-            self._bump()
+            self._removed(str(change["groupName"]))
         elif kind == "group-forbidden":
             self._forbid(str(change["group"]), str(change["topic"]), bool(change["readable"]))
         else:

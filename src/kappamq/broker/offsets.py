@@ -54,9 +54,9 @@ class Offsets:
         """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing."""
         key = (topic, group)
         queues = self._table.get(key)
-        if queues is None:
-            queues = self._table[key] = {}
-        if offset > queues.get(queue_id, -1):
+        if offset > (-1 if queues is None else queues.get(queue_id, -1)):
+            if queues is None:
+                queues = self._table[key] = {}
             queues[queue_id] = offset
             self._unrecorded.setdefault(key, {})[queue_id] = offset
 
