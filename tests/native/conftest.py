@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from kappamq.native import load
+from tests.native.fuzz import load_extension
 from tests.needs import PREFIX, in_ci
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
@@ -21,7 +24,10 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@functools.cache
 def load_kernel(kind: str) -> ModuleType:
+    if kind == "native" and "KAPPAMQ_TEST_KERNEL" in os.environ:
+        return load_extension(os.environ["KAPPAMQ_TEST_KERNEL"])  # tests.native.sanitize
     try:
         return load(kind)
     except ImportError:

@@ -177,6 +177,9 @@ class Round:
         segment = self.segments[start - at]
         segment[at : at + len(data)] = data
         self.position += len(data)
+        first = int.from_bytes(data[:4], "big")
+        if first < len(data) and self.r.random() < 0.03:
+            self.both.dispatch(data[first:], start + first)  # numbering jumps
         eaten, _woken, _folds = self.both.dispatch(data, start)
         assert eaten == len(data), "dispatch stopped in what the kernel appended itself"
         if data and self.r.random() < 0.1:
@@ -218,11 +221,15 @@ class Round:
             top = 1 << (bits - 1)
             return top if r.random() < 0.01 else r.choice([0, 1, -1, top - 1, -top])
 
-        text = b"DELAY\x013\x02TAGS\x01\xff\xe4\x02KEYS\x01\xe4\xb8 \xf0\x9f"
+        text = (
+            b"DELAY\x01"
+            + r.choice([b"1", b"3", b"99", b"0", b"x", b"-1", b"1234567890"])
+            + b"\x02TAGS\x01\xff\xe4\x02KEYS\x01\xe4\xb8 \xf0\x9f"
+        )
         queue_id, flags = r.choice([0, 1, 2, 2, 70000, -1]), r.choice([0, 1, 4, 8, 12, 0x701, -1])
         self.both.append(
             r.choice(frames.TOPICS), queue_id, number(32), flags, number(64), r.choice(HOSTS), number(32), number(64), frames.body(r),
-            r.choice([frames.properties(r).encode(), r.randbytes(20), text]), self.now,
+            r.choice([frames.properties(r).encode(), r.randbytes(20), text]), r.choice([self.now] * 9 + [(1 << 63) - 1]),
         )  # fmt: skip
 
     def append_batch(self) -> None:
@@ -230,6 +237,8 @@ class Round:
         members = [
             (r.randrange(-9, 9), frames.body(r), frames.properties(r).encode()) for _ in range(r.choice([0, 1, 2, 5]))
         ]
+        if self.segment_bytes > 200_000 and r.random() < 0.03:
+            members = [(0, b"x", b"")] * 1100  # more than memory keeps of a queue when it runs short
         self.both.append_batch(
             r.choice(frames.TOPICS),
             r.choice([0, 1, 3]),

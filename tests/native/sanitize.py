@@ -2,8 +2,9 @@
 
     python -m tests.native.sanitize [frames] [options of tests.native.fuzz]
 
-Builds the kernel with both sanitizers and runs the differential fuzzer with it (1,000,000 frames unless told otherwise). Python
-itself is not instrumented, so each object gets memory of its own (PYTHONMALLOC=malloc): a byte read behind a buffer is seen.
+Builds the kernel with both sanitizers, runs the tests of this folder and the differential fuzzer with it (1,000,000 frames
+unless told otherwise). Python itself is not instrumented, so each object gets memory of its own (PYTHONMALLOC=malloc): a byte
+read behind a buffer is seen.
 """
 
 from __future__ import annotations
@@ -34,7 +35,22 @@ def main(arguments: list[str]) -> int:
             "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:strict_string_checks=1",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
             "PYTHONMALLOC": "malloc",
+            "KAPPAMQ_TEST_KERNEL": str(extension),
         }
+        tests = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not slow",
+            "--ignore",
+            "tests/native/test_fuzz.py",
+            "tests/native",
+        ]
+        tests += ["--deselect", "tests/native/test_native.py"]  # about which file is found, and this one is given
+        if subprocess.run(tests, env=environment, check=False).returncode:
+            return 1
         command = [sys.executable, "-m", "tests.native.fuzz", *arguments, "--extension", str(extension)]
         return subprocess.run(command, env=environment, check=False).returncode
 

@@ -95,6 +95,23 @@ def test_taken_in_the_order_of_their_first_entry(make: Make) -> None:
     assert [entry[1:3] for entry in kernel.take_entries(9)] == [(3, 0), (2, 2)]
 
 
+def test_many_topics_and_queues(make: Make) -> None:
+    kernel = make()
+    for number in range(300):
+        kernel.set_topic(f"topic{number}", 4, 4, 3)
+        append(kernel, topic=f"topic{number}", queue_id=number * 7919)
+        append(kernel, topic="tea", queue_id=number * 1024)
+    publish(kernel)
+    assert kernel.dirty_queues() == 600
+    assert kernel.queue_ids("tea") == [number * 1024 for number in range(300)]
+    for number in range(300):
+        assert kernel.queue_state(f"topic{number}", number * 7919) == (0, 1, 1, 0)
+        assert kernel.queue_state(f"topic{number}", number * 7919 + 1) == (0, 0, 0, 0)
+    assert {(topic, queue_id) for topic, queue_id, *_ in kernel.take_entries(1000)} == {
+        (f"topic{number}", number * 7919) for number in range(300)
+    } | {("tea", number * 1024) for number in range(300)}
+
+
 def test_dispatching_twice_changes_nothing(make: Make) -> None:
     kernel = make()
     append(kernel, 3)
