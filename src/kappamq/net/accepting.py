@@ -36,18 +36,21 @@ class Acceptor:
         self._context = context
         self._adopting: set[asyncio.Task[None]] = set()
         # Given up for a moment when there is no other descriptor left, to take a caller off the line and let it go.
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._spare = -1
         self._complained: float | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
+            await self._take_spare()
             while True:
                 try:
                     accepted, _address = await loop.sock_accept(self._listener)
                 except OSError as error:
-                    await self._without(error)
-                    continue
+                    late = await self._without(error)
+                    if late is None:
+                        continue
+                    accepted = late
                 accepted.setblocking(False)
                 if len(self._adopting) >= _SNIFFING_MAX:
                     accepted.close()
@@ -58,25 +61,47 @@ class Acceptor:
         finally:
             for task in self._adopting:
                 task.cancel()
-            os.close(self._spare)
+            if self._spare >= 0:
+                os.close(self._spare)
 
-    async def _without(self, error: OSError) -> None:
-        """Nothing could be accepted. Who waits would wait until there is a descriptor again: better to be told at once."""
+    async def _without(self, error: OSError) -> socket.socket | None:
+        """Nothing could be accepted. Who waits would wait until there is a descriptor again: better to be told at once.
+
+        Returns who could be accepted after all."""
         if error.errno not in _OUT_OF_DESCRIPTORS:
             log.info("a connection was gone before it could be accepted: %s", error)
             await asyncio.sleep(0)
-            return
+            return None
         now = asyncio.get_running_loop().time()
         if self._complained is None or now - self._complained > _QUIET_S:
             self._complained = now
             log.error("new connections are turned away: %s. Raise the limit of open files (ulimit -n)", error.strerror)
+        # Without a descriptor, accept fails at once even when nobody calls: asked again and again, it would never let us go.
+        await self._somebody_calls()
+        try:
+            return self._listener.accept()[0]
+        except OSError as still:
+            if still.errno not in _OUT_OF_DESCRIPTORS:
+                return None
         os.close(self._spare)
+        self._spare = -1
         try:
             self._listener.accept()[0].close()
         except OSError:
             pass
+        await self._take_spare()
+        return None
+
+    async def _somebody_calls(self) -> None:
+        loop = asyncio.get_running_loop()
+        called = asyncio.Event()
+        loop.add_reader(self._listener, called.set)
+        try:
+            await called.wait()
         finally:
-            self._spare = -1
+            loop.remove_reader(self._listener)
+
+    async def _take_spare(self) -> None:
         while self._spare < 0:
             try:
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -102,7 +127,7 @@ class Acceptor:
                 ssl_handshake_timeout=config.first_frame_s if context is not None else None,
             )
         except (OSError, ssl.SSLError, TimeoutError) as error:
-            log.info("a connection did not get through its handshake: %s", error or type(error).__name__)
+            log.info("a connection did not get through its handshake: %s", str(error) or type(error).__name__)
             accepted.close()
         except asyncio.CancelledError:
             accepted.close()

@@ -1,0 +1,179 @@
+"""Accepting: who is plain and who is not, who says nothing, and what happens when there is no descriptor left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from kappamq.config.net import NetConfig
+from kappamq.net import accepting
+from kappamq.net.accepting import Acceptor
+from kappamq.net.server import bind
+from tests.net.serving import connected, run
+from tests.waiting import eventually_async as eventually
+
+
+class Greeter(asyncio.Protocol):
+    """Says hello to whoever has got through."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(b"hello")  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def accepts(context: ssl.SSLContext | None = None, mode: str = "", **net: Any) -> AsyncIterator[int]:
+    config = NetConfig(**net)
+    if mode:
+        object.__setattr__(config, "tls_mode", mode)  # without a certificate, which is not needed to turn somebody away
+    listener = bind("127.0.0.1", 0, 100)
+    task = asyncio.ensure_future(Acceptor(listener, Greeter, config, context).run())
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        listener.close()
+        assert task.cancelled(), "nothing but the cancelling ends it"
+
+
+def without_certificate() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+async def heard(port: int, said: bytes = b"") -> bytes:
+    """What the server says first; nothing if it closes instead."""
+    async with connected(port) as peer:
+        if said:
+            await peer.say(said)
+        try:
+            return await asyncio.wait_for(peer.reader.read(5), 10)
+        except ConnectionError:
+            return b""
+
+
+def test_without_tls_nobody_has_to_speak_first() -> None:
+    async def test() -> None:
+        async with accepts() as port:
+            assert await asyncio.gather(*(heard(port) for _ in range(20))) == [b"hello"] * 20
+
+    run(test())
+
+
+def test_where_tls_is_offered_the_first_byte_decides() -> None:
+    async def test() -> None:
+        async with accepts(without_certificate()) as port:
+            assert await heard(port, b"\x00\x00\x00\x10") == b"hello"
+            assert b"hello" not in await heard(port, b"\x16\x03\x01\x00\x05 not really a handshake"), "taken for TLS"
+
+    run(test())
+
+
+def test_where_tls_is_enforced_plain_text_is_cut() -> None:
+    async def test() -> None:
+        async with accepts(without_certificate(), "enforcing") as port:
+            assert await heard(port, b"\x00\x00\x00\x10") == b""
+
+    run(test())
+
+
+def test_who_says_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with accepts(without_certificate(), first_frame_s=0.05) as port:
+            assert await heard(port) == b""
+            assert await heard(port, b"\x00\x00\x00\x10") == b"hello"
+
+    with caplog.at_level(logging.INFO):
+        run(test())
+    assert "did not get through its handshake: TimeoutError" in caplog.text
+
+
+def test_too_many_who_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "_SNIFFING_MAX", 3)
+
+    async def test() -> None:
+        async with accepts(without_certificate()) as port, connected(port) as one, connected(port), connected(port):
+            assert await heard(port, b"plain") == b"", "there are three already that nobody knows anything of"
+            await one.say(b"plain")
+            assert await one.reader.read(5) == b"hello"
+            assert await eventually(lambda: heard(port, b"plain")) == b"hello"
+
+    run(test())
+
+
+def test_nothing_stays_open() -> None:
+    async def test() -> None:
+        before = open_descriptors()
+        listener = bind("127.0.0.1", 0, 1)
+        never_run = asyncio.ensure_future(Acceptor(listener, Greeter, NetConfig(), None).run())
+        never_run.cancel()
+        await asyncio.gather(never_run, return_exceptions=True)
+        listener.close()
+        assert open_descriptors() == before, "cancelled before it ran"
+        async with accepts(without_certificate()) as port, connected(port) as waiting:
+            await eventually(lambda: len(open_descriptors() - before) == 4)  # listener, spare, both ends of a socket
+        assert waiting.writer.is_closing()
+        await eventually(lambda: open_descriptors() == before)
+
+    run(test())
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[list[int]]:
+    """Until the end of the block, or until the given ones are closed, this process can open nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, open_descriptors())) + 10, hard))
+        while True:
+            try:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        yield taken
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_without_descriptors_callers_are_turned_away_at_once(factory: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with accepts() as port:
+            await asyncio.sleep(0)  # it has its spare one
+            "127.0.0.1".encode("idna")  # the codec is loaded from a file
+            callers = [socket.socket() for _ in range(5)]
+            for caller in callers:
+                caller.setblocking(False)
+            loop = asyncio.get_running_loop()
+            with no_descriptors_left() as taken:
+                for caller in callers[:4]:
+                    await loop.sock_connect(caller, ("127.0.0.1", port))
+                    try:
+                        assert await asyncio.wait_for(loop.sock_recv(caller, 10), 5) == b"", "not left waiting"
+                    except ConnectionError:
+                        pass
+                for _ in range(3):
+                    os.close(taken.pop())
+                await loop.sock_connect(callers[4], ("127.0.0.1", port))
+                assert await asyncio.wait_for(loop.sock_recv(callers[4], 10), 5) == b"hello"
+            for caller in callers:
+                caller.close()
+
+    with caplog.at_level(logging.ERROR), asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(test(), 30))
+    assert [record.message.count("ulimit -n") for record in caplog.records] == [1], "told once, not once per caller"

@@ -1,0 +1,353 @@
+"""A listening server: limits of time, number and bytes; frames in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from typing import Any
+
+import pytest
+
+from kappamq.clock import SystemClock, VirtualClock
+from kappamq.config.net import NetConfig
+from kappamq.errors import ConfigError, InvalidParameter, KappaError, ProtocolError
+from kappamq.net.connection import Connection
+from kappamq.net.server import FrameServer, Server, bind, failure
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame, reply
+from tests.net.serving import Echo, Peer, byte_server, connected, frame_server, run
+from tests.waiting import eventually_async as eventually
+
+
+class Silent:
+    """A receiver that takes everything and says nothing."""
+
+    def received(self, connection: Connection, data: bytes | bytearray) -> int:
+        return len(data)
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+async def only(server: Server) -> Connection:
+    return await eventually(lambda: next(iter(server.connections), None))
+
+
+# -- listening -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_says_so() -> None:
+    taken = bind("127.0.0.1", 0, 1)
+    port = taken.getsockname()[1]
+    try:
+        with pytest.raises(ConfigError, match=f"port {port} is taken"):
+            bind("127.0.0.1", port, 1)
+    finally:
+        taken.close()
+    bind("127.0.0.1", port, 1).close()
+
+
+def test_an_address_that_is_not_ours_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:"):
+        bind("192.0.2.1", 0, 1)
+
+
+def test_two_ports_one_receiver() -> None:
+    async def test() -> None:
+        service = Echo()
+        async with frame_server(service) as (server, first):
+            second = await server.start("127.0.0.1", 0)
+            assert second != first
+            for port in (first, second):
+                async with connected(port) as peer:
+                    await peer.say(Frame(code=1, opaque=port, body=b"x").encode())
+                    assert (await peer.frame()).opaque == port
+            assert len(service.seen) == 2
+
+    run(test())
+
+
+def test_who_is_connected_stays_when_nobody_new_may_come() -> None:
+    async def test() -> None:
+        service = Echo()
+        async with frame_server(service) as (server, port), connected(port) as peer:
+            await only(server)
+            await server.stop_listening()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+            await peer.say(Frame(code=1, opaque=7).encode())
+            assert (await peer.frame()).opaque == 7
+            await server.stop()
+            assert await peer.closed()
+            assert len(service.lost) == 1
+            bind("127.0.0.1", port, 1).close()
+
+    run(test())
+
+
+def test_a_stop_lets_the_last_answers_leave_and_does_not_wait_for_who_never_reads() -> None:
+    async def test() -> None:
+        server = FrameServer(Echo(), NetConfig(), SystemClock())
+        port = await server.start("127.0.0.1", 0)
+        async with connected(port) as good, connected(port, 4096):
+            await eventually(lambda: len(server.connections) == 2)
+            for connection in server.connections:
+                connection.send(bytes(8 << 20))
+            reading = asyncio.ensure_future(good.reader.read(-1))
+            await asyncio.wait_for(server.stop(), 5)
+            await eventually(lambda: not server.connections)
+            assert len(await reading) == 8 << 20
+
+    run(test())
+
+
+def test_too_many_connections_are_refused_and_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with frame_server(Echo(), connections_max=2) as (server, port):
+            async with connected(port), connected(port):
+                await eventually(lambda: len(server.connections) == 2)
+                for _ in range(3):
+                    async with connected(port) as third:
+                        assert await third.closed()
+                assert len(server.connections) == 2
+            await eventually(lambda: not server.connections)
+            async with connected(port) as later:
+                await later.say(Frame(code=1, body=b"x").encode())
+                assert (await later.frame()).body == b"x"
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    assert [record.message.count("connections_max") for record in caplog.records] == [1]
+
+
+# -- time ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "passed", "goes"),
+    [
+        (b"", 5.5, True),  # nothing at all
+        (b"\x00\x00\x01\x00 the beginning", 5.5, True),  # no whole frame
+        (Frame(code=1).encode(), 5.5, False),
+        (Frame(code=1).encode() + b"\x00\x00\x01\x00 the next", 29, False),
+        (Frame(code=1).encode() + b"\x00\x00\x01\x00 the next", 31, True),
+        (Frame(code=1).encode(), 119, False),
+        (Frame(code=1).encode(), 121, True),
+    ],
+)
+def test_who_keeps_us_waiting_has_to_go(said: bytes, passed: float, goes: bool) -> None:
+    async def test() -> None:
+        clock = VirtualClock()
+        service = Echo(lambda connection, frame: None)
+        async with frame_server(service, clock) as (server, port), connected(port) as peer:
+            connection = await only(server)
+            await peer.say(said)
+            if said:
+                await eventually(lambda: connection.spoken or connection.partial_since is not None)
+            clock.advance(passed)
+            if goes:
+                assert await peer.closed()
+            else:
+                await eventually(lambda: server.now == clock.liveness())
+                assert server._overdue(connection) is None
+
+    run(test())
+
+
+def test_who_is_held_by_us_is_not_overdue() -> None:
+    async def test() -> None:
+        clock = VirtualClock()
+        async with byte_server(Silent(), clock) as (server, port), connected(port):
+            connection = await only(server)
+            connection.pause()
+            clock.advance(1000)
+            await eventually(lambda: server.now == clock.liveness())
+            assert server._overdue(connection) is None
+            connection.resume()
+            assert server._overdue(connection) is not None, "it has never said anything"
+
+    run(test())
+
+
+def test_who_takes_nothing_of_what_we_have_for_it_has_to_go() -> None:
+    async def test() -> None:
+        clock = VirtualClock()
+        async with byte_server(Silent(), clock, idle_s=0) as (server, port), connected(port, 4096) as peer:
+            connection = await only(server)
+            await peer.say(b"x")
+            await eventually(lambda: connection.spoken)
+            connection.send(bytes(8 << 20))
+            assert connection.is_stalled
+            await eventually(lambda: connection.unsent_seen == connection.unsent_bytes > 0)
+            for _ in range(3):  # progress, however slow, is progress
+                before = connection.unsent_bytes
+                clock.advance(20)
+                while connection.unsent_bytes == before:
+                    await peer.reader.read(65_536)
+                server.now = clock.liveness()
+                assert server._overdue(connection) is None
+            clock.advance(31)
+            await eventually(lambda: not server.connections)
+
+    run(test())
+
+
+def test_too_much_waiting_for_one_peer() -> None:
+    async def test() -> None:
+        net = {"write_pending_bytes_max": 64 << 10, "write_pause_bytes": 32 << 10}
+        async with byte_server(Silent(), **net) as (server, port), connected(port, 4096):
+            connection = await only(server)
+            connection.send(bytes(8 << 20))
+            assert "write_pending_bytes_max" in str(server._overdue(connection))
+            await eventually(lambda: not server.connections)
+
+    run(test())
+
+
+def test_unfinished_requests_of_all_together_are_limited() -> None:
+    async def test() -> None:
+        service = Echo()
+        async with frame_server(service, inflight_bytes_max=256 << 10) as (server, port):
+            async with connected(port) as one, connected(port) as two:
+                part = struct.pack(">i", 1 << 20) + bytes(200 << 10)
+                await one.say(part)
+                await eventually(lambda: server._buffered_bytes == len(part))
+                await two.say(part)
+                assert await two.closed()
+                await eventually(lambda: server._buffered_bytes == len(part))
+                assert len(server.connections) == 1
+            await eventually(lambda: server._buffered_bytes == 0)
+
+    run(test())
+
+
+# -- frames ----------------------------------------------------------------------------------------------------------------
+
+
+async def ask(peer: Peer, **frame: Any) -> Frame:
+    await peer.say(Frame(**frame).encode())
+    return await peer.frame()
+
+
+def test_pipelined_frames_in_odd_pieces() -> None:
+    async def test() -> None:
+        async with frame_server(Echo()) as (_server, port), connected(port) as peer:
+            data = b"".join(
+                Frame(code=1, opaque=n, body=b"%d" % n * n, binary=bool(n % 2)).encode() for n in range(200)
+            )
+            for position in range(0, len(data), 777):
+                await peer.say(data[position : position + 777])
+                await asyncio.sleep(0)
+            for number in range(200):
+                answer = await peer.frame()
+                assert (answer.opaque, answer.body) == (number, b"%d" % number * number)
+                assert (answer.binary, answer.is_response) == (bool(number % 2), True)
+
+    run(test())
+
+
+def test_answers_that_take_time_do_not_hold_up_others() -> None:
+    async def test() -> None:
+        release = asyncio.Event()
+
+        async def later(frame: Frame) -> Frame | None:
+            await release.wait()
+            if frame.code == 3:
+                raise InvalidParameter("not like this")
+            return reply(frame, body=b"late") if frame.code == 1 else None
+
+        service = Echo(lambda connection, frame: later(frame) if frame.code else reply(frame, body=b"now"))
+        async with frame_server(service) as (_server, port), connected(port) as peer:
+            for number, code in enumerate((1, 2, 3, 0)):
+                await peer.say(Frame(code=code, opaque=number).encode())
+            assert (await peer.frame()).opaque == 3
+            release.set()
+            first, second = await peer.frame(), await peer.frame()
+            assert {(answer.opaque, answer.code, answer.remark, answer.body) for answer in (first, second)} == {
+                (0, 0, None, b"late"),
+                (2, ResponseCode.INVALID_PARAMETER, "not like this", b""),
+            }
+
+    run(test())
+
+
+def test_errors_are_answers_and_oneway_requests_get_none() -> None:
+    def fail(connection: Connection, frame: Frame) -> Frame:
+        if frame.code == 1:
+            raise InvalidParameter("wrong")
+        if frame.code == 2:
+            raise ZeroDivisionError("a bug")
+        return reply(frame)
+
+    async def test() -> None:
+        async with frame_server(Echo(fail)) as (_server, port), connected(port) as peer:
+            for code in (0, 1, 2):
+                await peer.say(Frame(code=code, flag=2).encode())
+            answers = [await ask(peer, code=code, opaque=code) for code in (0, 1, 2)]
+            assert [(answer.opaque, answer.code, answer.remark) for answer in answers] == [
+                (0, 0, None),
+                (1, ResponseCode.INVALID_PARAMETER, "wrong"),
+                (2, ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: a bug"),
+            ]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", 1025) + bytes(1025),  # over the limit
+        struct.pack(">i", -1),
+        struct.pack(">i", 3) + b"abc",  # no room for the header's length
+        struct.pack(">ii", 20, 17) + bytes(16),
+        struct.pack(">ii", 10, 6) + b"{nope}",
+    ],
+)
+def test_bytes_that_are_no_frame(data: bytes) -> None:
+    async def test() -> None:
+        async with (
+            frame_server(Echo(), frame_bytes_max=1024) as (_server, port),
+            connected(port) as bad,
+            connected(port) as good,
+        ):
+            await bad.say(Frame(code=1, opaque=5).encode() + data)
+            assert (await bad.frame()).opaque == 5, "what came before is answered"
+            assert await bad.closed()
+            assert (await ask(good, code=1, opaque=6)).opaque == 6
+
+    run(test())
+
+
+def test_failures() -> None:
+    class Ours(KappaError):
+        """One without a code."""
+
+    request = Frame(code=10, opaque=3, binary=True)
+    for error, code, text in [
+        (InvalidParameter("bad"), ResponseCode.INVALID_PARAMETER, "bad"),
+        (ProtocolError("no number"), ResponseCode.SYSTEM_ERROR, "no number"),
+        (Ours("odd"), ResponseCode.SYSTEM_ERROR, "Ours: odd"),
+        (KeyError("x"), ResponseCode.SYSTEM_ERROR, "KeyError: 'x'"),
+    ]:
+        answer = failure(request, error)
+        assert (answer.code, answer.remark, answer.opaque, answer.binary) == (code, text, 3, True)
+        assert answer.is_response
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_ipv6() -> None:
+    async def test() -> None:
+        server = FrameServer(Echo(), NetConfig(), SystemClock())
+        try:
+            port = await server.start("::1", 0)
+        except ConfigError:
+            pytest.skip("no IPv6 loopback here")
+        reader, writer = await asyncio.open_connection("::1", port)
+        connection = await only(server)
+        assert (connection.peer[0], len(connection.born)) == ("::1", 20)
+        writer.close()
+        await server.stop()
+        assert await reader.read() == b""
+
+    run(test())
