@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 _HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
 _PREPARE_AGAIN_S = 1.0
+_NO_DESCRIPTOR_S = 30.0
 
 
 class Upkeep:
@@ -50,6 +52,7 @@ class Upkeep:
         self._preparing: Future[Segment] | None = None
         self._prepare_at = 0.0  # not before this time: the disk had no room the last time
         self._snapshots_fail = False
+        self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
@@ -174,13 +177,23 @@ class Upkeep:
                     self._synced_at = now
                     await self.write(self._store.sync_derived, self._last_work)
             except OSError as error:
-                # Entries that have no file stay in memory: there must not be more and more of them.
-                text = f"queue and index files cannot be written ({error.strerror or error}): see to the disk, writing resumes by itself"
-                if self._gate.close(FILES, NotAvailable(text)):
-                    log.error("refusing messages: %s", text)
+                self._cannot_write(error, now)
             else:
+                self._unwritable_since = None
                 if self._gate.open(FILES):
                     log.info("taking messages again: queue and index files can be written")
+
+    def _cannot_write(self, error: OSError, now: float) -> None:
+        """Entries that have no file stay in memory: there must not be more and more of them."""
+        if self._unwritable_since is None:
+            self._unwritable_since = now
+        # A full disk stays full, but descriptors come back when somebody hangs up.
+        patience_s = _NO_DESCRIPTOR_S if error.errno in (errno.EMFILE, errno.ENFILE) else 0.0
+        if now - self._unwritable_since >= patience_s:
+            why = error.strerror or str(error)
+            text = f"queue and index files cannot be written ({why}): see to the disk, writing resumes by itself"
+            if self._gate.close(FILES, NotAvailable(text)):
+                log.error("refusing messages: %s", text)
 
     async def _record_and_save(self) -> None:
         """Offsets into the log, changed tables into their snapshots. With a log that takes nothing the snapshots must do."""

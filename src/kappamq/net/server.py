@@ -179,6 +179,10 @@ class FrameReceiver:
             if not 4 <= total <= self._config.frame_bytes_max:
                 connection.abort(f"a frame of {total} bytes (the limit is {self._config.frame_bytes_max})")
                 return len(data)
+            header_bytes = int.from_bytes(data[position + 5 : position + 8], "big")
+            if header_bytes > self._config.header_bytes_max and len(data) - position >= 8:
+                connection.abort(f"a header of {header_bytes} bytes (the limit is {self._config.header_bytes_max})")
+                return len(data)
             end = position + 4 + total
             if end > len(data):
                 break

@@ -1,0 +1,253 @@
+"""More of everything than there is room for: whoever is in stays in, the rest hears why or is cut, memory stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kappamq.broker.broker import within_descriptors
+from kappamq.config.net import NetConfig
+from kappamq.config.store import StoreConfig
+from kappamq.event_loop import run as run_fast
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers_client import QueryMessage
+from tests.broker.running import MODES, run, running, speaking
+from tests.store.faulty import SlowFlusher
+from tests.store.stores import kernels
+from tests.waiting import eventually_async as eventually
+
+LOOPS = [pytest.param(run, id="asyncio"), pytest.param(run_fast, id="uvloop")]
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Only so many more files can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    try:
+        # Numbers below the highest may be free: they are taken, so that the limit is exact.
+        while (fd := os.open(os.devnull, os.O_RDONLY)) <= highest:
+            held.append(fd)
+        os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fd + count, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_without_descriptors_clients_that_are_here_notice_nothing(
+    tmp_path: Path, loop: Callable[[Any], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path, store={"queue_flush_interval_ms": 20}) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"before")).code == 0
+            callers = [socket.socket() for _ in range(10)]
+            told: list[bytes | None] = []
+            with descriptors_left(0):
+                for caller in callers:
+                    caller.settimeout(0)
+                    caller.connect_ex(("127.0.0.1", broker.port))
+                    assert (await client.send("t", b"meanwhile")).code == 0
+                    assert (await client.pull("t", 0, explicit=True)).code == 0
+
+                def all_turned_away() -> bool:
+                    for caller in callers[len(told) :]:
+                        try:
+                            told.append(caller.recv(1))
+                        except BlockingIOError:
+                            return False
+                        except ConnectionError:
+                            told.append(b"")
+                    return True
+
+                await eventually(all_turned_away)
+                assert told == [b""] * 10, "closed at once, not left waiting"
+                await eventually(lambda: broker.upkeep._unwritable_since, text="files feel it, too, but can wait")
+                assert (await client.send("t", b"meanwhile")).code == 0
+            for caller in callers:
+                caller.close()
+            async with speaking(broker) as later:
+                assert (await later.send("t", b"after")).code == 0
+            assert len(await client.read("t")) == 13
+
+    loop(test())
+    assert sum("turned away" in record.message for record in caplog.records) == 1
+
+
+def test_sockets_leave_descriptors_for_files(caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        store, net = within_descriptors(StoreConfig(root=Path("/unused")), NetConfig())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert store.open_files_max + net.connections_max + 512 <= 1024
+    assert "ulimit -n" in caplog.text
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_two_thousand_idle_consumers(tmp_path: Path, mode: str) -> None:
+    """Each with a heartbeat and a parked pull: cheap while idle, and gone at once when they leave."""
+
+    async def test() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"x")).code == 0
+            await client.subscribe("g", "t")
+            pull = {"consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "2",
+                    "commitOffset": "0", "suspendTimeoutMillis": "60000", "subVersion": "1"}  # fmt: skip
+            data = Frame(code=11, ext=pull).encode()
+            sockets = []
+            try:
+                for number in range(2000):
+                    made = socket.create_connection(("127.0.0.1", broker.port))
+                    made.sendall(data)
+                    sockets.append(made)
+                    if number % 200 == 199:
+                        await eventually(lambda: broker.pulls.waiting.count == len(sockets))
+                began = time.process_time()
+                await asyncio.sleep(1)  # the time that is measured
+                idle = time.process_time() - began
+                assert idle < 0.25, f"{idle:.3f} s of CPU in an idle second"
+                began = time.process_time()
+                for made in sockets:
+                    made.close()
+                await eventually(lambda: broker.pulls.waiting.count == 0 and len(broker.server.connections) == 1)
+                assert time.process_time() - began < 2.0
+                assert (await client.send("t", b"y")).code == 0
+            finally:
+                for made in sockets:
+                    made.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_header_over_the_limit_costs_its_connection(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with running(tmp_path, mode, net={"header_bytes_max": 4096}) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"x")).code == 0
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(struct.pack(">ii", 10_000, 5000))
+            try:
+                assert await asyncio.wait_for(reader.read(), 5) == b"", "known from eight bytes: nothing is waited for"
+            except ConnectionError:
+                pass
+            writer.close()
+            assert (await client.send("t", b"y")).code == 0
+
+    run(test())
+
+
+def test_unfinished_requests_of_all_together_are_bounded(tmp_path: Path) -> None:
+    async def test() -> None:
+        net = {"inflight_bytes_max": 4 << 20}
+        async with running(tmp_path, net=net) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"x")).code == 0
+            claim = struct.pack(">ii", 8 << 20, 100)
+            writers = []
+            for _ in range(20):
+                _reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+                writer.write(claim + bytes(1 << 20))
+                writers.append(writer)
+            await eventually(lambda: len(broker.server.connections) < 10, text="the ones with much of it go")
+            held = sum(len(connection._buffer) for connection in broker.server.connections)
+            assert held <= 5 << 20
+            assert (await client.send("t", bytes(200_000))).code == 0, "others are served"
+            for writer in writers:
+                writer.close()
+            await eventually(lambda: len(broker.server.connections) == 1)
+            assert broker.server._buffered_bytes == 0
+
+    run(test())
+
+
+def test_requests_that_take_their_time_are_bounded(tmp_path: Path) -> None:
+    """Queries go to workers: only so many bytes of them may be under way, then the answer is `busy`."""
+
+    async def test() -> None:
+        async with running(tmp_path, net={"inflight_bytes_max": 64 << 10}) as broker, speaking(broker) as client:
+            await client.send("t", b"x")
+            gate = asyncio.Event()
+
+            async def slow() -> None:
+                await gate.wait()
+
+            broker.queries.flush_derived = slow
+            query = QueryMessage(topic="t", key="k", count_max=1, begin_ms=0, end_ms=1)
+            waiting = [asyncio.ensure_future(client.ask(query, body=bytes(30_000))) for _ in range(10)]
+            await eventually(lambda: sum(answer.done() for answer in waiting) == 8)
+            busy = [answer.result() for answer in waiting if answer.done()]
+            assert {answer.code for answer in busy} == {ResponseCode.SYSTEM_BUSY}
+            assert "try again later" in (busy[0].remark or "")
+            gate.set()
+            answers = await asyncio.gather(*waiting)
+            assert sum(answer.code == ResponseCode.QUERY_NOT_FOUND for answer in answers) == 2
+            assert (await client.ask(query)).code == ResponseCode.QUERY_NOT_FOUND
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_more_in_flight_than_allowed_over_all_connections(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        net = {"inflight_bytes_max": 128 << 10}
+        store = {"flush": "sync", "sync_flush_timeout_ms": 60_000}
+        async with running(tmp_path, mode, flusher=SlowFlusher, store=store, net=net) as broker:
+            flusher = SlowFlusher.made
+            async with speaking(broker) as first, speaking(broker) as second:
+                answers = [
+                    asyncio.ensure_future(client.send("BenchmarkTest", bytes(4000), number % 8))
+                    for number in range(100)
+                    for client in (first, second)
+                ]
+                await eventually(lambda: broker.gate.has("congested"), text="sockets wait for a second, then code 2")
+                await eventually(lambda: any(answer.done() for answer in answers))
+                busy = {answer.result().code for answer in answers if answer.done()}
+                assert busy == {ResponseCode.SYSTEM_BUSY}
+                while not all(answer.done() for answer in answers):
+                    flusher.sync()
+                    await asyncio.sleep(0)
+                stored = sum(answer.result().code == 0 for answer in answers)
+                assert 20 < stored < 200
+                await eventually(lambda: not broker.gate.reasons)
+                last = asyncio.ensure_future(first.send("BenchmarkTest", b"x"))
+                await eventually(lambda: flusher.behind)
+                flusher.sync()
+                assert (await last).code == 0
+
+    run(test())
+
+
+def test_one_connection_parks_only_so_many_pulls(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, net={"connection_inflight_max": 5}) as broker, speaking(broker) as client:
+            await client.send("t", b"x")
+            await client.subscribe("g", "t")
+            pulls = [
+                asyncio.ensure_future(client.pull("t", 1, sys_flag=2, hold_ms=10_000, timeout=15)) for _ in range(9)
+            ]
+            await eventually(lambda: sum(pull.done() for pull in pulls) == 4, text="the others are answered at once")
+            assert {pull.result().code for pull in pulls if pull.done()} == {ResponseCode.PULL_NOT_FOUND}
+            async with speaking(broker) as other:
+                more = asyncio.ensure_future(other.pull("t", 1, sys_flag=2, hold_ms=10_000))
+                await eventually(lambda: broker.pulls.waiting.count == 6, text="it is nobody else's limit")
+                await client.send("t", b"y")
+                assert (await more).code == 0
+            assert {(await pull).code for pull in pulls} == {0, ResponseCode.PULL_NOT_FOUND}
+
+    run(test())
