@@ -15,20 +15,7 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.errors import GroupNotFound, InvalidParameter, NotAvailable
 from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies_clients import SubscriptionGroupConfig
-
-
-class Log:
-    """What a table told the log; can be made to take nothing."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[str, Any]] = []
-        self.refuses = False
-
-    def record(self, kind: str, change: Any) -> int:
-        if self.refuses:
-            raise NotAvailable("the disk is full")
-        self.records.append((kind, fastjson.loads(fastjson.dumps(change))))
-        return len(self.records)
+from tests.broker.recorded import Log
 
 
 def make(log: Log | None = None, **changes: Any) -> Groups:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kappamq.broker.offsets import Offsets
 from kappamq.errors import NotAvailable
 from kappamq.protocol import fastjson
-from tests.broker.test_groups import Log
+from tests.broker.recorded import Log
 
 TOPICS, GROUPS, QUEUES = ["t1", "t2"], ["g1", "g2"], [0, 1]
 
