@@ -70,13 +70,15 @@ def view(java: JsonLines, topic: str, id: str) -> Received | None:
     return found
 
 
-def wait_for_messages(java: JsonLines, topic: str, count: int) -> list[Received]:
-    """All messages of a topic once there are so many; for sends that nobody answers."""
+def wait_for_messages(client: JsonLines, topic: str, count: int, **how: Any) -> list[Received]:
+    """All messages of a topic once there are so many.
+
+    Sends without an answer take their time; and Apache's broker answers before consumers can see the message."""
     received: list[Received] = []
 
     def arrived() -> bool:
         with contextlib.suppress(ProbeError):  # the topic is made by the first message, so it may not be there yet
-            received[:] = java("pull", topic=topic)
+            received[:] = client("pull", topic=topic, **how)
         return len(received) >= count
 
     eventually(arrived, timeout=10, pause=0.1, text=f"{count} messages in {topic}")

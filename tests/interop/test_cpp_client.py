@@ -36,7 +36,7 @@ def test_send_and_pull(cpp: JsonLines, java: JsonLines, topic: str, mode: str) -
     messages = described(20)
     sent = cpp("send", topic=topic, mode=mode, messages=messages)
     assert [each["status"] for each in sent] == ["OK"] * 20
-    received = cpp("pull", topic=topic, properties=ASKED)
+    received = wait_for_messages(cpp, topic, 20, properties=ASKED)
     check(received, messages, topic)
     # What the sender was told is where the message is.
     places = {each["msgId"]: each["queueOffset"] for each in received}
@@ -59,7 +59,7 @@ def test_oneway(cpp: JsonLines, java: JsonLines, topic: str) -> None:
 def test_orderly_send_goes_to_one_queue(cpp: JsonLines, topic: str) -> None:
     messages = described(10)
     sent = cpp("send", topic=topic, mode="orderly", messages=messages)
-    received = cpp("pull", topic=topic, properties=ASKED)
+    received = wait_for_messages(cpp, topic, 10, properties=ASKED)
     check(received, messages, topic)
     assert len({each["queueId"] for each in received}) == 1
     assert [each["msgId"] for each in received] == [each["msgId"] for each in sent]
@@ -73,10 +73,10 @@ def test_batch(cpp: JsonLines, java: JsonLines, target: Target, topic: str) -> N
     assert (sent["status"], sent["queueOffset"]) == ("OK", 0)
     if target.kind == "apache":
         # Apache's broker reads "1" as false and stores the five as the body of one message.
-        (odd,) = java("pull", topic=topic)
+        (odd,) = wait_for_messages(java, topic, 1)
         assert all(each["body"] in odd["body"] for each in messages)
         return
-    received = cpp("pull", topic=topic, properties=ASKED)
+    received = wait_for_messages(cpp, topic, 5, properties=ASKED)
     check(received, messages, topic)
     assert [each["body"] for each in received] == [each["body"] for each in messages]
     assert [each["queueOffset"] for each in received] == list(range(5))
@@ -85,6 +85,7 @@ def test_batch(cpp: JsonLines, java: JsonLines, target: Target, topic: str) -> N
 def test_pull_with_tags(cpp: JsonLines, topic: str) -> None:
     messages = described(12)
     cpp("send", topic=topic, mode="sync", messages=messages)
+    wait_for_messages(cpp, topic, 12)
     received = cpp("pull", topic=topic, expression="Tag0 || Tag2", properties=ASKED)
     check(received, [each for each in messages if each["tags"] != "Tag1"], topic)
 
@@ -111,7 +112,7 @@ def test_reads_what_java_wrote(cpp: JsonLines, java: JsonLines, topic: str) -> N
     java("send", topic=topic, mode="sync", messages=messages)
     (batch,) = java("send", topic=topic, mode="batch", messages=described(4, prefix="batch"))
     assert batch["status"] == "SEND_OK"
-    received = cpp("pull", topic=topic, properties=ASKED)
+    received = wait_for_messages(cpp, topic, len(messages) + 4, properties=ASKED)
     assert sorted(bodies(received)) == sorted([each["body"] for each in messages] + [f"batch {n}" for n in range(4)])
     check([each for each in received if not each["body"].startswith("batch")], messages, topic)
 
@@ -119,9 +120,9 @@ def test_reads_what_java_wrote(cpp: JsonLines, java: JsonLines, topic: str) -> N
 def test_compressed_bodies_are_understood_on_both_sides(cpp: JsonLines, java: JsonLines, topic: str) -> None:
     pattern = "".join(chr(ord("a") + index % 23) for index in range(50_000))
     java("send", topic=topic, mode="sync", messages=[{"size": len(pattern)}])
-    (message,) = cpp("pull", topic=topic)
+    (message,) = wait_for_messages(cpp, topic, 1)
     assert message["body"] == pattern
     assert message["storeSize"] < len(pattern) / 2
     cpp("send", topic=topic, mode="sync", messages=[{"body": pattern}])
-    received = java("pull", topic=topic)
+    received = wait_for_messages(java, topic, 2)
     assert [each["patternIntact"] for each in received] == [True, True]

@@ -41,8 +41,7 @@ def test_send_and_pull(java: JsonLines, target: Target, topic: str, mode: str) -
     for queue_id, offsets in by_queue(sent).items():
         assert 0 <= queue_id < QUEUES
         assert sorted(offsets) == list(range(len(offsets)))
-    received = java("pull", topic=topic)
-    assert len(received) == 20
+    received = wait_for_messages(java, topic, 20)
     check_received(received, messages, sent, topic, target)
 
 
@@ -59,7 +58,7 @@ def test_batch(java: JsonLines, variant: Variant, target: Target, topic: str) ->
     assert sent["status"] == "SEND_OK"
     unique_ids, offset_ids = sent["msgId"].split(","), sent["offsetMsgId"].split(",")
     assert len(set(unique_ids)) == len(set(offset_ids)) == 7
-    received = [each for each in java("pull", topic=topic) if each["body"] != "first"]
+    received = [each for each in wait_for_messages(java, topic, 8) if each["body"] != "first"]
     assert [each["body"] for each in received] == [each["body"] for each in messages]  # one queue, in order
     assert {each["queueId"] for each in received} == {sent["queueId"]}
     assert [each["queueOffset"] for each in received] == [sent["queueOffset"] + index for index in range(7)]
@@ -82,14 +81,14 @@ def test_texts_of_all_kinds_survive(java: JsonLines, target: Target, topic: str)
         {"body": '{"json": [1, 2]}\n\t\r', "keys": "k", "properties": {"x": "line\nbreak\ttab"}},
     ]
     sent = java("send", topic=topic, mode="sync", messages=messages)
-    check_received(java("pull", topic=topic), messages, sent, topic, target)
+    check_received(wait_for_messages(java, topic, len(messages)), messages, sent, topic, target)
 
 
 def test_large_bodies_are_compressed_by_the_client_and_arrive_whole(java: JsonLines, topic: str) -> None:
     sizes = [4_095, 4_096, 100_000, 1_000_000, 4 * 1024 * 1024]
     for size in sizes:
         java("send", topic=topic, mode="sync", messages=[{"size": size}])
-    received = java("pull", topic=topic)
+    received = wait_for_messages(java, topic, len(sizes))
     assert sorted(each["size"] for each in received) == sizes
     assert all(each["patternIntact"] for each in received)
     # The client compresses from 4 KiB on: the stored record is far smaller than its body.
@@ -100,6 +99,7 @@ def test_what_a_pull_answers(java: JsonLines, topic: str) -> None:
     java("send", topic=topic, mode="sync", messages=[{"body": "makes the topic"}])
     sent = java("send_to", topic=topic, queueId=0, messages=[{"body": str(n), "tags": "AB"[n % 2]} for n in range(10)])
     first, end = sent[0]["queueOffset"], sent[-1]["queueOffset"] + 1
+    wait_for_messages(java, topic, 11)
 
     def pull(**arguments: Any) -> tuple[str, int, int, int, list[str]]:
         answer = java("pull", topic=topic, queueId=0, **arguments)
@@ -117,6 +117,7 @@ def test_what_a_pull_answers(java: JsonLines, topic: str) -> None:
 
 def test_long_polling(java: JsonLines, other_java: JsonLines, topic: str) -> None:
     java("send", topic=topic, mode="sync", messages=[{"body": "makes the topic"}])
+    wait_for_messages(java, topic, 1)
     end = java("offsets", topic=topic)["2"]["max"]
     answers: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: answers.append(java("pull_blocking", topic=topic, queueId=2, offset=end)))
@@ -132,11 +133,13 @@ def test_long_polling(java: JsonLines, other_java: JsonLines, topic: str) -> Non
 
 def test_offsets_and_search_by_time(java: JsonLines, topic: str) -> None:
     java("send", topic=topic, mode="sync", messages=[{"body": "makes the topic"}])
+    wait_for_messages(java, topic, 1)
     before = java("offsets", topic=topic)
     assert set(before) == {str(queue) for queue in range(QUEUES)}
     for index in range(5):
         java("send_to", topic=topic, queueId=1, messages=[{"body": str(index)}])
         time.sleep(0.01)  # distinct store times are what is searched for here
+    wait_for_messages(java, topic, 6)
     after = java("offsets", topic=topic)
     assert after["1"]["max"] == before["1"]["max"] + 5
     assert {queue: after[queue] for queue in "023"} == {queue: before[queue] for queue in "023"}
@@ -292,7 +295,7 @@ def test_every_client_reads_what_every_client_wrote(
     mine, theirs = described(8, prefix="mine"), described(8, prefix="theirs")
     sent = java("send", topic=topic, mode="sync", messages=mine)
     sent += other_java("send", topic=topic, mode="sync", messages=theirs)
-    received = java("pull", topic=topic)
+    received = wait_for_messages(java, topic, 16)
     assert sorted(other_java("pull", topic=topic), key=_position) == sorted(received, key=_position)
     check_received(received, mine + theirs, sent, topic, target)
 

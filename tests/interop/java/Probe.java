@@ -427,6 +427,8 @@ public class Probe {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setPersistConsumerOffsetInterval(500);
+        // What the listener was given when it is told to stop counts as consumed: it may finish.
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(request.getString("topic"), expression(request));
         if (request.getBooleanValue("orderly")) {
