@@ -12,6 +12,7 @@ from kappamq.broker.topics import Topics
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError
 from kappamq.net.channel import Channel
+from kappamq.protocol import address
 from kappamq.protocol.bodies_topics import (
     PERMISSION_READ,
     PERMISSION_WRITE,
@@ -75,7 +76,7 @@ class Registration:
         """The ip by which the first reachable name server sees us; None if none can be reached."""
         for server in self._servers:
             try:
-                return (await server.connect()).local_address.rpartition(":")[0]
+                return local_ip(await server.connect())
             except (KappaError, OSError) as error:
                 log.warning("name server %s cannot be reached: %s", server.address, error)
         return None
@@ -151,10 +152,10 @@ class Registration:
             table = TopicTable(
                 topics={topic.name: self._as_allowed(topic) for topic in topics}, data_version=self._topics.version
             )
-            address = self._address(channel.local_address.rpartition(":")[0])
+            ours = self._address(local_ip(channel))
             header = RegisterBroker(
-                broker_name=self._config.name, broker_address=address, cluster=self._config.cluster,
-                ha_address=f"{address.rpartition(':')[0]}:{self._ha_port()}", broker_id=self._config.broker_id,
+                broker_name=self._config.name, broker_address=ours, cluster=self._config.cluster,
+                ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port()}", broker_id=self._config.broker_id,
                 timeout_ms=None, acting_master=False, compressed=False, body_crc=0,
             )  # fmt: skip
             body = RegisterBrokerBody(topics=table).encode()
@@ -191,7 +192,7 @@ class Registration:
             return
         try:
             header = UnregisterBroker(
-                broker_name=self._config.name, broker_address=self._address(server.channel.local_address.rpartition(":")[0]),
+                broker_name=self._config.name, broker_address=self._address(local_ip(server.channel)),
                 cluster=self._config.cluster, broker_id=self._config.broker_id,
             )  # fmt: skip
             await server.channel.request(request(header), timeout=_UNREGISTER_S)
@@ -199,3 +200,8 @@ class Registration:
             log.info("could not sign off at name server %s: %s", server.address, error)
         finally:
             server.channel.close()
+
+
+def local_ip(channel: Channel) -> str:
+    """Our end of a connection; an IPv6 address without its brackets."""
+    return address.split(channel.local_address)[0]

@@ -1,0 +1,239 @@
+"""Telling the name servers: real name servers that come, go and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kappamq.broker import registration
+from kappamq.broker.broker import Broker
+from kappamq.clock import SystemClock
+from kappamq.config.nameserver import NameServerConfig
+from kappamq.errors import ConfigError
+from kappamq.nameserver.nameserver import NameServer
+from kappamq.net.server import bind
+from kappamq.protocol.bodies_topics import TopicRouteData
+from tests.broker.operating import make_topic
+from tests.broker.running import run, running, speaking
+from tests.waiting import eventually_async as eventually
+
+
+@asynccontextmanager
+async def name_server(port: int = 0, host: str = "127.0.0.1", **config: Any) -> AsyncIterator[NameServer]:
+    server = NameServer(NameServerConfig(listen_host=host, port=port, **config), SystemClock())
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def free_port() -> int:
+    with bind("127.0.0.1", 0, 1) as listener:
+        return int(listener.getsockname()[1])
+
+
+def route(server: NameServer, topic: str) -> TopicRouteData | None:
+    return server.service.routes.route(topic)
+
+
+def queues(server: NameServer, topic: str) -> int:
+    found = route(server, topic)
+    return found.queues[0].write_queues if found is not None else 0
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that is down is tried again sooner than in real life."""
+    monkeypatch.setattr(registration, "_RETRY_S", 0.05)
+
+
+def test_everything_is_known_when_the_broker_has_started(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server() as server:
+            async with running(tmp_path, nameservers=(server.address,)) as broker, speaking(broker) as client:
+                found = route(server, "TBW102")
+                assert found is not None
+                assert [data.addresses for data in found.brokers] == [{0: f"127.0.0.1:{broker.port}"}]
+                assert broker.address == f"127.0.0.1:{broker.port}"
+                await make_topic(client, "early", 3)
+                await eventually(lambda: queues(server, "early") == 3)
+            async with running(tmp_path, nameservers=(server.address,)):
+                assert queues(server, "early") == 3, "after a restart, too"
+
+    run(test())
+
+
+def test_who_made_a_topic_by_sending_finds_its_route_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as one,
+            name_server() as two,
+            running(tmp_path, nameservers=(one.address, two.address)) as broker,
+            speaking(broker) as client,
+        ):
+            for number in range(10):
+                assert (await client.send(f"fresh{number}", b"x")).code == 0
+                assert [queues(server, f"fresh{number}") for server in (one, two)] == [4, 4], "before it is answered"
+            await make_topic(client, "fresh0", 7)
+            await eventually(lambda: queues(one, "fresh0") == queues(two, "fresh0") == 7)
+
+    run(test())
+
+
+def test_one_name_server_is_down_and_comes_back(tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        port = free_port()
+        async with (
+            name_server() as up,
+            running(tmp_path, nameservers=(f"127.0.0.1:{port}", up.address)) as broker,
+            speaking(broker) as client,
+        ):
+            assert (await client.send("first", b"x")).code == 0
+            assert queues(up, "first") == 4, "the other one is not waited for"
+            async with name_server(port) as back:
+                await eventually(lambda: queues(back, "first") == 4)
+                assert (await client.send("second", b"x")).code == 0
+                assert [queues(server, "second") for server in (up, back)] == [4, 4]
+            assert (await client.send("third", b"x")).code == 0
+            assert queues(up, "third") == 4
+            async with name_server(port) as again:  # one that knows nothing any more
+                await eventually(lambda: queues(again, "third") == 4)
+                assert queues(again, "first") == 4, "a newcomer is told everything, not only what is new"
+
+    with caplog.at_level(logging.WARNING, "kappamq.broker.registration"):
+        run(test())
+    tries = [record.message for record in caplog.records if "trying again" in record.message]
+    assert 1 <= len(tries) <= 3, "told when it breaks, not at every try"
+
+
+def test_all_name_servers_are_down(tmp_path: Path, quick: None) -> None:
+    async def test() -> None:
+        port = free_port()
+        async with running(tmp_path, nameservers=(f"127.0.0.1:{port}",)) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"x")).code == 0, "it serves whoever knows it"
+            assert broker.address == f"127.0.0.1:{broker.port}"
+            async with name_server(port) as server:
+                await eventually(lambda: queues(server, "t") == 4)
+
+    run(test())
+
+
+def test_a_stop_signs_off_everywhere(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server() as one, name_server() as two:
+            unregistered: list[str] = []
+            for server in (one, two):
+                routes = server.service.routes
+                original = routes.unregister
+
+                def unregister(cluster: str, address: str, owner: Any, original: Any = original) -> bool:
+                    unregistered.append(address)
+                    return bool(original(cluster, address, owner))
+
+                routes.unregister = unregister  # type: ignore[method-assign]
+            async with running(tmp_path, nameservers=(one.address, two.address)) as broker:
+                assert unregistered == []
+                ours = broker.address
+            assert unregistered == [ours, ours], "said, and not only noticed when the connection broke"
+            assert [server.service.routes.topics() for server in (one, two)] == [[], []]
+
+    run(test())
+
+
+def test_a_name_server_that_hangs_does_not_hold_up_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "_UNREGISTER_S", 0.1)
+
+    async def test() -> None:
+        async with name_server() as server:
+            broker: Broker
+            async with running(tmp_path, nameservers=(server.address,)) as broker:
+                server.service.handle = lambda connection, frame: None  # type: ignore[method-assign]
+                await asyncio.wait_for(broker.stop(), 10)
+
+    run(test())
+
+
+def test_other_name_servers_while_it_runs(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as left,
+            name_server() as kept,
+            name_server() as new,
+            running(tmp_path, nameservers=(left.address, kept.address)) as broker,
+        ):
+            kept_before = broker.registration._servers[1].channel
+            broker.registration.set_nameservers([kept.address, new.address, new.address])
+            await eventually(lambda: queues(new, "TBW102") > 0)
+            await eventually(lambda: left.service.routes.topics() == [])
+            assert queues(kept, "TBW102") > 0
+            assert [server.address for server in broker.registration._servers] == [kept.address, new.address]
+            assert broker.registration._servers[0].channel is kept_before, "a connection that is still wanted stays"
+
+    run(test())
+
+
+def test_what_the_broker_does_not_permit_no_topic_does(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path, nameservers=(server.address,), permission=4) as broker:
+            found = route(server, "TBW102")
+            assert found is not None
+            assert found.queues[0].permission & 2 == 0
+            assert broker.topics.table["TBW102"].permission & 2 == 2, "its own settings are not changed"
+
+    run(test())
+
+
+def test_topics_that_must_keep_their_order_are_learnt_from_the_name_server(tmp_path: Path, quick: None) -> None:
+    async def test() -> None:
+        async with name_server() as server:
+            await server.service.kv.put("ORDER_TOPIC_CONFIG", "ordered", "b:4")
+            async with (
+                running(tmp_path, nameservers=(server.address,), register_period_ms=100) as broker,
+                speaking(broker) as client,
+            ):
+                await make_topic(client, "ordered")
+                await make_topic(client, "plain")
+                await eventually(lambda: broker.topics.table["ordered"].order)
+                assert not broker.topics.table["plain"].order
+
+    run(test())
+
+
+def test_an_advertised_address_is_what_clients_hear(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as server,
+            running(tmp_path, nameservers=(server.address,), advertise="10.1.2.3") as broker,
+            speaking(broker) as client,
+        ):
+            found = route(server, "TBW102")
+            assert found is not None
+            assert [data.addresses for data in found.brokers] == [{0: f"10.1.2.3:{broker.port}"}]
+            assert (await client.send("t", b"x")).ext["msgId"].startswith("0A010203")
+
+    run(test())
+
+
+def test_a_name_server_on_ipv6(tmp_path: Path) -> None:
+    async def test() -> None:
+        try:
+            bind("::1", 0, 1).close()
+        except ConfigError:
+            pytest.skip("no IPv6 loopback here")
+        async with (
+            name_server(host="::1") as server,
+            running(tmp_path, nameservers=(server.address,), listen_host="::1") as broker,
+        ):
+            found = route(server, "TBW102")
+            assert found is not None
+            assert [data.addresses for data in found.brokers] == [{0: f"[::1]:{broker.port}"}]
+        assert server.service.routes.topics() == []
+
+    run(test())
