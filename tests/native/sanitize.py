@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
             "tests/native",
         ]
         tests += ["--deselect", "tests/native/test_native.py"]  # about which file is found, and this one is given
+        tests += ["--basetemp", str(Path(folder) / "tests")]
         if subprocess.run(tests, env=environment, check=False).returncode:
             return 1
         command = [sys.executable, "-m", "tests.native.fuzz", *arguments, "--extension", str(extension)]

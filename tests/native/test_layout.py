@@ -50,6 +50,6 @@ def test_sizes() -> None:
     assert len(layout.BATCH_NAME) + 11 == layout.BATCH_PROPERTY_BYTES
 
 
-def test_special_properties_are_those_of_scan_c() -> None:
-    text = Path(layout.__file__).with_name("scan.c").read_text()
+def test_special_properties_are_those_of_properties_c() -> None:
+    text = Path(layout.__file__).with_name("properties.c").read_text()
     assert set(re.findall(r'IS\("([^"]+)", true\)', text)) == layout.SPECIAL_PROPERTIES

@@ -80,7 +80,7 @@ bool utf8_valid(const uint8_t *data, size_t size);
 /* java.lang.String.hashCode of a text that begins with one of hash `value` and goes on with `data`. */
 uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size);
 
-/* -- headers (scan.c) ---------------------------------------------------------------------------------------------- */
+/* -- headers (scan.c, json.c, properties.c) ------------------------------------------------------------------------ */
 
 enum { CODE_SEND = 10, CODE_PULL = 11, CODE_SEND_V2 = 310, CODE_SEND_BATCH = 320, CODE_LITE_PULL = 361 };
 
@@ -279,7 +279,7 @@ struct kernel {
     int64_t put_count, put_bytes, get_count, get_bytes;
 };
 
-/* Queues (queues.c). Functions that return int return 0 or NO_MEMORY unless said otherwise. */
+/* Tables (tables.c). Functions that return int return 0 or NO_MEMORY unless said otherwise. */
 struct kernel *kernel_new(void);
 void kernel_free(struct kernel *kernel);
 /* What every stored message and every answer to a send carry: properties text; the region as JSON string and plain. */
@@ -300,13 +300,14 @@ void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic
 struct row *kernel_find_row(const struct kernel *kernel, struct span group, struct span topic, bool explicit_);
 int kernel_map(struct kernel *kernel, int64_t number, struct span data); /* data.at NULL: unmap */
 
-/* Enters records; `*eaten` says how far. kernel.woken and kernel.folds hold what the caller must hear of. */
+/* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken and kernel.folds hold what the caller must hear of. */
 int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int64_t log_offset, size_t *eaten);
 struct queue *kernel_dirty_queue(struct kernel *kernel);                  /* the first, NULL if there is none */
 struct span queue_unstored(const struct queue *queue);                    /* its entries that are in no file */
 void kernel_stored(struct kernel *kernel, struct queue *queue);           /* they count as stored now */
 void kernel_trim_tails(struct kernel *kernel);
 
+/* Pulls (gather.c) */
 struct codes {
     const int32_t *at; /* ascending */
     size_t count;

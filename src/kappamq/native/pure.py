@@ -1,4 +1,4 @@
-"""The burst kernel in Python: the meaning of kernel.c, its oracle in tests, and what runs where no compiler is at hand.
+"""The burst kernel in Python: the meaning of burst.c, its oracle in tests, and what runs where no compiler is at hand.
 
 A `Kernel` owns what one message costs: the tables of topics, queues and subscriptions, the bytes appended since the last
 write, and the loops over them. It does no I/O and knows no clock. The broker's loop calls

@@ -1,4 +1,4 @@
-"""Topics, queues and the loops over them, in Python: dispatch, select, gather. The meaning of queues.c."""
+"""Topics, queues and the loops over them, in Python. The meaning of tables.c, dispatch.c, queues.c and gather.c."""
 
 from __future__ import annotations
 

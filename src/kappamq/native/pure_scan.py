@@ -1,7 +1,7 @@
 """Header scan, in Python: which frames are plain sends and pulls, and what they say.
 
 Both wire forms (JSON and binary) end in the same typed fields. A frame is *plain* only if every field in it is known and
-well-formed; everything else returns None and is Python's to judge. scan.c must agree on each single frame. The rules:
+well-formed; everything else returns None and is Python's to judge. scan.c and json.c must agree on each single frame. The rules:
 
 - JSON is standard JSON. Where a key comes twice the last one wins, in either form, but all must be well-formed (and each
   `extFields` complete).

@@ -1,0 +1,38 @@
+/* Inside the header scan: what json.c and scan.c both know. */
+#ifndef KAPPAMQ_FIELDS_H
+#define KAPPAMQ_FIELDS_H
+
+#include "inline.h"
+
+/* Every name that a plain send or pull may carry in its ext fields. A send has its fields twice, under the letters of code 310
+ * and spelled out for code 10, in the same order. */
+enum field {
+    F_A, F_B, F_C, F_D, F_E, F_F, F_G, F_H, F_I, F_J, F_K, F_L, F_M, F_N,
+    F_LO, F_NS, F_NSD, F_BNAME, F_OWAY,
+    F_LONG, F_TOPIC = F_LONG + F_B, F_QUEUE_ID = F_LONG + F_E, F_SYS_FLAG = F_LONG + F_F,
+    F_GROUP = F_LONG + F_N + 1, F_QUEUE_OFFSET, F_COUNT, F_COMMIT_OFFSET, F_SUSPEND, F_SUB_VERSION, F_SUBSCRIPTION, F_EXPRESSION,
+    F_MAX_BYTES, F_SOURCE,
+    FIELD_COUNT,
+    UNKNOWN = -1,
+};
+
+#define BIT(field) ((uint64_t)1 << (field))
+
+struct fields {
+    uint64_t present; /* has a value */
+    uint64_t named;   /* was named, perhaps in an object that a later one replaced */
+    uint64_t always;  /* was named in each of these objects */
+    struct span values[FIELD_COUNT];
+};
+
+/* In a switch over the size of `name`: it is this one. */
+#define IS(text, field)                       \
+    if (memcmp(name, text, sizeof(text) - 1) == 0) \
+        return field
+
+int field_of(const uint8_t *name, size_t size);
+
+/* What a JSON header says, apart from what its fields mean; false if it is not plain. */
+bool scan_json(const uint8_t *header, size_t size, const uint8_t *readable, uint8_t *scratch, struct plain *plain, struct fields *fields);
+
+#endif

@@ -1,0 +1,226 @@
+/* Pulls: which records of a queue, and their bytes in one reply. pure_queues.py is the meaning. */
+#include "inline.h"
+
+void gather_clear(struct gather *gather)
+{
+    enum { KEEP_BYTES = 1 << 20 };
+    gather->count = gather->total = gather->text.size = 0;
+    if (gather->text.room > KEEP_BYTES)
+        bytes_free(&gather->text);
+}
+
+static int gather_log(struct gather *gather, const uint8_t *at, size_t size)
+{
+    gather->total += size;
+    if (gather->count) {
+        struct piece *last = &gather->pieces[gather->count - 1];
+        if (last->at && last->at + last->size == at) { /* neighbours in the log go in one piece */
+            last->size += size;
+            return 0;
+        }
+    }
+    if (ARRAY_RESERVE(gather->pieces, gather->count, gather->room)) {
+        gather->total -= size;
+        return NO_MEMORY;
+    }
+    gather->pieces[gather->count++] = (struct piece){at, size};
+    return 0;
+}
+
+static int gather_text(struct gather *gather, const uint8_t *at, size_t size)
+{
+    if (bytes_reserve(&gather->text, size) || ARRAY_RESERVE(gather->pieces, gather->count, gather->room))
+        return NO_MEMORY;
+    put_bytes(gather->text.data + gather->text.size, at, size);
+    gather->text.size += size;
+    gather->pieces[gather->count++] = (struct piece){NULL, size};
+    gather->total += size;
+    return 0;
+}
+
+void gather_copy(const struct gather *gather, uint8_t *to)
+{
+    const uint8_t *text = gather->text.data;
+    for (size_t n = 0; n < gather->count; n++) {
+        const struct piece *piece = &gather->pieces[n];
+        if (piece->at) {
+            to = put_bytes(to, piece->at, piece->size);
+        } else {
+            to = put_bytes(to, text, piece->size);
+            text += piece->size;
+        }
+    }
+}
+
+/* Where a record of the log can be read, NULL if it is not mapped or does not lie where it should. */
+static const uint8_t *record_at(const struct kernel *kernel, int64_t log_offset, int32_t size)
+{
+    if (log_offset < 0 || size < RECORD_BYTES_MIN)
+        return NULL;
+    int64_t number = log_offset / kernel->segment_bytes, at = log_offset % kernel->segment_bytes;
+    size_t low = 0, high = kernel->segment_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (kernel->segments[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == kernel->segment_count || kernel->segments[low].number != number)
+        return NULL;
+    const struct segment *segment = &kernel->segments[low];
+    if ((uint64_t)at > segment->size || segment->size - (size_t)at < (size_t)size || get32(segment->data + at) != size)
+        return NULL;
+    return segment->data + at;
+}
+
+static inline bool wanted(struct codes codes, int32_t code)
+{
+    if (codes.all)
+        return true;
+    size_t low = 0, high = codes.count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (codes.at[middle] == code)
+            return true;
+        if (codes.at[middle] < code)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+static uint8_t *put_ext(uint8_t *to, const char *name, int64_t value)
+{
+    size_t size = strlen(name);
+    to = put16(to, (uint16_t)size);
+    to = put_bytes(to, name, size);
+    uint8_t *end = put_number(to + 4, value);
+    put32(to, (uint32_t)(end - to - 4));
+    return end;
+}
+
+/* Head of the answer to a pull that found something; at most 256 + 4 * 20 bytes. */
+static size_t pull_head(uint8_t *start, bool binary, int32_t opaque, int64_t next, int64_t min_offset, int64_t end, size_t body)
+{
+    uint8_t *to = start + 8;
+    if (binary) {
+        to = put_text(to, "\0\0\3\1\337"); /* success, Python, version 479 */
+        to = put32(to, (uint32_t)opaque);
+        to = put_text(to, "\0\0\0\1\0\0\0\5FOUND");
+        uint8_t *length = to;
+        to = put_ext(to + 4, "suggestWhichBrokerId", 0);
+        to = put_ext(to, "nextBeginOffset", next);
+        to = put_ext(to, "minOffset", min_offset);
+        to = put_ext(to, "maxOffset", end);
+        put32(length, (uint32_t)(to - length - 4));
+    } else {
+        to = put_text(to, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"nextBeginOffset\":\"");
+        to = put_number(to, next);
+        to = put_text(to, "\",\"minOffset\":\"");
+        to = put_number(to, min_offset);
+        to = put_text(to, "\",\"maxOffset\":\"");
+        to = put_number(to, end);
+        to = put_text(to, "\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
+        to = put_number(to, opaque);
+        to = put_text(to, ",\"remark\":\"FOUND\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
+    }
+    size_t head = (size_t)(to - start) - 8;
+    put32(start, (uint32_t)(4 + head + body));
+    put32(start + 4, (uint32_t)((binary ? 1u << 24 : 0) | head));
+    return head + 8;
+}
+
+int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_id, int64_t offset, int64_t count_max,
+                struct codes codes, int32_t opaque, bool binary, bool warm, struct gather *replies, int64_t payload[3])
+{
+    const struct queue *queue = topic ? topic_find_queue(topic, queue_id) : NULL;
+    payload[0] = payload[1] = payload[2] = 0;
+    if (!queue || queue->end == 0)
+        return NO_MESSAGES;
+    payload[0] = offset;
+    payload[1] = queue->min;
+    payload[2] = queue->end;
+    if (offset < queue->min) {
+        payload[0] = queue->min;
+        return TOO_SMALL;
+    }
+    if (offset == queue->end)
+        return EMPTY;
+    if (offset > queue->end) {
+        payload[0] = queue->end;
+        return TOO_LARGE;
+    }
+    const struct bytes *entries = &queue->tail;
+    int64_t first = queue->tail_first;
+    if (offset < first) {
+        entries = &queue->lent;
+        first = queue->lent_first;
+        if (offset < first || offset - first >= (int64_t)(entries->size / ENTRY_BYTES))
+            return NEED_ENTRIES;
+    }
+    int64_t look = (int64_t)(entries->size / ENTRY_BYTES) - (offset - first), limit = count_max > SCAN_ENTRIES_MAX ? count_max : SCAN_ENTRIES_MAX;
+    if (look > queue->end - offset)
+        look = queue->end - offset;
+    if (look > limit)
+        look = limit;
+
+    /* Pass one: what fits. */
+    const uint8_t *start = entries->data + (offset - first) * ENTRY_BYTES, *at = start, *stop = start + look * ENTRY_BYTES;
+    int64_t count = 0, total = 0, first_byte = 0, last_end = 0;
+    bool gone = false;
+    for (; at < stop; at += ENTRY_BYTES) {
+        int64_t log_offset = get64(at);
+        int32_t size = get32(at + 8);
+        if (log_offset < kernel->log_min || size == FILLER_BYTES) {
+            gone = true; /* the file behind it has been deleted, or it is filler */
+        } else if (wanted(codes, get32(at + 16))) {
+            if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
+                break;
+            if (!count)
+                first_byte = log_offset;
+            last_end = (int64_t)((uint64_t)log_offset + (uint64_t)(int64_t)size);
+            count++;
+            total += size;
+        }
+    }
+    payload[0] = offset + (at - start) / ENTRY_BYTES;
+    if (!count)
+        return gone ? GONE : NO_MATCH;
+
+    /* Pass two: gather them. */
+    int verdict = FOUND;
+    size_t pieces = replies->count, text = replies->text.size, bytes = replies->total;
+    if (!warm && first_byte < kernel->hot_from) {
+        verdict = COLD;
+    } else {
+        uint8_t head[384];
+        size_t size = pull_head(head, binary, opaque, payload[0], queue->min, queue->end, (size_t)total);
+        if (gather_text(replies, head, size))
+            verdict = NO_MEMORY;
+        for (const uint8_t *entry = start; entry < at && verdict == FOUND; entry += ENTRY_BYTES) {
+            int64_t log_offset = get64(entry);
+            if (log_offset < kernel->log_min || get32(entry + 8) == FILLER_BYTES || !wanted(codes, get32(entry + 16)))
+                continue;
+            const uint8_t *record = record_at(kernel, log_offset, get32(entry + 8));
+            if (!record)
+                verdict = COLD;
+            else if (gather_log(replies, record, (size_t)get32(entry + 8)))
+                verdict = NO_MEMORY;
+        }
+    }
+    if (verdict == FOUND) {
+        kernel->get_count += count;
+        kernel->get_bytes += total;
+        return FOUND;
+    }
+    replies->count = pieces;
+    replies->text.size = text;
+    replies->total = bytes;
+    if (verdict == COLD) {
+        payload[0] = first_byte;
+        payload[1] = last_end;
+    }
+    return verdict;
+}
