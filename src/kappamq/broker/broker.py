@@ -117,12 +117,9 @@ class Broker:
 
     async def _start_serving(self) -> None:
         config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
-        for note in (*self.recovered.notes, *self.metadata.load()):
+        for note in (*self.recovered.notes, *self.metadata.load(self._fit_tables)):
             log.warning("%s", note)
-        for name in self.topics.hide_deleted():
-            store.forget_topic(name)
         clock.not_before(store.last_ms)
-        self._clamp_offsets()
         self.bursts = bursts = Bursts(store, self.gate, clock, self.net_config)
         self.server = Server(bursts, self.net_config, clock)
         self.port = config.port or await self._start_on_free_pair()
@@ -250,7 +247,10 @@ class Broker:
         for connection in self.clients.expire(now):
             connection.close("no heartbeat for too long")
 
-    def _clamp_offsets(self) -> None:
+    def _fit_tables(self) -> None:
+        """Queues were built from the log, tables from what was said of it: bring the two together."""
+        for name in self.topics.hide_deleted():
+            self.store.forget_topic(name)
         for topic, queue_id in self.offsets.all_queues():
             self.offsets.clamp(topic, queue_id, self.kernel.queue_state(topic, queue_id)[1])
 

@@ -8,13 +8,14 @@ applies the records behind that offset. A snapshot without our stamp was written
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from kappamq.broker.burst import Bursts
 from kappamq.clock import Clock
-from kappamq.errors import ProtocolError
+from kappamq.errors import ProtocolError, StoreError
 from kappamq.protocol.record import decode
 from kappamq.store.message_store import MessageStore, unusable
 from kappamq.store.snapshots import Snapshots
@@ -22,6 +23,8 @@ from kappamq.store.snapshots import Snapshots
 log = logging.getLogger(__name__)
 
 TOPIC = "rmq_sys_kappamq_metadata"
+_NONSENSE = (msgspec.DecodeError, ProtocolError, LookupError, AttributeError, TypeError, ValueError)
+"""What a table may say to something that was not written by one."""
 _RECORDS_BEHIND_MAX = 1000
 """A start folds the records behind the oldest snapshot: also tables that never change are written anew once there are so
 many."""
@@ -84,8 +87,10 @@ class Metadata:
 
     # -- folding -----------------------------------------------------------------------------------------------------------
 
-    def load(self) -> list[str]:
-        """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError."""
+    def load(self, fit: Callable[[], None] = lambda: None) -> list[str]:
+        """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError.
+
+        `fit` then takes back what tables know of messages that the log has lost."""
         notes: list[str] = []
         stamps: dict[str, int] = {}
         end = self._store.log.end
@@ -97,7 +102,13 @@ class Metadata:
                 continue
             if snapshot.note:
                 notes.append(snapshot.note)
-            table.from_snapshot(snapshot.table)
+            try:
+                table.from_snapshot(snapshot.table)
+            except _NONSENSE as error:
+                path = self._snapshots.folder / table.file
+                raise StoreError(
+                    f"{path} makes no sense ({error}). Correct it; or move it away, and what the log says will do"
+                ) from error
             stamp = snapshot.log_offset
             if stamp is None:
                 notes.append(f"{table.file} was written by another broker: taken as it is")
@@ -107,6 +118,7 @@ class Metadata:
                 table.dirty = new_baseline = True
             stamps[table.file] = end if stamp is None else min(stamp, end)
         self._replay(stamps)
+        fit()
         if new_baseline:
             # At once: a crash before the next snapshot would make today's records look older than these files.
             try:
@@ -134,7 +146,7 @@ class Metadata:
                 if table is not None and found[0] >= stamps[table.file]:
                     table.apply(content["kind"], content["change"])
                     table.dirty = True
-            except (msgspec.DecodeError, ProtocolError, KeyError, TypeError, ValueError) as error:
+            except _NONSENSE as error:
                 log.warning("the metadata record at %d makes no sense (%s): passed over", found[0], error)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
