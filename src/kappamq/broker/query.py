@@ -11,11 +11,12 @@ from kappamq.net.connection import Connection
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_client import QueryMessage, QueryMessageResponse, ViewMessage
-from kappamq.protocol.record import decode
+from kappamq.protocol.record import Record, decode
 from kappamq.protocol.tags import keys_of
 from kappamq.store.message_store import MessageStore
 
 _ANSWER_BYTES_MAX = 8 << 20
+_CANDIDATES_MAX = 16_384  # records a query looks at; where more have the same hash, the oldest are not found
 
 
 class Queries:
@@ -34,30 +35,34 @@ class Queries:
         found = await self._worker(self._search, header.topic, header.key, count, header.begin_ms, header.end_ms)
         if not found:
             raise QueryNotFound("can not find message, maybe time range not correct")
-        answer = QueryMessageResponse(index_ms=self._store.index.end_ms, index_log_offset=self._store.index.indexed_to)
+        index = self._store.index
+        answer = QueryMessageResponse(index_ms=index.infos()[-1].end_ms, index_log_offset=index.indexed_to)
         return reply(frame, header=answer, body=b"".join(found))
 
     def _search(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Worker: records of `topic` that carry `key`, oldest first. The index knows hashes only; here we look at the keys."""
         found: dict[int, bytes] = {}
+        seen: set[int] = set()
         total = 0
-        for log_offset in self._store.index.query(topic, key, count * 4, begin_ms, end_ms):
-            data = self._store.record(log_offset)
-            if data is None or log_offset in found:
-                continue
-            record = decode(data)
-            properties = record.property_map()
-            if record.topic != topic or (
-                properties.get("UNIQ_KEY") != key and key not in keys_of(properties.get("KEYS"))
-            ):
-                continue
-            if found and total + len(data) > _ANSWER_BYTES_MAX:
-                break
-            found[log_offset] = data
-            total += len(data)
-            if len(found) >= count:
-                break
-        return [found[log_offset] for log_offset in sorted(found)]
+        candidates = count * 4
+        while True:
+            offsets = self._store.index.query(topic, key, candidates, begin_ms, end_ms)
+            for log_offset in offsets:
+                if log_offset in seen:
+                    continue
+                seen.add(log_offset)
+                data = self._store.record(log_offset)
+                if data is None or not _is_wanted(decode(data), topic, key, begin_ms, end_ms):
+                    continue
+                full = bool(found) and total + len(data) > _ANSWER_BYTES_MAX
+                if not full:
+                    found[log_offset] = data
+                    total += len(data)
+                if full or len(found) >= count:
+                    return [found[log_offset] for log_offset in sorted(found)]
+            if len(offsets) < candidates or candidates >= _CANDIDATES_MAX:
+                return [found[log_offset] for log_offset in sorted(found)]
+            candidates *= 8  # other keys with the same hash were in the way
 
     async def view(self, connection: Connection, frame: Frame) -> Frame:
         header = ViewMessage.decode(frame.ext)
@@ -65,3 +70,10 @@ class Queries:
         if data is None:
             raise BrokerError(f"can not find message by offset {header.log_offset}")
         return reply(frame, body=data)
+
+
+def _is_wanted(record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+    if record.topic != topic or not begin_ms <= record.stored_ms <= end_ms:
+        return False
+    properties = record.property_map()
+    return properties.get("UNIQ_KEY") == key or key in keys_of(properties.get("KEYS"))
