@@ -1,0 +1,255 @@
+"""What clients ask besides sending and pulling: heartbeats, members, offsets, times, locks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kappamq.broker.broker import Broker
+from kappamq.clock import VirtualClock
+from kappamq.message import MessageQueue
+from kappamq.protocol.bodies_clients import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+    MessageModel,
+    SubscriptionData,
+)
+from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers_client import (
+    BoundaryType,
+    CheckClientConfig,
+    GetConsumerList,
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    HeartBeat,
+    LockQueues,
+    QueryConsumerOffset,
+    SearchOffset,
+    UnlockQueues,
+    UnregisterClient,
+    UpdateConsumerOffset,
+)
+from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
+from tests.broker.running import Speaker, run, running, speaking
+from tests.waiting import eventually_async as eventually
+
+
+async def members(client: Speaker, group: str = "g") -> list[str]:
+    answer = await ok(client, GetConsumerList(consumer_group=group))
+    return ConsumerList.decode(answer.body).consumer_ids
+
+
+async def offset(client: Speaker, header: Any) -> int:
+    return int((await ok(client, header)).ext["offset"])
+
+
+# -- who is there ----------------------------------------------------------------------------------------------------------
+
+
+@on_broker()
+async def test_a_heartbeat_makes_group_and_retry_topic(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    data = HeartbeatData(client_id="c", consumers=[ConsumerData(group="g", subscriptions=[])])
+    answer = await ok(client, HeartBeat(), data.encode())
+    assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert broker.topics.get("%RETRY%g") is not None
+    assert broker.groups.table["g"].name == "g"
+    broadcast = ConsumerData(group="all", message_model=MessageModel.BROADCASTING)
+    await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[broadcast]).encode())
+    assert broker.topics.get("%RETRY%all") is None, "who gets everything retries nothing"
+
+
+@on_broker(auto_create_group=False)
+async def test_a_heartbeat_of_a_group_that_may_not_be(broker: Broker, client: Speaker) -> None:
+    await beat(client, "c", consumers={"stranger": ["t"], "TOOLS_CONSUMER": ["t"]}, producers=("pg",))
+    assert set(broker.clients.consumers) == {"TOOLS_CONSUMER"}
+    assert set(broker.clients.producers) == {"pg"}, "the rest of the beat counts"
+    await refused(client, GetConsumerList(consumer_group="stranger"), ResponseCode.SYSTEM_ERROR, "stranger")
+
+
+@on_broker()
+async def test_heartbeats_that_make_no_sense(broker: Broker, client: Speaker) -> None:
+    nameless = HeartbeatData(consumers=[ConsumerData(group="g")]).encode()
+    await refused(client, HeartBeat(), ResponseCode.INVALID_PARAMETER, "clientID", body=nameless)
+    for body in (b"", b"[]", b"{", b'{"clientID":"c","consumerDataSet":7}'):
+        answer = await client.ask(HeartBeat(), body)
+        assert answer.code != 0, body
+        assert answer.remark, body
+    assert not broker.clients.consumers
+
+
+@on_broker()
+async def test_members_come_and_go_and_the_others_are_told(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    told: list[Frame] = []
+    client.channel._on_request = lambda channel, frame: told.append(frame)
+    await beat(client, "one", consumers={"g": ["t"]})
+    assert await members(client) == ["one"]
+    async with speaking(broker) as other:
+        await beat(other, "two", consumers={"g": ["t"]})
+        assert await members(other) == ["one", "two"]
+        await eventually(lambda: len(told) == 2)  # of itself and of the other
+        await ok(other, UnregisterClient(client_id="two", consumer_group="g", producer_group="never seen"))
+        assert await members(client) == ["one"]
+        await eventually(lambda: len(told) == 3)
+        await beat(other, "two", consumers={"g": ["t"]})
+    await eventually(lambda: len(told) == 5, text="told of its coming, and of its end without a word")
+    assert await members(client) == ["one"]
+    assert {(frame.code, frame.is_oneway) for frame in told} == {(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, True)}
+    assert {frame.ext["consumerGroup"] for frame in told} == {"g"}
+    await ok(client, UnregisterClient(client_id="one", consumer_group="g"))
+    await refused(client, GetConsumerList(consumer_group="g"), ResponseCode.SYSTEM_ERROR, "no consumer for this group")
+
+
+@on_broker()
+async def test_unregistering_without_being_there(broker: Broker, client: Speaker) -> None:
+    await ok(client, UnregisterClient(client_id="x"))
+    await ok(client, UnregisterClient(client_id="x", producer_group="p", consumer_group="g"))
+    assert not broker.clients.consumers
+    answer = await client.channel.request(Frame(code=RequestCode.UNREGISTER_CLIENT))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "clientID" in (answer.remark or "")
+
+
+@on_broker()
+async def test_subscriptions_are_checked_before_they_are_used(broker: Broker, client: Speaker) -> None:
+    plain = CheckClientBody(client_id="c", group="g", subscription=SubscriptionData(topic="t", expression="a || b"))
+    await ok(client, CheckClientConfig(), plain.encode())
+    await ok(client, CheckClientConfig(), CheckClientBody(client_id="c", group="g").encode())
+    filtered = SubscriptionData(topic="t", expression="a > 1", expression_type="SQL92")
+    body = CheckClientBody(client_id="c", group="g", subscription=filtered).encode()
+    await refused(client, CheckClientConfig(), ResponseCode.SYSTEM_ERROR, "SQL92", body=body)
+
+
+# -- offsets ---------------------------------------------------------------------------------------------------------------
+
+
+@on_broker()
+async def test_offsets_of_groups(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    await fill(client, "t", [5])
+    asked = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0)
+    assert await offset(client, asked) == 0, "all of the queue is here: a new group begins at its beginning"
+    unknown = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0, zero_if_not_found=False)
+    await refused(client, unknown, ResponseCode.QUERY_NOT_FOUND, "Not found")
+    for committed, now in ((3, 3), (1, 3), (4, 4)):  # a late commit changes nothing
+        await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=committed))
+        assert await offset(client, asked) == now
+    assert await offset(client, unknown) == 4
+    assert await offset(client, QueryConsumerOffset(consumer_group="other", topic="t", queue_id=0)) == 0
+
+
+@on_broker(auto_create_group=False)
+async def test_offsets_that_cannot_be(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    good: dict[str, Any] = {"consumer_group": "TOOLS_CONSUMER", "topic": "t", "queue_id": 0, "commit_offset": 1}
+    for changes, code, text in [
+        ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "nowhere"),
+        ({"consumer_group": "stranger"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "stranger"),
+        ({"queue_id": -1}, ResponseCode.INVALID_PARAMETER, "-1"),
+        ({"commit_offset": -1}, ResponseCode.INVALID_PARAMETER, "-1"),
+    ]:
+        await refused(client, UpdateConsumerOffset(**(good | changes)), code, text)
+    await ok(client, UpdateConsumerOffset(**good))
+    answer = await client.channel.request(Frame(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext={"topic": "t"}))
+    assert (answer.code, "consumerGroup" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+@on_broker()
+async def test_a_new_group_on_a_queue_that_lost_its_beginning(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    await fill(client, "t", [5])
+    broker.kernel.set_queue_min("t", 0, 2)
+    await refused(
+        client,
+        QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0),
+        ResponseCode.QUERY_NOT_FOUND,
+        "Not found",
+    )
+    assert await offset(client, GetMinOffset(topic="t", queue_id=0)) == 2
+    assert await offset(client, GetMaxOffset(topic="t", queue_id=0)) == 5
+
+
+@on_broker()
+async def test_ends_of_queues_that_do_not_exist(broker: Broker, client: Speaker) -> None:
+    for header in (GetMaxOffset, GetMinOffset):
+        assert await offset(client, header(topic="nowhere", queue_id=7)) == 0
+        assert await offset(client, header(topic="nowhere", queue_id=-1)) == 0
+    answer = await ok(client, GetEarliestStoreTime(topic="nowhere", queue_id=0))
+    assert answer.ext["timestamp"] == "-1"
+    assert await offset(client, SearchOffset(topic="nowhere", queue_id=0, timestamp=5)) == 0
+
+
+def test_offsets_by_time(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = VirtualClock()
+        async with running(tmp_path, clock=clock) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            clock.advance(1)
+            start = clock.message_ms()
+            for _ in range(4):  # two at 0, two at 100...
+                await fill(client, "t", [2])
+                clock.advance(ms=100)
+
+            async def at(ms: int, boundary: BoundaryType | None = None) -> int:
+                header = SearchOffset(topic="t", queue_id=0, timestamp=start + ms, boundary=boundary)
+                return await offset(client, header)
+
+            assert [await at(ms) for ms in (-1, 0, 1, 100, 250, 300, 301)] == [0, 0, 2, 2, 6, 6, 8]
+            assert [await at(ms, BoundaryType.LOWER) for ms in (0, 1, 100)] == [0, 2, 2]
+            assert [await at(ms, BoundaryType.UPPER) for ms in (-1, 0, 1, 100, 250, 999)] == [0, 1, 1, 3, 5, 7]
+            answer = await ok(client, GetEarliestStoreTime(topic="t", queue_id=0))
+            assert answer.ext["timestamp"] == str(start)
+        async with running(tmp_path, clock=clock) as broker, speaking(broker) as client:
+            assert [await at(ms) for ms in (0, 100, 301)] == [0, 2, 8], "from the files, too"
+
+    run(test())
+
+
+# -- locks -----------------------------------------------------------------------------------------------------------------
+
+
+async def lock(client: Speaker, client_id: str, *queue_ids: int, group: str = "g") -> set[int]:
+    wanted = LockBatch(consumer_group=group, client_id=client_id, queues={queue("t", number) for number in queue_ids})
+    answer = await ok(client, LockQueues(), wanted.encode())
+    return {locked.queue_id for locked in LockBatchResponse.decode(answer.body).locked}
+
+
+def test_locks_are_leases(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = VirtualClock()
+        async with running(tmp_path, clock=clock, net={"idle_s": 0}) as broker, speaking(broker) as client:
+            assert await lock(client, "one", 0, 1) == {0, 1}
+            assert await lock(client, "two", 1, 2) == {2}
+            assert await lock(client, "two", 1, group="another") == {1}
+            given = LockBatch(consumer_group="g", client_id="two", queues={queue("t", 0), queue("t", 2)})
+            await ok(client, UnlockQueues(), given.encode())
+            assert await lock(client, "three", 0, 1, 2) == {2}, "nobody gives back what another holds"
+            clock.advance(59)
+            assert await lock(client, "one", 1) == {1}
+            clock.advance(2)
+            assert await lock(client, "two", 0, 1) == {0}, "not renewed for a minute"
+
+    run(test())
+
+
+def test_locks_that_make_no_sense(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            one = {MessageQueue("t", "b", 0)}
+            for body in (LockBatch(consumer_group="g", queues=one), LockBatch(client_id="c", queues=one)):
+                await refused(client, LockQueues(), ResponseCode.INVALID_PARAMETER, "clientId", body=body.encode())
+            for broken in (b"", b"null", b"{"):
+                assert (await client.ask(LockQueues(), broken)).code != 0
+            rows = b",".join(b'{"brokerName":"b","queueId":%d,"topic":"t"}' % number for number in range(65_537))
+            many = b'{"clientId":"c","consumerGroup":"g","mqSet":[' + rows + b"]}"
+            await refused(client, LockQueues(), ResponseCode.NO_PERMISSION, "too many", body=many)
+            assert await lock(client, "c", 0) == {0}
+
+    run(test())
