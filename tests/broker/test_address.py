@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.broker.address import Address
+from kappamq.broker.address import Address, outward_ip
 from kappamq.errors import ConfigError
 
 
@@ -23,8 +23,48 @@ def test_otherwise_the_local_end_towards_the_name_server() -> None:
     assert address.of(None) == "127.0.0.1:7", "nobody has told us yet"
     assert address.packed == b"\x7f\x00\x00\x01\x00\x00\x00\x07"
     assert address.of("192.168.0.9") == "192.168.0.9:7"
-    assert address.of(None) == "192.168.0.9:7", "and that is remembered"
+    address.learn("192.168.0.9")
+    address.learn(None)
+    assert address.of(None) == "192.168.0.9:7", "that is remembered"
+    assert address.of("127.0.0.1") == "127.0.0.1:7", "each name server hears what it can see"
     assert address.packed[:4] == bytes((192, 168, 0, 9))
+
+
+@pytest.mark.parametrize(
+    ("advertise", "listen_host", "learnt", "way_out", "expected"),
+    [
+        (None, "0.0.0.0", "127.0.0.1", "10.0.0.5", "10.0.0.5"),
+        (None, "0.0.0.0", None, "10.0.0.5", "10.0.0.5"),
+        (None, "::", "::1", "10.0.0.5", "10.0.0.5"),
+        (None, "0.0.0.0", "127.0.0.1", None, "127.0.0.1"),
+        (None, "0.0.0.0", "192.168.0.9", "10.0.0.5", "192.168.0.9"),
+        (None, "127.0.0.1", "127.0.0.1", "10.0.0.5", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0", "127.0.0.1", "10.0.0.5", "127.0.0.1"),
+    ],
+)
+def test_ids_name_loopback_only_where_nothing_else_is_listened_to(
+    monkeypatch: pytest.MonkeyPatch, advertise: str | None, listen_host: str, learnt: str | None, way_out: str | None, expected: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr("kappamq.broker.address.outward_ip", lambda: way_out)
+    address = Address(advertise, 7, listen_host)
+    address.learn(learnt)
+    assert address.packed == socket.inet_aton(expected) + b"\0\0\0\x07"
+    assert learnt is None or address.of(learnt).rpartition(":")[0] == (f"[{learnt}]" if ":" in learnt else learnt), (
+        "name servers know what to do with loopback"
+    )
+
+
+def test_the_way_out_is_an_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outward_ip()
+    if found is not None:
+        with socket.socket(socket.AF_INET6 if ":" in found else socket.AF_INET) as one:
+            one.bind((found, 0))
+
+    def no_network(*_: Any) -> socket.socket:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket, "socket", no_network)
+    assert outward_ip() is None
 
 
 @pytest.mark.parametrize("given", ["fd00::5", "[fd00::5]"])
@@ -33,6 +73,7 @@ def test_ipv6(given: str) -> None:
     assert (address.ip, address.of(None)) == ("fd00::5", "[fd00::5]:10911")
     assert address.packed == b"\xfd\x00" + bytes(13) + b"\x05" + (10911).to_bytes(4, "big")
     seen = Address(None, 1)
+    seen.learn("::1")
     assert (seen.of("::1"), len(seen.packed)) == ("[::1]:1", 20)
 
 

@@ -18,7 +18,7 @@ from kappamq.config.nameserver import NameServerConfig
 from kappamq.errors import ConfigError
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.server import bind
-from kappamq.protocol.bodies_topics import TopicRouteData
+from kappamq.protocol.bodies_topics import TopicConfig, TopicRouteData
 from tests.broker.operating import make_topic
 from tests.broker.running import run, running, speaking
 from tests.waiting import eventually_async as eventually
@@ -235,5 +235,195 @@ def test_a_name_server_on_ipv6(tmp_path: Path) -> None:
             assert found is not None
             assert [data.addresses for data in found.brokers] == [{0: f"[::1]:{broker.port}"}]
         assert server.service.routes.topics() == []
+
+    run(test())
+
+
+# -- name servers that hang ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def hanging() -> AsyncIterator[str]:
+    """Somebody who takes connections and never says a word."""
+    ends: list[asyncio.StreamWriter] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends.append(writer)
+        await reader.read()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in ends:
+            writer.close()
+
+
+def test_a_name_server_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        async with name_server() as server, hanging() as silent:
+            before = loop.time()
+            async with running(tmp_path, nameservers=(silent, server.address)) as broker, speaking(broker) as client:
+                assert loop.time() - before < 2, "the other one is enough"
+                assert queues(server, "TBW102") > 0
+                before = loop.time()
+                for number in range(3):
+                    assert (await client.send(f"fresh{number}", b"x")).code == 0
+                    await make_topic(client, f"made{number}")
+                    assert queues(server, f"fresh{number}") == queues(server, f"made{number}") == 4
+                assert loop.time() - before < 1.5
+
+    run(asyncio.wait_for(test(), 30))
+
+
+def test_a_start_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "_START_S", 0.1)
+
+    async def test() -> None:
+        async with hanging() as silent, running(tmp_path, nameservers=(silent,)) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"x")).code == 0
+
+    run(asyncio.wait_for(test(), 15))
+
+
+def test_one_that_has_stopped_answering_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "_UNREGISTER_S", 0.1)
+    waited: list[float] = []
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        async with name_server() as server:
+            nameservers = (server.address,)
+            async with running(tmp_path, nameservers=nameservers) as broker, speaking(broker) as client:
+                server.service.handle = lambda connection, frame: None  # type: ignore[method-assign]
+                for number in range(4):
+                    before = loop.time()
+                    assert (await client.send(f"t{number}", b"x")).code == 0
+                    waited.append(loop.time() - before)
+
+    run(asyncio.wait_for(test(), 30))
+    assert 0.4 < waited[0] < 2, "its silence might be a short one"
+    assert sum(waited[1:]) < 0.4
+
+
+def test_only_this_change_is_waited_for(tmp_path: Path) -> None:
+    """One after the other, not all that came meanwhile."""
+
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path, nameservers=(server.address,)) as broker:
+            registering = broker.registration
+            registering.topic_changed(broker.topics.table["TBW102"])
+            waits = asyncio.create_task(registering.told())
+            await asyncio.sleep(0)
+            while not waits.done():
+                registering.topic_changed(broker.topics.table["TBW102"])  # there is always something new
+                await asyncio.sleep(0)
+            assert not registering._servers[0].late
+
+    run(asyncio.wait_for(test(), 15))
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_changes_while_the_table_is_on_its_way_is_told_as_well(tmp_path: Path) -> None:
+    """A name server passes over topics it has if the version is one it has: table and version must belong together."""
+
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path, nameservers=(server.address,)) as broker:
+            worker, registering = broker.registration._worker, broker.registration
+
+            async def slow(work: Any, *arguments: Any) -> Any:
+                result = await worker(work, *arguments)
+                broker.topics.update(TopicConfig("t", broker.topics.table["t"].read_queues + 1, 9))
+                return result
+
+            broker.topics.update(TopicConfig("t", 1, 8))
+            await registering.told()
+            registering._worker = slow
+            for expected in range(2, 6):
+                broker.topics.update(TopicConfig("other", expected, 1))
+                registering.all_changed()
+                await registering.told()
+
+                def read_queues() -> int:
+                    found = route(server, "t")
+                    return found.queues[0].read_queues if found is not None else 0
+
+                await eventually(lambda: read_queues() == broker.topics.table["t"].read_queues)
+                assert read_queues() == expected
+
+    run(asyncio.wait_for(test(), 30))
+
+
+@pytest.mark.parametrize("count", [2, 5, 100])
+def test_several_changes_at_once_are_not_taken_for_all_there_is(tmp_path: Path, count: int) -> None:
+    async def test() -> None:
+        async with (
+            name_server(delete_topics_on_registration=True) as server,
+            running(tmp_path, nameservers=(server.address,)) as broker,
+        ):
+            for queue_count in (3, 5):
+                for number in range(count):
+                    broker.topics.update(TopicConfig(f"t{number}", queue_count, queue_count))
+                await broker.registration.told()
+                assert {queues(server, f"t{number}") for number in range(count)} == {queue_count}
+                assert queues(server, "TBW102") > 0
+
+    run(asyncio.wait_for(test(), 30))
+
+
+def test_the_whole_table_is_encoded_once_for_all(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as one,
+            name_server() as two,
+            running(tmp_path, nameservers=(one.address, two.address), register_period_ms=100) as broker,
+        ):
+            worker = broker.registration._worker
+            encodings: list[Any] = []
+
+            async def counting(work: Any, *arguments: Any) -> Any:
+                encodings.append(work)
+                return await worker(work, *arguments)
+
+            heard: list[int] = []
+            for server in (one, two):
+
+                def handle(connection: Any, frame: Any, original: Any = server.service.handle) -> Any:
+                    heard.append(frame.code)
+                    return original(connection, frame)
+
+                server.service.handle = handle  # type: ignore[method-assign]
+            broker.registration._worker = counting
+            broker.topics.update(TopicConfig("t", 4, 4))
+            await eventually(lambda: len(heard) >= 6)
+            assert len(encodings) == 1
+
+    run(asyncio.wait_for(test(), 30))
+
+
+def test_ids_follow_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has got another address, or a name server told us late: new messages name the new one."""
+    ip = ["10.0.0.1"]
+    monkeypatch.setattr("kappamq.broker.address.outward_ip", lambda: ip[0])
+
+    async def test() -> None:
+        async with (
+            name_server() as server,
+            running(tmp_path, nameservers=(server.address,), listen_host="0.0.0.0") as broker,
+            speaking(broker) as client,
+        ):
+            assert (await client.send("t", b"x")).ext["msgId"].startswith("0A000001")
+            found = route(server, "t")
+            assert found is not None
+            assert found.brokers[0].addresses == {0: f"127.0.0.1:{broker.port}"}, "the name server makes the best of it"
+            ip[0] = "10.0.0.2"
+            broker.registration.all_changed()
+            await broker.registration.told()
+            assert (await client.send("t", b"x")).ext["msgId"].startswith("0A000002")
+            assert [record.offset_id[:8] for record in await client.read("t")] == ["0A000001", "0A000002"]
 
     run(test())

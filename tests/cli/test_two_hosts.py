@@ -65,6 +65,7 @@ def hosts() -> Iterator[Hosts]:
         for name, address in ((made.server, made.server_ip), (made.client, made.client_ip)):
             ip("-n", name, "address", "add", f"{address}/24", "dev", "veth0")
             ip("-n", name, "link", "set", "veth0", "up")
+        ip("-n", made.server, "route", "add", "default", "via", made.client_ip)
         yield made
     finally:
         for name in (made.server, made.client):
@@ -76,15 +77,23 @@ def test_up_is_reached_from_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
     with hosts.up(tmp_path) as told:
         port = told["nameserver"].rpartition(":")[2]
         seen = {}
+        ids = []
         for host, address in ((hosts.server, "127.0.0.1"), (hosts.client, hosts.server_ip)):
             sent = hosts.run(host, "send", "-t", "tea", "-b", address, "-n", f"{address}:{port}", "-o", "json")
             assert sent.returncode == 0, sent.stderr
+            ids.append(json.loads(sent.stdout)["offset_id"])
             route = hosts.run(host, "topic", "route", "tea", "-n", f"{address}:{port}", "-o", "json")
             seen[host] = json.loads(route.stdout)["address"].rpartition(":")[0]
             healthy = hosts.run(host, "doctor", "-n", f"{address}:{port}", "--data", str(tmp_path), "-o", "json")
             found = [json.loads(line) for line in healthy.stdout.splitlines()]
             assert [row["health"] for row in found if "broker-a" in row["what"]] == ["ok"], found
         assert seen == {hosts.server: "127.0.0.1", hosts.client: hosts.server_ip}
+        # Ids are for everybody: they name the address by which this machine speaks to others.
+        for offset_id in ids:
+            assert bytes.fromhex(offset_id[:8]) == bytes(map(int, hosts.server_ip.split(".")))
+            for host, address in ((hosts.server, "127.0.0.1"), (hosts.client, hosts.server_ip)):
+                found = hosts.run(host, "query", "id", offset_id, "-n", f"{address}:{port}", "-o", "json")
+                assert found.returncode == 0, found.stderr
 
 
 def test_doctor_explains_an_address_that_cannot_be_reached(hosts: Hosts, tmp_path: Path) -> None:

@@ -64,7 +64,9 @@ class KappaTarget:
     def __init__(self, home: Path, *, store: Path | None = None, properties: dict[str, object] | None = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home, self.store = home, store or home / "store"
-        self.properties = {"brokerClusterName": CLUSTER, "brokerName": BROKER, **(properties or {})}
+        # As the other one: ids name loopback, not the address by which other machines find this one.
+        ours = {"brokerClusterName": CLUSTER, "brokerName": BROKER, "brokerIP1": "127.0.0.1"}
+        self.properties = {**ours, **(properties or {})}
         self.nameserver = self.broker = "127.0.0.1:0"
         self.starts = 0
 

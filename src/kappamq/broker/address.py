@@ -3,29 +3,40 @@
 An explicit address wins. Otherwise it is the local end of the connection to the name server: whoever can reach the name
 server's machine can usually reach us there. Registered over loopback, the name server shows each client the address by which
 that client reached the name server (see nameserver/routes.py), since then we live on the same machine.
+
+Offset ids are not rewritten on their way: whoever looks a message up by its id, on whichever machine, connects to the address
+in it. There loopback will not do, and the machine's outward address takes its place if we can be reached by that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 from kappamq.errors import ConfigError
 from kappamq.protocol import address
 
 LOOPBACK = "127.0.0.1"
+_EVERYWHERE = ("", "0.0.0.0", "::")
+_FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""Addresses nobody has: set aside for documentation."""
 
 
 class Address:
-    def __init__(self, advertise: str | None, port: int) -> None:
+    def __init__(self, advertise: str | None, port: int, listen_host: str = LOOPBACK) -> None:
         self._host = _resolved(advertise) if advertise else None
         self._seen: str | None = None
         self._port = port
+        self._listen_host = listen_host
 
-    def of(self, local_ip: str | None) -> str:
-        """Our "ip:port", given the local ip of a connection to a name server."""
+    def learn(self, local_ip: str | None) -> None:
+        """Name servers see us under this ip; None: none of them does."""
         if local_ip is not None:
             self._seen = local_ip
-        return address.join(self.ip, self._port)
+
+    def of(self, local_ip: str | None) -> str:
+        """Our "ip:port" for a name server, given our end of the connection to it; None: for nobody in particular."""
+        return address.join(self._host or local_ip or self.ip, self._port)
 
     @property
     def ip(self) -> str:
@@ -34,7 +45,19 @@ class Address:
     @property
     def packed(self) -> bytes:
         """As records and offset ids hold it."""
-        return address.pack_ip(self.ip) + self._port.to_bytes(4, "big")
+        ip = self.ip
+        if self._host is None and address.is_loopback(ip) and self._listen_host in _EVERYWHERE:
+            ip = outward_ip() or ip
+        return address.pack_ip(ip) + self._port.to_bytes(4, "big")
+
+
+def outward_ip() -> str | None:
+    """The ip under which this machine speaks to others; None if it has no way out. Nothing is sent to find out."""
+    for family, far_away in _FAR_AWAY:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far_away, 9))
+            return str(probe.getsockname()[0])
+    return None
 
 
 def _resolved(host: str) -> str:

@@ -110,6 +110,8 @@ class Broker:
         try:
             if hasattr(self, "server"):
                 await self.server.stop()
+            if hasattr(self, "registration"):
+                await self.registration.stop()
             if hasattr(self, "upkeep"):
                 await self.upkeep.stop()
         finally:
@@ -123,18 +125,18 @@ class Broker:
         self.bursts = bursts = Bursts(store, self.gate, clock, self.net_config)
         self.server = Server(bursts, self.net_config, clock)
         self.port = config.port or await self._start_on_free_pair()
-        self.address_of = Address(config.advertise, self.port)
+        self.upkeep = Upkeep(store, bursts, self.gate, self.metadata, self.offsets, clock)
+        self.address_of = Address(config.advertise, self.port, config.listen_host)
         self.registration = Registration(
-            config, self.topics, self.address_of.of, lambda: self.port + 1, outgoing_context(self.net_config)
-        )
-        self.address_of.of(await self.registration.local_address())
-        kernel.store_host = self.address_of.packed
+            config, self.topics, self.address_of.of, lambda: self.port + 1, self.upkeep.read, outgoing_context(self.net_config)
+        )  # fmt: skip
+        self.registration.on_connected = self._address_learnt
+        self._address_learnt(await self.registration.local_address())
         self.metadata.go_live(bursts)
         self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
         self.clients.may_notify = self._may_notify
         self.subscriptions = Subscriptions(kernel)
         self.locks = QueueLocks(config.queue_lock_ms / 1000)
-        self.upkeep = Upkeep(store, bursts, self.gate, self.metadata, self.offsets, clock)
         self.sends = Sends(
             store,
             config,
@@ -225,6 +227,10 @@ class Broker:
     async def _forget_files(self, name: str, removed: Awaitable[None]) -> None:
         await removed
         self.store.queues.forget_readers(name)
+
+    def _address_learnt(self, local_ip: str | None) -> None:
+        self.address_of.learn(local_ip)
+        self.kernel.store_host = self.address_of.packed
 
     def _may_notify(self, group: str) -> bool:
         known = self.groups.table.get(group)
