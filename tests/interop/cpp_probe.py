@@ -16,8 +16,8 @@ from typing import Any
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 
-from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendStatus  # noqa: E402
-from rocketmq.ffi import dll  # noqa: E402
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendStatus  # type: ignore[import-not-found]  # noqa: E402
+from rocketmq.ffi import dll  # type: ignore[import-not-found]  # noqa: E402
 
 ASYNC_SECONDS_MAX = 20
 NONE: list[str] = []

@@ -105,8 +105,12 @@ def compiled(bundle: jars.Bundle) -> Path:
 def java_probe(bundle: jars.Bundle, nameserver: str, home: Path, name: str, *, binary: bool = False) -> JsonLines:
     """Start the client; `binary` chooses its header format (else JSON)."""
     serialize = "ROCKETMQ" if binary else "JSON"
-    options = (*SHORT_LIVED, f"-Drocketmq.serialize.type={serialize}", f"-Drocketmq.client.logRoot={home}")
-    # A consumer whose first attempt to get its queues fails (this happens on a busy machine) tries again after 20 s.
-    options = (*options, "-Drocketmq.client.rebalance.waitInterval=5000")
+    options = (
+        *SHORT_LIVED,
+        f"-Drocketmq.serialize.type={serialize}",
+        f"-Drocketmq.client.logRoot={home}",
+        # A consumer whose first attempt to get its queues fails (this happens on a busy machine) tries again after 20 s.
+        "-Drocketmq.client.rebalance.waitInterval=5000",
+    )
     command = java_command(bundle, home, "Probe", heap_mb=128, options=options, before=(compiled(bundle),))
     return JsonLines([*command, nameserver, name], home / "err.txt")
