@@ -356,3 +356,30 @@ def test_a_topic_made_again_goes_on_counting_and_its_old_messages_stay_gone(
         assert store.kernel.queue_state("t", 1)[2] == 2
         assert bodies(store, "t", 0) == [b"new"]
         assert bodies(store, "t", 1) == []
+
+
+@pytest.mark.parametrize("kind", kernels())
+@pytest.mark.parametrize(
+    ("made_again", "found", "hidden"),
+    [
+        (False, (0, 4), (4, 4)),
+        (False, (0, 2), (4, 4)),  # the log lost its end: those numbers were given out all the same
+        (False, (0, 9), (9, 9)),  # sent since, to a topic whose making was lost
+        (False, (6, 9), (9, 9)),
+        (True, (0, 2), (4, 4)),
+        (True, (0, 9), (4, 9)),
+        (True, (6, 9), (6, 9)),
+    ],
+)
+def test_what_a_start_shows_of_a_deleted_topic(
+    tmp_path: Path, kind: str, made_again: bool, found: tuple[int, int], hidden: tuple[int, int]
+) -> None:
+    with opened(config(tmp_path), kind) as store:
+        topics = make(kernel=store.kernel)
+        topics.apply("topic-deleted", {"topicName": "t", "ends": {"0": 4}})
+        if made_again:
+            topics.apply("topic", TopicConfig("t", 1, 1).to_json())
+        store.kernel.set_queue("t", 0, *found)
+        assert topics.hide_deleted() == ([] if made_again else ["t"])
+        low, end, following, _stored = store.kernel.queue_state("t", 0)
+        assert (low, end, following) == (*hidden, hidden[1])
