@@ -19,7 +19,6 @@ POSITIONS = st.builds(
     synced=OFFSETS,
     flushed=OFFSETS,
     index=OFFSETS,
-    log_end=OFFSETS,
     queues=OFFSETS,
     entries=OFFSETS,
     checkpoint=st.binary(min_size=40, max_size=40),
@@ -31,7 +30,7 @@ POSITIONS = st.builds(
 
 def a_position(**changes: Any) -> Position:
     values: dict[str, Any] = {
-        "dispatched": 1000, "synced": 900, "flushed": 950, "index": 980, "log_end": 1000, "queues": 3, "entries": 12,
+        "dispatched": 1000, "synced": 900, "flushed": 950, "index": 980, "queues": 3, "entries": 12,
         "checkpoint": bytes(range(40)), "last_crc": 77, "boot_id": "b-1",
     }  # fmt: skip
     return Position(**values | changes)

@@ -217,6 +217,11 @@ class Upkeep:
     async def _catch_up(self) -> None:
         """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""
         while self._store.catching_up():
+            if self._store.failed is not None or self._unwritable_since is not None:
+                await asyncio.sleep(1.0)  # what is entered now would only pile up
+                continue
+            at, size = self._store.next_catch_up
+            await self.read(self._store.warm, at, size)
             self._store.catch_up()
             await self.write_derived()
 

@@ -734,6 +734,7 @@ cdef class Kernel:
         cdef queue_t *found
         cdef span_t entries
         taken = []
+        kernel_trim_tails(self.k)
         while left > 0:
             found = kernel_dirty_queue(self.k)
             if found == NULL:
@@ -742,7 +743,6 @@ cdef class Kernel:
             taken.append((topic_name(found.topic), found.id, found.stored, new_bytes(entries.at, entries.size)))
             kernel_stored(self.k, found)
             left -= 1
-        kernel_trim_tails(self.k)
         return taken
 
     def dirty_queues(self):

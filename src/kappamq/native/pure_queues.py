@@ -303,7 +303,10 @@ class Queues:
         return hash_on(topic.hash, unique)
 
     def take_entries(self, queues_max: int) -> list[tuple[str, int, int, bytes]]:
-        """Entries not yet in files, (topic, queue id, first offset, bytes), of at most so many queues; they count as stored."""
+        """Entries not yet in files, (topic, queue id, first offset, bytes), of at most so many queues; they count as stored.
+
+        Call it only when what was taken before is in its files: memory may let go of that now."""
+        self._trim_tails()
         taken: list[tuple[str, int, int, bytes]] = []
         for queue in list(self._dirty)[: max(queues_max, 0)]:
             data = bytes(queue.tail[(queue.stored - queue.tail_first) * ENTRY.size :])
@@ -312,6 +315,9 @@ class Queues:
             queue.dirty = False
             del self._dirty[queue]
             self._settled[queue] = None
+        return taken
+
+    def _trim_tails(self) -> None:
         settled = self._settled
         while self._tail_bytes > self.tail_bytes_max and settled:
             queue = next(iter(settled))
@@ -325,7 +331,6 @@ class Queues:
             else:
                 self._drop_tail(queue)
                 queue.tail_first = queue.end
-        return taken
 
     def tail_entries(self, name: str, queue_id: int, offset: int, count: int) -> bytes:
         """Entries [offset, offset + count) as far as memory holds them; b"" if it does not hold the first."""

@@ -92,7 +92,8 @@ class CommitLog:
     def open_end(self, end: int) -> None:
         """Appends go on at `end`, where recovery found the last good record. Whatever lies behind it becomes zeros, durably:
         left alone, old records would look valid again once new ones have been written up to them."""
-        for start, segment in list(self._segments.items()):
+        # From the end: should this be interrupted, no file is missing in the middle.
+        for start, segment in reversed(list(self._segments.items())):
             if start > end or (start == end and start > self.min):
                 # Files made ahead (or cut off whole): the first of them can be used again once it is empty.
                 self._drop(segment)

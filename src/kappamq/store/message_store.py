@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +21,7 @@ from kappamq.native.layout import ENTRY
 from kappamq.protocol.record import decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.commit_log import CommitLog
+from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock
@@ -31,20 +32,8 @@ from kappamq.store.watermark import Watermark
 
 log = logging.getLogger(__name__)
 
-_QUEUES_PER_ROUND = 2048
 _CATCH_UP_BYTES = 1 << 20
-
-
-@dataclass(slots=True)
-class DerivedWork:
-    """Queue entries and keys on their way into files: made by the loop, written by a worker, acknowledged by the loop."""
-
-    entries: list[tuple[str, int, int, bytes]]
-    index: bytes
-    complete: bool  # nothing dispatched before is left out, so the position may move
-    dispatched: int
-    index_at: int
-    store_ms: int
+_CATCH_UP_AT_STOP_BYTES = 256 << 20
 
 
 class MessageStore:
@@ -59,7 +48,9 @@ class MessageStore:
         self.index = IndexFiles(
             root / "index", config.index_slots, config.index_entries, self.files, index_apply=kernel_module.index_apply
         )
-        self.position_path = root / "kappamq.position"
+        self.derived = Derived(root, kernel, self.queues, self.index, self.files)
+        self.derived.fingerprint = lambda offset: fingerprint(self, offset)
+        self.derived.flushed = lambda: (min(self.flushed.offset, self.log.end), self._flushed_ms)
         self.written: Watermark[Any] = Watermark()
         self.flushed: Watermark[Any] = Watermark()
         self.dispatched: Watermark[Any] = Watermark()
@@ -73,15 +64,10 @@ class MessageStore:
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
         self._undispatched: deque[tuple[int, bytes]] = deque()
-        self._ends: dict[tuple[str, int], int] = {}
-        self._entries = 0
         self._index_at = (
             0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
         )
-        self._durable = 0  # queue files are fsynced up to here
-        self._unsyncable: str | None = None  # why queue and index files cannot be made durable any more
-        self._unwritten: DerivedWork | None = None  # taken from the kernel, and not yet in the files
-        self._checkpoint = Checkpoint()
+        self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery passed over
         self._flusher: Any = None
         self._lock = StoreLock(root)
         self._abort = AbortFile(root)
@@ -108,56 +94,59 @@ class MessageStore:
         clean = not self._abort.exists()
         self._abort.create()
         try:
-            self._checkpoint = Checkpoint.load(self.config.root / "checkpoint", self.files)
-            position, why = Position.load(self.position_path, self.files)
+            checkpoint = Checkpoint.load(self.config.root / "checkpoint", self.files)
+            position, why = Position.load(self.derived.position_path, self.files)
             if position is None and why:
                 log.warning("%s", why)
             self.log.load()
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are entered behind recovery, in the order of the log
-            found = recover(self, position, self._checkpoint, clean, boot_id)
+            found = recover(self, position, checkpoint, clean, boot_id)
             if self.config.index_enabled:
                 self.index.load(found.index_from)
         except BaseException:
             if clean:
                 self._abort.remove()  # nothing was appended: whoever opens it next finds it as the last one left it
             raise
-        self._boot_id = boot_id
         end = self.log.end
+        # Read back is not yet on disk: after a crash the tail may live in the page cache only.
+        known = position.flushed if position is not None and found.writer == "ours" else self.log.min
         for segment in self.log.segments():
-            # Read back is not yet on disk: after a crash the tail may live in the page cache only.
-            if segment.start + self.config.segment_bytes > found.scanned_from:
+            if segment.start + self.config.segment_bytes > min(known, found.scanned_from):
                 self.files.sync(segment.fd)
         for mark in (self.written, self.flushed, self.dispatched):
             mark.reset(end)
-        self.last_ms = self._flushed_ms = max(found.last_ms, self._checkpoint.physic_ms)
+        self.last_ms = self._flushed_ms = max(found.last_ms, checkpoint.physic_ms)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
-        self._durable = min(position.synced, end) if position is not None and found.writer == "ours" else self.log.min
+        self._damage = found.damage
         if self.config.index_enabled:
             # Without index files all keys are entered again; else from the last record on that they hold: it is where a record
             # is known to begin, and the index passes over what it has.
             self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
         else:
             self._index_at = end
-        for topic, queue_id in self.queues.queues():
-            stored = self.kernel.queue_state(topic, queue_id)[3]
-            if stored:
-                self._ends[topic, queue_id] = stored
-                self._entries += stored
+        self.derived.open(
+            checkpoint, boot_id, min(position.synced, end) if position is not None and found.writer == "ours" else 0
+        )
         self._flusher = self.kernel_module.Flusher()
+        self.catching_up()  # where there is nothing to catch up with, keys are entered as they come from now on
         try:
-            while not self._store_recovered():
-                pass
+            self._store_all(flush_index=False)
         except OSError as error:
             log.warning("what was recovered could not be written yet (%s): it comes again", error)
         return found
 
-    def _store_recovered(self) -> bool:
-        """Bring what the scan found into files at once: a crash in the next second must not have to find it again."""
-        work = self.collect()
-        self.write_derived(work)
-        return work.complete
+    def _store_all(self, flush_index: bool) -> None:
+        """Bring all that was dispatched into files, and make them durable."""
+        while True:
+            work = self.collect()
+            self.write_derived(work)
+            if work.complete and work.dispatched == self.dispatched.offset:
+                break
+        if flush_index:
+            self.index.flush()
+        self.sync_derived(work)
 
     def enter(self, log_offset: int, records: memoryview) -> None:
         """Recovery: enter good records into the queues."""
@@ -191,25 +180,22 @@ class MessageStore:
 
     def _finish(self) -> None:
         start, data = self.log.write()
+        self._flusher.close()  # it finishes what it was asked for: a full file may still be on its way to the disk
+        code = self._flusher.take()[1]
+        if code:
+            raise OSError(code, os.strerror(code))
         self.files.sync(self.log.current_fd)
         if data:
             self._undispatched.append((start, data))
         while self._undispatched:
             self._dispatch(*self._undispatched.popleft())
-        if self._unwritten is not None:
-            self.write_derived(self._unwritten)
-        while self.catching_up():
-            self.catch_up()
-            self.write_derived(self.collect())
         self.flushed.offset = self.log.end
         self._flushed_ms = self.last_ms
-        while True:
-            work = self.collect()
-            self.write_derived(work)
-            if work.complete:
-                break
-        self.index.flush()
-        self.sync_derived(work)
+        if self.dispatched.offset - self._index_at <= _CATCH_UP_AT_STOP_BYTES:  # more is left to the next start
+            while self.catching_up():
+                self.catch_up()
+                self.write_derived(self.collect())
+        self._store_all(flush_index=True)
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
@@ -321,94 +307,45 @@ class MessageStore:
 
     def catch_up(self) -> None:
         """Enter the keys of the next stretch of old records."""
-        view = self.log.slice(self._index_at, min(_CATCH_UP_BYTES, self.dispatched.offset - self._index_at))
+        at = self._index_at
+        head = self.log.slice(at, 4)
+        size = max(_CATCH_UP_BYTES, int.from_bytes(head, "big"))  # a stretch, or one record that is longer
+        view = self.log.slice(at, min(size, self.dispatched.offset - at))
         self.kernel.index_enabled = True
-        eaten = self.kernel.dispatch(view, self._index_at)[0]
-        if not eaten:  # a record longer than the stretch, or the end of a file
-            view = self.log.slice(self._index_at, self.dispatched.offset - self._index_at)
-            eaten = self.kernel.dispatch(view, self._index_at)[0]
+        eaten = self.kernel.dispatch(view, at)[0]
         self.kernel.index_enabled = False
-        if eaten:
-            self._index_at += eaten
-        else:
-            self._index_at += self.config.segment_bytes - self._index_at % self.config.segment_bytes
+        if not eaten:  # the end of a file, or damage
+            behind = [high for low, high in self._damage if low <= at < high]
+            eaten = behind[0] - at if behind else self.config.segment_bytes - at % self.config.segment_bytes
+        self._index_at = at + eaten
+
+    @property
+    def next_catch_up(self) -> tuple[int, int]:
+        """(offset, bytes) that `catch_up` will look at: a worker reads them first, so that the loop need not wait."""
+        return self._index_at, _CATCH_UP_BYTES
 
     def collect(self) -> DerivedWork:
         """What dispatch has left for the files; for `write_derived` on a worker. If that fails, the same comes again."""
-        if self._unwritten is not None:
-            return self._unwritten
-        entries = self.kernel.take_entries(_QUEUES_PER_ROUND)
-        work = DerivedWork(
-            entries=entries,
-            index=self.kernel.take_index(),
-            complete=self.kernel.dirty_queues() == 0,
-            dispatched=self.dispatched.offset,
-            index_at=self._index_at,
-            store_ms=self.last_ms,
-        )
-        if work.entries or work.index:
-            self._unwritten = work
-        return work
+        return self.derived.collect(self.dispatched.offset, self._index_at, self.last_ms)
 
     def write_derived(self, work: DerivedWork) -> None:
-        """Worker: put entries and keys into their files and note how far we are. Doing it twice does no harm."""
-        for topic, queue_id, first, entries in work.entries:
-            self.queues.write(topic, queue_id, first, entries)
-            end = first + len(entries) // ENTRY.size
-            self._entries += end - self._ends.get((topic, queue_id), 0)
-            self._ends[topic, queue_id] = end
-        if work.index:
-            self.index.apply(work.index)
-        if work.complete:
-            self._note(work)
-        self._unwritten = None
+        """Worker: put entries and keys into their files and note how far we are."""
+        self.derived.write(work)
 
     def sync_derived(self, work: DerivedWork) -> None:
-        """Worker: make queue and index files durable up to where `work` brought them."""
-        if self._unsyncable is not None:
-            return
-        part: QueueFiles | IndexFiles = self.queues
-        try:
-            part.sync()
-            part = self.index
-            part.sync()
-        except OSError as error:
-            if part is self.index and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # it had no room for its slots: they come again
-            # A second try would succeed and prove nothing: the system has forgotten the pages it could not write.
-            self._unsyncable = str(error)
-            log.error("queue files may not be on disk (%s): after a power cut they are built again from the log", error)
-            return
-        self._durable = work.dispatched
-        self._note(work, sync=True)
-
-    def _note(self, work: DerivedWork, sync: bool = False) -> None:
-        before = self._checkpoint.encode()
-        self._checkpoint.physic_ms = self._flushed_ms
-        # A Java broker that opens this store builds anew what is younger: also the keys that our index files do not have yet.
-        self._checkpoint.logics_ms = min(work.store_ms, self.index.end_ms) if self.index.behind else work.store_ms
-        self._checkpoint.index_ms = self.index.end_ms
-        # The position first: a crash between the two leaves a checkpoint that is ours as well, only older.
-        Position(
-            dispatched=work.dispatched,
-            synced=min(self._durable, work.dispatched),
-            flushed=min(self.flushed.offset, self.log.end),
-            index=work.index_at,
-            log_end=self.log.end,
-            queues=len(self._ends),
-            entries=self._entries,
-            checkpoint=self._checkpoint.encode(),
-            checkpoint_before=before,
-            last_crc=fingerprint(self, work.dispatched),
-            boot_id=self._boot_id,
-        ).save(self.position_path, self.files, sync=sync)
-        self._checkpoint.write(self.config.root / "checkpoint", self.files, sync=sync)
+        """Worker: make queue and index files durable up to where `work`, the last of its sweep, brought them."""
+        self.derived.sync(work)
 
     def forget_topic(self, topic: str) -> None:
         """Worker: remove a deleted topic's queue files."""
-        for key in [key for key in self._ends if key[0] == topic]:
-            self._entries -= self._ends.pop(key)
-        self.queues.delete_topic(topic)
+        self.derived.forget_topic(topic)
+
+    def warm(self, log_offset: int, size: int) -> None:
+        """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
+        fd = self.log.fd_at(log_offset)
+        if fd is not None:
+            at = log_offset % self.config.segment_bytes
+            self.files.pread(fd, min(size, self.config.segment_bytes - at), at)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -442,11 +379,14 @@ class MessageStore:
 
     def first_at_or_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
         """The first message of a queue whose record lies at or behind `log_offset`. May wait for the disk."""
-        low, high, _next, _stored = self.kernel.queue_state(topic, queue_id)
+        first, high, _next, _stored = self.kernel.queue_state(topic, queue_id)
+        low = first
         while low < high:
             middle = (low + high) // 2
             found = self.entry(topic, queue_id, middle)
-            if found is None or found[0] < log_offset:
+            if found is None:  # cannot be read just now, which says nothing about where it points to
+                return int(first)
+            if found[0] < log_offset:
                 low = middle + 1
             else:
                 high = middle

@@ -28,13 +28,15 @@ class Position:
     synced: int  # every record below has its queue and index entries on disk
     flushed: int  # the log itself is on disk up to here
     index: int  # keys of every record below are in the index files
-    log_end: int  # end of the log when this was written
     queues: int  # queues that hold entries,
     entries: int  # and the sum of their ends: shows that files were deleted behind our back
     checkpoint: bytes  # the 40 bytes that we wrote last
     last_crc: int  # of the log's bytes just before `dispatched`
     boot_id: str  # of the machine: after a new start only what was fsynced counts
     checkpoint_before: bytes = bytes(USED_BYTES)  # and the 40 bytes before those
+    synced_crc: int = 0  # the three again, as of `synced`
+    synced_queues: int = 0
+    synced_entries: int = 0
     format: int = FORMAT
 
     def __post_init__(self) -> None:

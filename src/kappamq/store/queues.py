@@ -18,6 +18,7 @@ from kappamq.native.layout import ENTRY, FILLER_BYTES
 from kappamq.store.files import Files
 
 _FILLER = ENTRY.pack(0, FILLER_BYTES, 0)
+_PAGE_BYTES = 4096
 _SYNC_EACH_MAX = 256
 
 
@@ -30,6 +31,7 @@ class _Descriptors:
         self._files = files
         self._open_max = open_max
         self._open: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+        self.made: set[Path] = set()  # files whose names may not be on disk yet
 
     def get(self, topic: str, queue_id: int, start: int, create: bool = False) -> int | None:
         key = (topic, queue_id, start)
@@ -45,6 +47,7 @@ class _Descriptors:
                 return None
             self._files.make_folder(path.parent)
             fd = self._files.open(path, create=True)
+            self.made.add(path)
         if create:
             try:
                 if self._files.size(fd) < self._file_bytes:  # new, or a crash came before it got its size
@@ -110,11 +113,20 @@ class QueueFiles:
         if len(dirty) > _SYNC_EACH_MAX:
             # Thousands of files one by one take twenty times as long as all at once, whatever else is there to be written.
             self._files.sync_file_system(self.folder)
+            self._writing.made.clear()
             return
         for topic, queue_id, start in sorted(dirty):
             fd = self._writing.get(topic, queue_id, start)
             if fd is not None:
                 self._files.sync(fd)
+        # A file is found again only if its folder is on disk, too.
+        made, self._writing.made = self._writing.made, set()
+        folders = {
+            folder for path in made for folder in (path.parent, path.parent.parent, self.folder, self.folder.parent)
+        }
+        for folder in sorted(folders, reverse=True):
+            if self._files.exists(folder):
+                self._files.sync_folder(folder)
 
     def cut(self, topic: str, queue_id: int, end: int) -> None:
         """Remove the entries from offset `end` on."""
@@ -123,8 +135,13 @@ class QueueFiles:
                 self._remove(topic, queue_id, start)
             elif start + self.file_bytes > end * ENTRY.size:
                 fd = self._writing.get(topic, queue_id, start)
-                if fd is not None:
+                if fd is not None and self._holds_more(fd, end * ENTRY.size - start):
                     self._files.zero(fd, end * ENTRY.size - start, self.file_bytes)
+
+    def _holds_more(self, fd: int, at: int) -> bool:
+        """Whether anything was written at or behind `at`; looks only at pages that ever were."""
+        page = at + -at % _PAGE_BYTES
+        return any(self._files.pread(fd, page - at, at)) or self._files.next_data(fd, page) is not None
 
     def delete_below(self, topic: str, queue_id: int, min_offset: int) -> int:
         """Delete files that hold nothing at or above `min_offset`; never the last one. How many went."""

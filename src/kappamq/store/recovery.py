@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kappamq.errors import StoreDamaged
-from kappamq.native.layout import SCAN_BLANK
+from kappamq.native.layout import FILLER_BYTES, SCAN_BLANK
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.position import Position
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 1 << 62
 _WINDOW_BYTES = 32 << 20
+_RELIEF_BYTES = 256 << 20  # so often entries go to their files, lest a long scan fills the memory
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 FINGERPRINT_BYTES = 64
 
@@ -64,49 +65,50 @@ def recover(
             store.queues.cut(topic, queue_id, 0)
         log.open_end(0)
         return found
-    ours = (
-        position is not None
-        and position.wrote(checkpoint.encode())
-        and log.min <= position.dispatched
-        and fingerprint(store, position.dispatched) == position.last_crc
-    )
-    found.writer = "ours" if ours else "foreign"
-    if ours:
-        assert position is not None
-        trusted = position.dispatched if position.boot_id == boot_id else position.synced
-        flushed = position.flushed
-        trusted = max(trusted, log.min)
-        queues, entries = _load_queues(store, trusted)
-        if (position.queues, position.entries) != (queues, entries) and trusted == position.dispatched:
-            found.notes.append(
-                f"queue files hold {entries} entries in {queues} queues, expected {position.entries} in {position.queues}"
-            )
-            found.rebuilt = True
-            trusted = log.min
-            _load_queues(store, trusted)
-        found.index_from = max(
-            log.min, min(position.index, trusted) if position.boot_id == boot_id else position.synced
-        )
-        start = trusted
-    else:
-        if position is not None:
-            found.notes.append("another broker has written to this store: its files are taken as they are")
-        flushed = 0
-        newest = _load_foreign_queues(store)
-        start = newest if clean else min(newest, _java_start(store, checkpoint))
-        found.index_from = start
+    start, ours = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
     found.scanned_from = start
-    good: list[tuple[int, int]] = []
-    end = _scan(store, start, flushed, None if ours else checkpoint, found, good)
-    if not ours:
-        _load_queues(store, end)  # a queue that ran ahead of the disk must not point behind the log's end
-    for low, high in good:
-        store.enter(low, log.whole_view(low)[: high - low])
-    log.open_end(end)
+    _load_queues(store, start)
     if not clean or not ours:
         _cut_queues(store)
+    flushed = position.flushed if ours and position is not None else 0
+    end = _scan(store, start, flushed, None if ours else checkpoint, found)
+    log.open_end(end)
     found.end = end
     return found
+
+
+def _where_to_begin(
+    store: MessageStore, position: Position | None, checkpoint: Checkpoint, clean: bool, boot_id: str, found: Recovered
+) -> tuple[int, bool]:
+    """(offset from which on every record is entered anew, whether the last writer was one of us)."""
+    log_min = store.log.min
+    if position is not None:
+        if position.boot_id == boot_id:
+            trusted, crc, counts = position.dispatched, position.last_crc, (position.queues, position.entries)
+        else:
+            trusted, crc, counts = (
+                position.synced,
+                position.synced_crc,
+                (position.synced_queues, position.synced_entries),
+            )
+        if position.wrote(checkpoint.encode()) and trusted >= log_min and fingerprint(store, trusted) == crc:
+            found.writer = "ours"
+            found.index_from = max(log_min, min(position.index, trusted))
+            queues, entries = _load_queues(store, trusted)
+            if queues >= counts[0] and entries >= counts[1]:
+                return trusted, True
+            found.notes.append(
+                f"queue files hold {entries} entries in {queues} queues, expected {counts[1]} in {counts[0]}"
+            )
+            found.rebuilt = True
+            return log_min, True
+        found.notes.append(
+            "the log is not as we left it, another broker may have written here: its files are taken as they are"
+        )
+    found.writer = "foreign"
+    newest = _newest_known(store)
+    found.index_from = start = newest if clean else min(newest, _java_start(store, checkpoint))
+    return start, False
 
 
 def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
@@ -121,17 +123,17 @@ def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
     return queues, entries
 
 
-def _load_foreign_queues(store: MessageStore) -> int:
-    """As `_load_queues` for a Java broker's files; returns one past the last record that any queue knows."""
+def _newest_known(store: MessageStore) -> int:
+    """One past the last record that any queue file of a Java broker knows."""
     newest = store.log.min
     _load_queues(store, _FOREVER)
     for topic, queue_id in store.queues.queues():
-        _min, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+        end = store.kernel.queue_state(topic, queue_id)[1]
         if end:
             log_offset, size, _code = store.queues.entry(topic, queue_id, end - 1)
-            if size < 1 << 30:
+            if size != FILLER_BYTES:
                 newest = max(newest, log_offset + size)
-    # The newest record must lie inside the log; a queue that points beyond it was ahead of the disk.
+    # It must lie inside the log; a queue that points beyond was ahead of the disk.
     return newest if store.log.whole_view(newest - 1) else store.log.min
 
 
@@ -160,9 +162,8 @@ def _scan(
     flushed: int,
     foreign: Checkpoint | None,
     found: Recovered,
-    good_ranges: list[tuple[int, int]],
 ) -> int:
-    """Find the ranges of good records from `start` on; return where the log ends."""
+    """Enter every good record from `start` on into the queues; return where the log ends."""
     at = start
     while True:
         view = store.log.whole_view(at)
@@ -173,7 +174,10 @@ def _scan(
         if not good and len(window) < len(view) and why != SCAN_BLANK:
             good, why, records, store_ms = store.kernel_module.scan(view, at, store.config.check_crc_on_recovery)
         if good:
-            good_ranges.append((at, at + good))
+            store.enter(at, view[:good])
+            if (at + good) // _RELIEF_BYTES > at // _RELIEF_BYTES:
+                for entries in store.kernel.take_entries(_FOREVER):
+                    store.queues.write(*entries)
             found.records += records
             found.last_ms = max(found.last_ms, store_ms)
             at += good
@@ -197,7 +201,7 @@ def _behind_damage(store: MessageStore, at: int, flushed: int, foreign: Checkpoi
         if at < flushed:
             raise StoreDamaged(
                 f"the log was flushed up to {flushed} but ends at {at}: {flushed - at} bytes are gone. Restore them from a copy; or, "
-                f"to go on without them, delete {store.position_path} (then the log ends at {at})"
+                f"to go on without them, delete {store.derived.position_path} (then the log ends at {at})"
             )
         return None
     if foreign is not None and _first_store_ms(store, resumed) > foreign.physic_ms:
@@ -246,8 +250,7 @@ def _places(data: bytes, magic: bytes) -> list[int]:
 
 
 def _cut_queues(store: MessageStore) -> None:
-    """Entries behind a queue's end point to records that are gone; later they would look true again."""
+    """Entries behind a queue's trusted end are entered anew, or point to records that are gone: either way they must go, or
+    one day they would look true."""
     for topic, queue_id in store.queues.queues():
-        _min, _end, _next, stored = store.kernel.queue_state(topic, queue_id)
-        if store.queues.entry(topic, queue_id, stored)[1]:
-            store.queues.cut(topic, queue_id, stored)
+        store.queues.cut(topic, queue_id, store.kernel.queue_state(topic, queue_id)[1])

@@ -1,0 +1,192 @@
+"""Queue and index files on their way behind the log: collected by the loop, written by a worker, and how far that has come.
+
+A *sweep* brings every queue that had new entries when it began into its files; only then does the position move to where
+the log was at that moment. With many queues a sweep takes several rounds, and what grows meanwhile belongs to the next one.
+
+`collect` runs on the loop, everything else on the one worker thread that writes files; the fields below `_sweep_*` are the
+worker's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kappamq.native.layout import ENTRY
+from kappamq.store.checkpoint import Checkpoint
+from kappamq.store.files import Files
+from kappamq.store.index_file import IndexFiles
+from kappamq.store.position import Position
+from kappamq.store.queues import QueueFiles
+
+log = logging.getLogger(__name__)
+
+_QUEUES_PER_ROUND = 2048
+
+
+@dataclass(slots=True)
+class DerivedWork:
+    """One round: entries and keys for the files."""
+
+    entries: list[tuple[str, int, int, bytes]]
+    index: bytes
+    complete: bool  # the last round of its sweep: every record below `dispatched` has its entry in a file then
+    dispatched: int
+    index_at: int  # the same for keys
+    store_ms: int
+    first: bool = True  # round of its sweep
+
+
+class Derived:
+    def __init__(self, root: Path, kernel: Any, queues: QueueFiles, index: IndexFiles, files: Files) -> None:
+        self._root = root
+        self._kernel = kernel
+        self._queues = queues
+        self._index = index
+        self._files = files
+        self.position_path = root / "kappamq.position"
+        self.fingerprint: Callable[[int], int] = lambda offset: 0  # CRC of the log's bytes before an offset
+        self.flushed: Callable[[], tuple[int, int]] = lambda: (0, 0)  # (log offset on disk, store time there)
+        self._unwritten: DerivedWork | None = None  # taken from the kernel, and not yet in the files
+        self._sweep_left = 0
+        self._sweep = DerivedWork([], b"", True, 0, 0, 0)
+        self._checkpoint = Checkpoint()
+        self._noted = Position(
+            dispatched=0,
+            synced=0,
+            flushed=0,
+            index=0,
+            queues=0,
+            entries=0,
+            checkpoint=bytes(40),
+            last_crc=0,
+            boot_id="",
+        )
+        self._ends: dict[tuple[str, int], int] = {}
+        self._entries = 0
+        self._unsyncable: str | None = None  # why queue and index files cannot be made durable any more
+
+    def open(self, checkpoint: Checkpoint, boot_id: str, synced: int) -> None:
+        """Take over what recovery found: the kernel knows what the queue files hold."""
+        self._checkpoint = checkpoint
+        for topic, queue_id in self._queues.queues():
+            stored = self._kernel.queue_state(topic, queue_id)[3]
+            if stored:
+                self._ends[topic, queue_id] = stored
+                self._entries += stored
+        self._noted = replace(
+            self._noted,
+            checkpoint=checkpoint.encode(),
+            checkpoint_before=checkpoint.encode(),
+            boot_id=boot_id,
+            synced=synced,
+        )
+
+    # -- the loop ----------------------------------------------------------------------------------------------------------
+
+    def collect(self, dispatched: int, index_at: int, store_ms: int) -> DerivedWork:
+        """The next round for `write`. If that fails, the same comes again."""
+        if self._unwritten is not None:
+            return self._unwritten
+        if not self._sweep_left:
+            self._sweep_left = self._kernel.dirty_queues()
+            self._sweep = DerivedWork([], b"", False, dispatched, index_at, store_ms)
+        else:
+            self._sweep.first = False
+        count = min(self._sweep_left, _QUEUES_PER_ROUND)
+        self._sweep_left -= count
+        work = replace(
+            self._sweep,
+            entries=self._kernel.take_entries(count),
+            index=self._kernel.take_index(),
+            complete=not self._sweep_left,
+        )
+        if work.entries or work.index:
+            self._unwritten = work
+        return work
+
+    # -- the worker --------------------------------------------------------------------------------------------------------
+
+    def write(self, work: DerivedWork) -> None:
+        """Put entries and keys into their files and note how far we are. Doing it twice does no harm."""
+        for topic, queue_id, first, entries in work.entries:
+            self._queues.write(topic, queue_id, first, entries)
+            end = first + len(entries) // ENTRY.size
+            self._entries += end - self._ends.get((topic, queue_id), 0)
+            self._ends[topic, queue_id] = end
+        if work.index:
+            self._index.apply(work.index)
+        if work.complete:
+            # After several rounds files hold more than belongs below `dispatched`. What the position counts must be there when
+            # it is believed, so then it goes on with the smaller numbers of before.
+            counts = (len(self._ends), self._entries) if work.first else (self._noted.queues, self._noted.entries)
+            self._note(work, *counts)
+        self._unwritten = None
+
+    def sync(self, work: DerivedWork) -> None:
+        """Make queue and index files durable up to where `work` brought them, then say so: to us and to a Java broker."""
+        if self._unsyncable is not None:
+            return
+        part: QueueFiles | IndexFiles = self._queues
+        try:
+            part.sync()
+            part = self._index
+            part.sync()
+        except OSError as error:
+            if part is self._index and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # it had no room for its slots: they come again
+            # A second try would succeed and prove nothing: the system has forgotten the pages it could not write.
+            self._unsyncable = str(error)
+            log.error("queue files may not be on disk (%s): after a power cut they are built again from the log", error)
+            return
+        before = self._checkpoint.encode()
+        self._checkpoint.physic_ms = self.flushed()[1]
+        # A Java broker that opens this store builds anew what is younger: also the keys that our index files do not have yet.
+        behind = self._index.behind
+        self._checkpoint.logics_ms = min(work.store_ms, self._index.end_ms) if behind else work.store_ms
+        self._checkpoint.index_ms = self._index.end_ms
+        noted = self._noted
+        self._noted = replace(
+            noted,
+            synced=noted.dispatched,
+            synced_crc=noted.last_crc,
+            synced_queues=noted.queues,
+            synced_entries=noted.entries,
+            checkpoint=self._checkpoint.encode(),
+            checkpoint_before=before,
+        )
+        # The position first: a crash between the two leaves a checkpoint that is ours as well, only older.
+        self._noted.save(self.position_path, self._files, sync=True)
+        self._checkpoint.write(self._root / "checkpoint", self._files, sync=True)
+
+    def _note(self, work: DerivedWork, queues: int, entries: int) -> None:
+        self._noted = replace(
+            self._noted,
+            dispatched=work.dispatched,
+            synced=min(self._noted.synced, work.dispatched),
+            flushed=self.flushed()[0],
+            index=work.index_at,
+            queues=queues,
+            entries=entries,
+            last_crc=self.fingerprint(work.dispatched),
+        )
+        self._noted.save(self.position_path, self._files)
+
+    def forget_topic(self, topic: str) -> None:
+        """Remove a deleted topic's queue files; the position must not count them any more before they go."""
+        for key in [key for key in self._ends if key[0] == topic]:
+            self._entries -= self._ends.pop(key)
+        noted, queues, entries = self._noted, len(self._ends), self._entries
+        self._noted = replace(
+            noted,
+            queues=min(noted.queues, queues),
+            entries=min(noted.entries, entries),
+            synced_queues=min(noted.synced_queues, queues),
+            synced_entries=min(noted.synced_entries, entries),
+        )
+        self._noted.save(self.position_path, self._files)
+        self._queues.delete_topic(topic)
