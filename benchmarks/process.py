@@ -89,7 +89,7 @@ class Child:
     def wait_for(self, text: str, seconds: float = 60) -> float:
         """Wait until `text` has been printed; seconds since the start of the process."""
         while text not in self.printed:
-            if not self.running:
+            if not self.running and text not in self.printed:  # in this order: its last words count
                 raise ProcessFailed(f"ended with {self._popen.returncode} before it was ready:\n{self.complaint()}")
             if time.monotonic() > self.started + seconds:
                 raise ProcessFailed(f"not ready within {seconds} s:\n{self.complaint()}")
