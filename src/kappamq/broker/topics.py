@@ -100,9 +100,9 @@ class Topics:
         if not names.is_sendable(name):
             raise NoPermission(f"the topic[{name}] is a system topic: clients may not send to it")
         topic = self.table.get(name)
-        if topic is None:
+        if topic is None and self._config.writable:
             topic = self._create_for_send(header)
-        if not topic.permission & PERMISSION_WRITE or not self._config.writable:
+        if topic is None or not topic.permission & PERMISSION_WRITE or not self._config.writable:
             raise NoPermission(
                 f"the broker[{self._config.name}] sending message is forbidden: topic {name} has no write permission"
             )
