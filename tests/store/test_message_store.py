@@ -329,3 +329,19 @@ def test_a_failed_open_gives_everything_back(tmp_path: Path) -> None:
     with opened(config(tmp_path)) as store:
         assert store.recovered.clean  # type: ignore[attr-defined]
         check(store, writer)
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_rotten_record_costs_nobody_the_messages_before_it(tmp_path: Path, kind: str) -> None:
+    with opened(config(tmp_path), kind) as store:
+        writer = Writer(store)
+        offsets = [writer.send(b"%d" % number) for number in range(60)]
+        writer.write()
+        os.pwrite(store.log.current_fd, b"\0\0\0\x05", offsets[40])  # its size
+        verdict, payload = store.kernel.pull("t", 0, 30, 32, None, 1, False, True)
+        assert verdict == 0
+        assert b'"nextBeginOffset":"40"' in payload
+        verdict, payload = store.kernel.pull("t", 0, 40, 32, None, 1, False, True)
+        assert (verdict, b'"nextBeginOffset":"60"' in payload) == (0, True)
+        verdict, payload = store.kernel.pull("t", 0, 40, 1, None, 1, False, True)
+        assert (verdict, b'"nextBeginOffset":"42"' in payload) == (0, True)

@@ -178,6 +178,13 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
         } else if (wanted(codes, get32(at + 16))) {
             if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
                 break;
+            /* What does not lie where it should is passed over, but costs nobody the good ones before it. */
+            if ((warm || log_offset >= kernel->hot_from) && !record_at(kernel, log_offset, size)) {
+                if (count)
+                    break;
+                gone = true;
+                continue;
+            }
             if (!count)
                 first_byte = log_offset;
             last_end = (int64_t)((uint64_t)log_offset + (uint64_t)(int64_t)size);
@@ -204,9 +211,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
             if (log_offset < kernel->log_min || get32(entry + 8) == FILLER_BYTES || !wanted(codes, get32(entry + 16)))
                 continue;
             const uint8_t *record = record_at(kernel, log_offset, get32(entry + 8));
-            if (!record)
-                verdict = COLD;
-            else if (gather_log(replies, record, (size_t)get32(entry + 8)))
+            if (record && gather_log(replies, record, (size_t)get32(entry + 8)))
                 verdict = NO_MEMORY;
         }
     }

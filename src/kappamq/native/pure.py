@@ -415,8 +415,6 @@ class Kernel(Queues):
         if verdict != FOUND:
             return verdict, (next_offset, low, end)
         body = self.collect(chosen)
-        if body is None:
-            return COLD, (chosen[0][0], chosen[-1][0] + chosen[-1][1])
         self.get_count += len(chosen)
         self.get_bytes += len(body)
         return FOUND, self._replies.pulled(opaque, binary, next_offset, low, end, body)

@@ -389,6 +389,13 @@ class Queues:
             elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):
                     break
+                # What does not lie where it should is passed over, but costs nobody the good ones before it.
+                if (warm or log_offset >= self.hot_from) and not self._lies_there(log_offset, size):
+                    if chosen:
+                        break
+                    gone = True
+                    next_offset += 1
+                    continue
                 chosen.append((log_offset, size))
                 total += size
             next_offset += 1
@@ -398,19 +405,19 @@ class Queues:
             return COLD, next_offset, low, end, chosen
         return FOUND, next_offset, low, end, chosen
 
-    def collect(self, chosen: list[tuple[int, int]]) -> bytes | None:
-        """The records' bytes, one after the other; None if one of them is not mapped or does not lie where it should."""
+    def _lies_there(self, log_offset: int, size: int) -> bool:
+        number, at = divmod(log_offset, self.segment_bytes)
+        buffer = self._maps.get(number)
+        if buffer is None or size < 91 or at + size > len(buffer):
+            return False
+        return int.from_bytes(buffer[at : at + 4], "big", signed=True) == size
+
+    def collect(self, chosen: list[tuple[int, int]]) -> bytes:
+        """The records' bytes, one after the other."""
         parts: list[bytes] = []
-        segment_bytes, maps = self.segment_bytes, self._maps
         for log_offset, size in chosen:
-            number, at = divmod(log_offset, segment_bytes)
-            buffer = maps.get(number)
-            if buffer is None:
-                return None
-            part = buffer[at : at + size] if size >= 91 else b""
-            if len(part) != size or int.from_bytes(part[:4], "big") != size:
-                return None
-            parts.append(part)  # type: ignore[arg-type]
+            number, at = divmod(log_offset, self.segment_bytes)
+            parts.append(self._maps[number][at : at + size])  # type: ignore[arg-type]
         return b"".join(parts)
 
 
