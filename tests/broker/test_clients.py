@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kappamq.broker.clients import Clients
+from kappamq.broker.clients import GROUPS_PER_CONNECTION_MAX, SUBSCRIPTIONS_MAX, Clients
+from kappamq.errors import InvalidParameter
 from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import decode
@@ -127,6 +128,45 @@ def test_a_topic_stays_while_another_member_may_want_it() -> None:
     clients.lost(one, now=0.0)  # type: ignore[arg-type]
     beat(clients, two, "c2", {"g": [topic("t")]})
     assert set(clients.consumers["g"].subscriptions) == {"t"}
+
+
+def test_topics_that_nobody_names_any_more_go_however_many_members_there_are() -> None:
+    clients, one, two = make(), Peer(), Peer()
+    beat(clients, one, "c1", {"g": [topic("t")]})
+    for number in range(50):
+        beat(clients, two, "c2", {"g": [topic("t"), topic(f"u{number}")]})
+        assert set(clients.consumers["g"].subscriptions) == {"t", f"u{number}"}
+    beat(clients, two, "c2", {"g": []}, fingerprint=1, without_subscriptions=True)
+    beat(clients, one, "c1", {"g": [topic("t"), topic("v")]})
+    assert set(clients.consumers["g"].subscriptions) == {"t", "u49", "v"}, "a short heartbeat takes nothing back"
+
+
+def test_there_is_an_end_to_what_a_client_may_name() -> None:
+    clients, peer = make(), Peer()
+    many = tuple(f"p{number}" for number in range(GROUPS_PER_CONNECTION_MAX))
+    beat(clients, peer, producers=many)
+    beat(clients, peer, producers=many)
+    with pytest.raises(InvalidParameter, match="1001 groups"):
+        beat(clients, peer, producers=("one more",))
+    with pytest.raises(InvalidParameter, match="255 characters"):
+        beat(clients, Peer(), producers=("x" * 256,))
+    topics = [topic(f"t{number}") for number in range(SUBSCRIPTIONS_MAX)]
+    beat(clients, peer, consumers={"g": topics})
+    with pytest.raises(InvalidParameter, match="10001 topics"):
+        beat(clients, peer, consumers={"g": [topic("one more")]}, producers=())
+    assert len(clients.producers) == GROUPS_PER_CONNECTION_MAX
+    assert len(clients.consumers["g"].subscriptions) == SUBSCRIPTIONS_MAX
+
+
+def test_another_message_model_is_judged_anew() -> None:
+    clients, peer = make(), Peer()
+    heard: list[tuple[str, bool]] = []
+    clients.on_subscribed = lambda group, subscription, name: heard.append((name, clients.is_broadcasting(group)))
+    beat(clients, peer, consumers={"g": [topic("t")]})
+    beat(clients, peer, consumers={"g": [topic("t")]}, model=MessageModel.BROADCASTING)
+    beat(clients, peer, consumers={"g": [topic("t")]}, model=MessageModel.BROADCASTING)
+    assert heard == [("t", False), ("t", True)]
+    assert not clients.is_broadcasting("unknown")
 
 
 def test_a_short_heartbeat_leaves_subscriptions_alone() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kappamq.broker import consumers
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
 from kappamq.message import MessageQueue
@@ -17,6 +20,7 @@ from kappamq.protocol.bodies_clients import (
     LockBatchResponse,
     MessageModel,
     SubscriptionData,
+    SubscriptionGroupConfig,
 )
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
@@ -37,6 +41,7 @@ from kappamq.protocol.headers_client import (
 )
 from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
 from tests.broker.running import Speaker, run, running, speaking
+from tests.store.stores import kernels
 from tests.waiting import eventually_async as eventually
 
 
@@ -63,6 +68,23 @@ async def test_a_heartbeat_makes_group_and_retry_topic(broker: Broker, client: S
     broadcast = ConsumerData(group="all", message_model=MessageModel.BROADCASTING)
     await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[broadcast]).encode())
     assert broker.topics.get("%RETRY%all") is None, "who gets everything retries nothing"
+
+
+@on_broker()
+async def test_a_group_that_may_not_broadcast_does_not_get_by_with_it(broker: Broker, client: Speaker) -> None:
+    """Not on the way through the kernel either, and not by changing its mind."""
+    await make_topic(client, "t")
+    await fill(client, "t", [1])
+    broker.groups.update(SubscriptionGroupConfig(name="g", consume_broadcast_enable=False))
+    for model, code in (
+        (MessageModel.BROADCASTING, ResponseCode.NO_PERMISSION),
+        (MessageModel.CLUSTERING, ResponseCode.SUCCESS),
+        (MessageModel.BROADCASTING, ResponseCode.NO_PERMISSION),
+    ):
+        consumer = ConsumerData(group="g", message_model=model, subscriptions=[SubscriptionData(topic="t", version=1)])
+        await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[consumer]).encode())
+        for _ in range(2):
+            assert (await client.pull("t", 0)).code == code
 
 
 @on_broker(auto_create_group=False)
@@ -138,9 +160,9 @@ async def test_offsets_of_groups(broker: Broker, client: Speaker) -> None:
     assert await offset(client, asked) == 0, "all of the queue is here: a new group begins at its beginning"
     unknown = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0, zero_if_not_found=False)
     await refused(client, unknown, ResponseCode.QUERY_NOT_FOUND, "Not found")
-    for committed, now in ((3, 3), (1, 3), (4, 4)):  # a late commit changes nothing
+    for committed in (3, 1, 4):  # back as well: a consumer that seeks, or a cloned group, means it
         await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=committed))
-        assert await offset(client, asked) == now
+        assert await offset(client, asked) == committed
     assert await offset(client, unknown) == 4
     assert await offset(client, QueryConsumerOffset(consumer_group="other", topic="t", queue_id=0)) == 0
 
@@ -153,6 +175,8 @@ async def test_offsets_that_cannot_be(broker: Broker, client: Speaker) -> None:
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "nowhere"),
         ({"consumer_group": "stranger"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "stranger"),
         ({"queue_id": -1}, ResponseCode.INVALID_PARAMETER, "-1"),
+        ({"queue_id": 4}, ResponseCode.INVALID_PARAMETER, "has 4 queues"),
+        ({"queue_id": 2_000_000_000}, ResponseCode.INVALID_PARAMETER, "has 4 queues"),
         ({"commit_offset": -1}, ResponseCode.INVALID_PARAMETER, "-1"),
     ]:
         await refused(client, UpdateConsumerOffset(**(good | changes)), code, text)
@@ -174,6 +198,29 @@ async def test_a_new_group_on_a_queue_that_lost_its_beginning(broker: Broker, cl
     )
     assert await offset(client, GetMinOffset(topic="t", queue_id=0)) == 2
     assert await offset(client, GetMaxOffset(topic="t", queue_id=0)) == 5
+
+
+@pytest.mark.parametrize("kernel", kernels())
+def test_a_new_group_does_not_replay_what_has_left_the_memory(
+    tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        asked = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0)
+        empty = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=1)
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            await fill(client, "t", [5])
+            monkeypatch.setattr(consumers, "HOT_BYTES", broker.store.log.end)
+            assert await offset(client, asked) == 0
+            monkeypatch.setattr(consumers, "HOT_BYTES", 100)
+            await refused(client, asked, ResponseCode.QUERY_NOT_FOUND, "Not found")
+            assert await offset(client, empty) == 0, "there is nothing that could be replayed"
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await refused(client, asked, ResponseCode.QUERY_NOT_FOUND, "Not found")
+            monkeypatch.setattr(consumers, "HOT_BYTES", broker.store.log.end)
+            assert await offset(client, asked) == 0, "also with entries that are only on disk"
+
+    run(test())
 
 
 @on_broker()
@@ -225,6 +272,7 @@ def test_locks_are_leases(tmp_path: Path) -> None:
     async def test() -> None:
         clock = VirtualClock()
         async with running(tmp_path, clock=clock, net={"idle_s": 0}) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
             assert await lock(client, "one", 0, 1) == {0, 1}
             assert await lock(client, "two", 1, 2) == {2}
             assert await lock(client, "two", 1, group="another") == {1}
@@ -242,6 +290,7 @@ def test_locks_are_leases(tmp_path: Path) -> None:
 def test_locks_that_make_no_sense(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
             one = {MessageQueue("t", "b", 0)}
             for body in (LockBatch(consumer_group="g", queues=one), LockBatch(client_id="c", queues=one)):
                 await refused(client, LockQueues(), ResponseCode.INVALID_PARAMETER, "clientId", body=body.encode())
@@ -253,3 +302,27 @@ def test_locks_that_make_no_sense(tmp_path: Path) -> None:
             assert await lock(client, "c", 0) == {0}
 
     run(test())
+
+
+@on_broker()
+async def test_only_queues_that_are_here_can_be_locked(broker: Broker, client: Speaker) -> None:
+    """Every lock is kept for a minute: there must not be more of them than queues."""
+    await make_topic(client, "t", 2)
+    others = [
+        MessageQueue("t", "b", 2),
+        MessageQueue("t", "b", -1),
+        MessageQueue("t", "other", 0),
+        MessageQueue("u", "b", 0),
+    ]
+    wanted = LockBatch(consumer_group="g", client_id="c", queues={queue("t", 0), *others})
+    locked = LockBatchResponse.decode((await ok(client, LockQueues(), wanted.encode())).body).locked
+    assert locked == {queue("t", 0)}
+    assert [len(leases) for leases in broker.locks._groups.values()] == [1]
+
+
+@on_broker(auto_create_group=False)
+async def test_only_groups_that_exist_can_lock(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 2)
+    wanted = LockBatch(consumer_group="stranger", client_id="c", queues={queue("t", 0)})
+    await refused(client, LockQueues(), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "stranger", body=wanted.encode())
+    assert not broker.locks._groups

@@ -67,9 +67,8 @@ class Node:
         return Bursts(self.store, self.gate, self.clock, NetConfig())
 
     def fit(self) -> None:
-        for topic, queue_id in self.offsets.all_queues():
-            if topic == "cut":
-                self.offsets.clamp(topic, queue_id, self.store.kernel.queue_state(topic, queue_id)[1])
+        state = self.store.kernel.queue_state
+        self.offsets.clamp(lambda topic, queue_id: state(topic, queue_id)[1] if topic == "cut" else 1 << 62)
 
     def turn(self) -> None:
         self.bursts.end_turn()

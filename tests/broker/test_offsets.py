@@ -1,4 +1,4 @@
-"""Consumer offsets: they never go back unless somebody resets them, neither live nor when the log is folded again."""
+"""Consumer offsets: they go back only if somebody says so, neither live nor when the log is folded again."""
 
 from __future__ import annotations
 
@@ -37,6 +37,26 @@ def test_a_late_commit_changes_nothing() -> None:
     offsets.commit("g", "t", 0, 3)
     assert offsets.get("g", "t", 0) == 5
     assert offsets.get("g", "t", 1) is None
+
+
+def test_a_set_offset_goes_anywhere_and_is_told_to_the_log() -> None:
+    log = Log()
+    offsets = make(log)
+    for offset in (50, 10, 10, 30, 20):
+        offsets.set("g", "t", 0, offset)
+        assert offsets.get("g", "t", 0) == offset
+    offsets.commit("g", "t", 0, 15)
+    assert offsets.get("g", "t", 0) == 20
+    offsets.record_commits()
+    offsets.set("g", "t", 0, 20)
+    offsets.record_commits()
+    offsets.set("g", "t", 0, 5)
+    offsets.record_commits()
+    assert [change for _kind, change in log.records] == [[["t", "g", {"0": 20}]], [["t", "g", {"0": 5}]]]
+    again = make()
+    for kind, change in log.records:
+        again.apply(kind, change)
+    assert again.get("g", "t", 0) == 5, "the last word counts"
 
 
 def test_zero_is_an_offset_and_less_is_none() -> None:
@@ -119,24 +139,13 @@ def test_what_is_deleted_is_forgotten_everywhere(chosen: dict[str, str], left: s
     for topic in TOPICS:
         for group in GROUPS:
             offsets.commit(group, topic, 0, 7)
-            offsets.note_pull(group, topic, 0, 9)
     offsets.delete(**chosen)
     pairs = {(topic, group) for topic in TOPICS for group in GROUPS}
     assert {(topic, group) for topic, group in pairs if offsets.get(group, topic, 0) is not None} == left
-    assert {(topic, group) for topic, group in pairs if offsets.pulled(group, topic, 0) is not None} == left
     assert {(topic, group) for group in GROUPS for topic in offsets.topics_of(group)} == left
     assert {(topic, group) for topic in TOPICS for group in offsets.groups_of(topic)} == left
     offsets.record_commits()
     assert {(topic, group) for topic, group, _ in log.records[-1][1]} == left, "a commit that waited does not come back"
-
-
-def test_pulled_is_what_was_handed_out_last() -> None:
-    offsets = make()
-    assert offsets.pulled("g", "t", 0) is None
-    for offset in (9, 4):
-        offsets.note_pull("g", "t", 0, offset)
-        assert offsets.pulled("g", "t", 0) == offset
-    assert offsets.get("g", "t", 0) is None
 
 
 def test_nobody_has_read_beyond_a_log_that_was_cut() -> None:
@@ -145,13 +154,34 @@ def test_nobody_has_read_beyond_a_log_that_was_cut() -> None:
     offsets.commit("g2", "t", 0, 30)
     offsets.commit("g1", "t", 1, 100)
     offsets.commit("g1", "other", 0, 100)
-    assert set(offsets.all_queues()) == {("t", 0), ("t", 1), ("other", 0)}
-    offsets.clamp("t", 0, 100)
+    offsets.clamp(lambda topic, queue_id: 100)
     assert not offsets.dirty
-    offsets.clamp("t", 0, 40)
+    offsets.clamp(lambda topic, queue_id: 40 if (topic, queue_id) == ("t", 0) else 200)
     assert offsets.dirty
     assert offsets.queues("g1", "t") == {0: 40, 1: 100}
     assert (offsets.get("g2", "t", 0), offsets.get("g1", "other", 0)) == (30, 100)
+
+
+def test_a_cut_log_is_one_look_at_each_offset() -> None:
+    offsets = make()
+    for group in GROUPS:
+        for number in range(100):
+            offsets.commit(group, f"t{number}", 0, 7)
+    asked: list[tuple[str, int]] = []
+
+    def end(topic: str, queue_id: int) -> int:
+        asked.append((topic, queue_id))
+        return 9
+
+    offsets.clamp(end)
+    assert len(asked) == 100 * len(GROUPS), "20,000 queues must not cost 20,000 walks over the table"
+
+
+def test_topics_by_group() -> None:
+    offsets = make()
+    for topic, group in (("t1", "g1"), ("t2", "g1"), ("t1", "g2")):
+        offsets.commit(group, topic, 0, 1)
+    assert offsets.topics_by_group() == {"g1": ["t1", "t2"], "g2": ["t1"]}
 
 
 def test_javas_file_is_read_and_what_makes_no_sense_is_left_out() -> None:
@@ -193,6 +223,11 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.offsets.commit(group, topic, queue, offset)
         key = (topic, group, queue)
         self.model[key] = max(offset, self.model.get(key, -1))
+
+    @rule(topic=topics, group=groups, queue=queues, offset=numbers)
+    def set(self, topic: str, group: str, queue: int, offset: int) -> None:
+        self.offsets.set(group, topic, queue, offset)
+        self.model[topic, group, queue] = offset
 
     @rule(topic=topics, group=groups, values=st.dictionaries(queues, numbers, min_size=1))
     def reset(self, topic: str, group: str, values: dict[int, int]) -> None:

@@ -154,6 +154,7 @@ class Broker:
         )  # fmt: skip
         self.pulls.worker = self.upkeep.read
         self.consumers = Consumers(
+            config.name,
             store,
             clock,
             self.topics,
@@ -257,8 +258,7 @@ class Broker:
         """Queues were built from the log, tables from what was said of it: bring the two together."""
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
-        for topic, queue_id in self.offsets.all_queues():
-            self.offsets.clamp(topic, queue_id, self.kernel.queue_state(topic, queue_id)[1])
+        self.offsets.clamp(lambda topic, queue_id: self.kernel.queue_state(topic, queue_id)[1])
 
     async def _start_on_free_pair(self) -> int:
         """Any port that is free together with the one two below it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from kappamq.errors import InvalidParameter
 from kappamq.net.connection import Connection
 from kappamq.protocol.bodies_clients import (
     ConsumeFromWhere,
@@ -17,6 +18,10 @@ from kappamq.protocol.bodies_clients import (
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers_client import NotifyConsumersChanged
 
+GROUPS_PER_CONNECTION_MAX = 1000
+SUBSCRIPTIONS_MAX = 10_000
+_NAME_CHARACTERS_MAX = 255
+
 
 @dataclass(slots=True)
 class Client:
@@ -27,6 +32,7 @@ class Client:
     language: int
     version: int
     seen: float  # liveness time of the last heartbeat
+    topics: frozenset[str] = frozenset()  # of a consumer: what it subscribes to
 
 
 @dataclass(slots=True)
@@ -38,6 +44,7 @@ class ConsumerGroup:
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     left: float = 0.0  # when the last member went
+    recount: bool = False  # somebody has gone: there may be topics that nobody names any more
 
     @property
     def client_ids(self) -> list[str]:
@@ -59,7 +66,8 @@ class Clients:
     # -- heartbeats --------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float) -> None:
-        """Note everybody the beat names; members of changed groups are told."""
+        """Note everybody the beat names; members of changed groups are told. Raises InvalidParameter if it names too many."""
+        self._check(connection, beat)
         produces, consumes = self._named.setdefault(connection, (set(), set()))
         produces.update(producer.group for producer in beat.producers)
         consumes.update(consumer.group for consumer in beat.consumers)
@@ -69,18 +77,49 @@ class Clients:
         for consumer in beat.consumers:
             self._consumer(connection, beat, consumer, Client(beat.client_id, connection, language, version, now))
 
+    def _check(self, connection: Connection, beat: HeartbeatData) -> None:
+        """What clients say is kept: there must be an end to it."""
+        named = self._named.get(connection, (set(), set()))
+        for known, given in zip(
+            named, ({each.group for each in beat.producers}, {each.group for each in beat.consumers}), strict=True
+        ):
+            if len(known | given) > GROUPS_PER_CONNECTION_MAX:
+                raise InvalidParameter(
+                    f"one connection names {len(known | given)} groups, {GROUPS_PER_CONNECTION_MAX} at most"
+                )
+            if any(len(name) > _NAME_CHARACTERS_MAX for name in given):
+                raise InvalidParameter(f"the name of a group has {_NAME_CHARACTERS_MAX} characters at most")
+        for consumer in beat.consumers:
+            group = self.consumers.get(consumer.group)
+            topics = {each.topic for each in consumer.subscriptions} | (
+                group.subscriptions.keys() if group is not None else set()
+            )
+            if len(topics) > SUBSCRIPTIONS_MAX:
+                raise InvalidParameter(
+                    f"group {consumer.group} would subscribe to {len(topics)} topics, {SUBSCRIPTIONS_MAX} at most"
+                )
+
     def _consumer(self, connection: Connection, beat: HeartbeatData, data: ConsumerData, client: Client) -> None:
         group = self.consumers.get(data.group)
         if group is None:
             group = self.consumers[data.group] = ConsumerGroup(data.group)
+        other_model = group.message_model is not data.message_model
         group.consume_type, group.message_model, group.from_where = (
             data.consume_type,
             data.message_model,
             data.from_where,
         )
-        changed = connection not in group.members
+        if other_model:  # what was allowed to one need not be allowed to all
+            for topic, subscription in group.subscriptions.items():
+                self.on_subscribed(group.name, subscription, topic)
+        before = group.members.get(connection)
+        changed = before is None
         group.members[connection] = client
-        if not (beat.fingerprint and beat.without_subscriptions):
+        if beat.fingerprint and beat.without_subscriptions:
+            client.topics = before.topics if before is not None else frozenset()
+        else:
+            client.topics = frozenset(subscription.topic for subscription in data.subscriptions)
+            group.recount |= before is not None and before.topics != client.topics
             changed |= self._subscribe(group, data.subscriptions)
         if changed:
             self._notify(group)
@@ -88,14 +127,15 @@ class Clients:
     def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> bool:
         """Take over newer subscriptions and drop topics nobody in the group names any more; True if the topics changed."""
         changed = False
-        named = {subscription.topic for subscription in subscriptions}
         for subscription in subscriptions:
             known = group.subscriptions.get(subscription.topic)
             changed |= known is None
             if known is None or subscription.version > known.version:
                 group.subscriptions[subscription.topic] = subscription
                 self.on_subscribed(group.name, subscription, subscription.topic)
-        if len(group.client_ids) <= 1:
+        if group.recount:
+            group.recount = False
+            named = frozenset().union(*(member.topics for member in group.members.values()))
             for topic in [topic for topic in group.subscriptions if topic not in named]:
                 del group.subscriptions[topic]
                 self.on_subscribed(group.name, None, topic)
@@ -124,7 +164,7 @@ class Clients:
     def _drop_consumer(self, name: str, connection: Connection, now: float) -> None:
         group = self.consumers.get(name)
         if group is not None and group.members.pop(connection, None) is not None:
-            group.left = now
+            group.left, group.recount = now, True
             self._notify(group)
 
     def _drop_producer(self, name: str, connection: Connection) -> None:
@@ -163,6 +203,10 @@ class Clients:
                 if member.client_id == client_id:
                     return member
         return None
+
+    def is_broadcasting(self, group: str) -> bool:
+        known = self.consumers.get(group)
+        return known is not None and known.message_model is MessageModel.BROADCASTING
 
     def subscribers(self, topic: str) -> Iterator[ConsumerGroup]:
         for group in self.consumers.values():

@@ -14,8 +14,10 @@ from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import tag_codes
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
+from kappamq.broker.upkeep import HOT_BYTES
 from kappamq.clock import Clock
 from kappamq.errors import BrokerError, InvalidParameter, NoPermission, QueryNotFound
+from kappamq.message import MessageQueue
 from kappamq.net.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import (
@@ -50,9 +52,10 @@ log = logging.getLogger(__name__)
 
 class Consumers:
     def __init__(
-        self, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
+        self, broker_name: str, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         locks: QueueLocks, subscriptions: Subscriptions, worker: Callable[..., Awaitable[Any]],
     ) -> None:  # fmt: skip
+        self._broker_name = broker_name
         self._store = store
         self._clock = clock
         self._topics = topics
@@ -111,6 +114,7 @@ class Consumers:
                 config is not None
                 and known is not None
                 and known.consume_enable
+                and (known.consume_broadcast_enable or not self._clients.is_broadcasting(group))
                 and not self._groups.is_forbidden(group, topic)
             ):
                 self._subscriptions.allow(group, topic, False, subscription.version, tag_codes(subscription))
@@ -137,30 +141,41 @@ class Consumers:
 
     # -- offsets -----------------------------------------------------------------------------------------------------------
 
-    def query_offset(self, connection: Connection, frame: Frame) -> Frame:
+    def query_offset(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
         header = QueryConsumerOffset.decode(frame.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset = self.pending_reset(group, topic, queue_id)
         if offset is None:
             offset = self._offsets.get(group, topic, queue_id)
         if offset is None:
-            low = self._store.kernel.queue_state(topic, queue_id)[0]
-            if header.zero_if_not_found is False or low > 0:
-                raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
-            offset = 0  # a small queue that is all here: a new group begins at its beginning
+            return self._first_offset(header, frame)
         self.on_asked(group, topic, queue_id, offset)
         return reply(frame, header=OffsetResponse(offset=offset))
 
+    async def _first_offset(self, header: QueryConsumerOffset, frame: Frame) -> Frame:
+        """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
+        low, end, _next, _stored = self._store.kernel.queue_state(header.topic, header.queue_id)
+        whole = low == 0 and header.zero_if_not_found is not False
+        if whole and end > 0:
+            first = await self._worker(self._store.entry, header.topic, header.queue_id, 0)
+            whole = first is not None and first[0] >= self._store.log.end - HOT_BYTES
+        if not whole:
+            raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+        self.on_asked(header.consumer_group, header.topic, header.queue_id, 0)
+        return reply(frame, header=OffsetResponse(offset=0))
+
     def update_offset(self, connection: Connection, frame: Frame) -> Frame:
+        """As in RocketMQ it is set, forwards or back: whoever seeks, or clones a group, means it."""
         header = UpdateConsumerOffset.decode(frame.ext)
-        self._topics.existing(header.topic)
+        topic = self._topics.existing(header.topic)
         self._groups.existing(header.consumer_group)
-        if header.queue_id < 0:
-            raise InvalidParameter(f"queue id {header.queue_id} is negative")
+        queues = max(topic.read_queues, topic.write_queues)
+        if not 0 <= header.queue_id < queues:
+            raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
         if header.commit_offset < 0:
             raise InvalidParameter(f"offset {header.commit_offset} is negative")
         if self.pending_reset(header.consumer_group, header.topic, header.queue_id) is None:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self._offsets.set(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return reply(frame)
 
     def max_offset(self, connection: Connection, frame: Frame) -> Frame:
@@ -193,10 +208,18 @@ class Consumers:
         wanted = LockBatch.decode(frame.body)
         if not wanted.client_id or not wanted.consumer_group:
             raise InvalidParameter("a lock needs clientId and consumerGroup")
+        self._groups.existing(wanted.consumer_group)
         if len(wanted.queues) > 65_536:
             raise NoPermission(f"{len(wanted.queues)} queues in one lock request are too many")
-        locked = self._locks.lock(wanted.consumer_group, wanted.client_id, wanted.queues, self._clock.liveness())
+        ours = {queue for queue in wanted.queues if self._is_ours(queue)}
+        locked = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, self._clock.liveness())
         return reply(frame, body=LockBatchResponse(locked).encode())
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        """A lock of a queue that is not here would be one of a limitless number."""
+        topic = self._topics.get(queue.topic)
+        queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
+        return queue.broker == self._broker_name and 0 <= queue.queue_id < queues
 
     def unlock(self, connection: Connection, frame: Frame) -> Frame:
         given = LockBatch.decode(frame.body)

@@ -1,12 +1,12 @@
 """How far each consumer group has come in each queue.
 
 Commits come with pulls and one by one; they take effect in memory at once and go to the log about once a second, all in one
-record. A committed offset never goes back unless somebody resets it.
+record. One that rides on a pull never goes back, for it may be late; one that was sent for its own sake is meant as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from kappamq.protocol.bodies_topics import DataVersion
@@ -23,7 +23,6 @@ class Offsets:
         self._now_ms = now_ms
         self._record = record
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
-        self._pulled: dict[tuple[str, str], dict[int, int]] = {}  # as far as was ever handed out; for progress reports
         self._unrecorded: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
@@ -35,12 +34,14 @@ class Offsets:
         queues = self._table.get((topic, group))
         return queues.get(queue_id) if queues is not None else None
 
-    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        queues = self._pulled.get((topic, group))
-        return queues.get(queue_id) if queues is not None else None
-
     def topics_of(self, group: str) -> set[str]:
         return {topic for topic, known in self._table if known == group}
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for topic, group in self._table:
+            found.setdefault(group, []).append(topic)
+        return found
 
     def groups_of(self, topic: str) -> set[str]:
         return {group for known, group in self._table if known == topic}
@@ -52,16 +53,22 @@ class Offsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing."""
-        key = (topic, group)
-        queues = self._table.get(key)
+        queues = self._table.get((topic, group))
         if offset > (-1 if queues is None else queues.get(queue_id, -1)):
-            if queues is None:
-                queues = self._table[key] = {}
-            queues[queue_id] = offset
-            self._unrecorded.setdefault(key, {})[queue_id] = offset
+            self._set(topic, group, queue_id, offset)
 
-    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self._pulled.setdefault((topic, group), {})[queue_id] = offset
+    def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A consumer, or an operator's tool, wants to go on from `offset`, wherever it was before."""
+        if offset != self.get(group, topic, queue_id):
+            self._set(topic, group, queue_id, offset)
+
+    def _set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        key = (topic, group)
+        for table in (self._table, self._unrecorded):
+            queues = table.get(key)
+            if queues is None:
+                queues = table[key] = {}
+            queues[queue_id] = offset
 
     def reset(self, group: str, topic: str, offsets: dict[int, int]) -> int:
         """Set offsets whatever they were; returns the log offset at which that is safe."""
@@ -76,15 +83,13 @@ class Offsets:
         self._record("offsets-deleted", [topic, group])
         self._delete(topic, group)
 
-    def clamp(self, topic: str, queue_id: int, end: int) -> None:
-        """The log was cut: nobody can have read beyond the queue's end."""
-        for (known, _group), queues in self._table.items():
-            if known == topic and queues.get(queue_id, 0) > end:
-                queues[queue_id] = end
-                self.dirty = True
-
-    def all_queues(self) -> Iterable[tuple[str, int]]:
-        return {(topic, queue_id) for (topic, _group), queues in self._table.items() for queue_id in queues}
+    def clamp(self, end: Callable[[str, int], int]) -> None:
+        """The log was cut: nobody can have read beyond the ends of queues."""
+        for (topic, _group), queues in self._table.items():
+            for queue_id, offset in queues.items():
+                if offset > (limit := end(topic, queue_id)):
+                    queues[queue_id] = limit
+                    self.dirty = True
 
     def record_commits(self) -> None:
         """Tell the log what was committed since the last time."""
@@ -100,7 +105,7 @@ class Offsets:
         self.on_recorded(changes)
 
     def _delete(self, topic: str | None, group: str | None) -> None:
-        for table in (self._table, self._pulled, self._unrecorded):
+        for table in (self._table, self._unrecorded):
             for key in [key for key in table if topic in (None, key[0]) and group in (None, key[1])]:
                 del table[key]
         self._bump()
@@ -128,7 +133,5 @@ class Offsets:
             return
         for topic, group, queues in [change] if kind == "offsets-reset" else change:
             known = self._table.setdefault((topic, group), {})
-            for queue, offset in queues.items():
-                if kind == "offsets-reset" or offset > known.get(int(queue), -1):
-                    known[int(queue)] = int(offset)
+            known.update({int(queue): int(offset) for queue, offset in queues.items()})
         self._bump()

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _SYNC_DERIVED_S = 30.0
 _LOOK_S = 1.0  # a changed interval takes effect within this
 _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
-_HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
+HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
 _PREPARE_AGAIN_S = 1.0
 _NO_DESCRIPTOR_S = 30.0
@@ -117,7 +117,7 @@ class Upkeep:
         for callback in self.on_tick:
             callback()
         current = self._store.log
-        self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - _HOT_BYTES)
+        self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - HOT_BYTES)
         if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
             used = current.end % current.segment_bytes
             if used > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
