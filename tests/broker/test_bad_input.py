@@ -275,3 +275,21 @@ def test_too_many_connections_are_refused(tmp_path: Path) -> None:
                 writer.close()
 
     run(test())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_many_pulls_in_one_go_do_not_pile_up_their_answers(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with running(tmp_path, mode, net={"write_pause_bytes": 256 << 10}) as broker, bystander(broker) as client:
+            for _ in range(8):
+                await client.send("t", bytes(30_000))
+            async with speaking(broker) as hungry:
+                most = 0
+                asked = [asyncio.ensure_future(hungry.pull("t", 0, explicit=True, timeout=30)) for _ in range(300)]
+                while not all(task.done() for task in asked):
+                    most = max(most, *(connection.unsent_bytes for connection in broker.server.connections))
+                    await asyncio.sleep(0)
+                assert {task.result().code for task in asked} == {0}
+                assert most < 8 << 20, f"{most} bytes waited at once, of {300 * 240_000}"
+
+    run(test())

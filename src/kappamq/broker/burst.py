@@ -15,7 +15,7 @@ from kappamq.broker.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
 from kappamq.errors import Busy, IllegalMessage, NotAvailable, NotSupported, ProtocolError, StoreReadOnly
-from kappamq.native.layout import BAD, DONE, FULL, LEFT
+from kappamq.native.layout import BAD, DONE, FULL, LEFT, PAUSE
 from kappamq.net.connection import Connection
 from kappamq.net.server import failure
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
@@ -81,12 +81,18 @@ class Bursts:
                 if end != start:
                     self._hold_if_congested(connection)
                 return int(position)
+            if verdict == PAUSE:
+                if connection.is_stalled:
+                    return int(position)  # the rest waits until the peer has taken some of it
+                continue
             if verdict == LEFT or (verdict == FULL and not self._make_room()):
                 size = 4 + int.from_bytes(data[position : position + 4], "big")
                 frame_bytes = bytes(data[position : position + size])
                 position += size
                 if not self._left(connection, frame_bytes):
                     return len(data)
+                if connection.is_stalled:
+                    return int(position)
             elif verdict == BAD:
                 connection.abort("sent bytes that are no frame (length or header length out of bounds)")
                 return len(data)

@@ -325,6 +325,10 @@ int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t
             break;
         kernel->fast_frames++;
         position += (size_t)(4 + total);
+        if (unlikely(kernel->replies.total >= REPLIES_BYTES_MAX)) {
+            verdict = PAUSE;
+            break;
+        }
     }
     if (verdict == NO_MEMORY) {
         if (position == first)

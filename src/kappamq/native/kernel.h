@@ -43,7 +43,8 @@ enum {
 
 enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701 };
 enum { TOPIC_SEND = 1, TOPIC_PULL = 2, TOPIC_FOLD = 4 };
-enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3 };
+enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3, PAUSE = 4 };
+enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more */
 enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESSAGES = 5, NEED_ENTRIES = 6, COLD = 7, GONE = 8 };
 enum { PULL_COMMIT = 1, PULL_SUSPEND = 2, PULL_SUBSCRIPTION = 4, PULL_LITE = 16 };
 enum { SCAN_MORE = 0, SCAN_BLANK = 1, SCAN_EMPTY = 2, SCAN_DAMAGED = 3, SCAN_RECORD = -1 };

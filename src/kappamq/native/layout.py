@@ -62,6 +62,9 @@ FULL: Final = 2
 """The append buffer or the log file has no room for the frame at `consumed`: write, roll if need be, call again."""
 BAD: Final = 3
 """The bytes at `consumed` are no frame: close the connection."""
+PAUSE: Final = 4
+"""The replies so far are enough for one go: send them, and call again when the peer has taken some."""
+REPLIES_BYTES_MAX: Final = 1 << 20
 
 # Verdict of a pull.
 FOUND: Final = 0

@@ -35,6 +35,8 @@ from kappamq.native.layout import (
     BurstTuple,
     PullTuple,
     SegmentFull,
+    PAUSE,
+    REPLIES_BYTES_MAX,
 )  # fmt: skip
 from kappamq.native.pure_index import index_apply
 from kappamq.native.pure_queues import Queue, Queues, Topic
@@ -154,6 +156,7 @@ class Kernel(Queues):
             data = bytes(data)
         size = len(data)
         verdict = DONE
+        reply_bytes = 0
         while size - position >= 8:
             total, mark = _FRAME.unpack_from(data, position)
             header_bytes = mark & 0xFFFFFF
@@ -176,13 +179,19 @@ class Kernel(Queues):
             if header is None or header.flag & ~2:
                 verdict = LEFT
             elif header.code == PULL or header.code == LITE_PULL:
+                before = len(replies)
                 verdict = self._plain_pull(header, binary, body_at == end, replies, pulls, commits)
+                if len(replies) > before:
+                    reply_bytes += len(replies[-1])
             else:
                 verdict = self._plain_send(header, binary, data[body_at:end], born, now_ms, acks)
             if verdict:
                 break
             self.fast_frames += 1
             position = end
+            if reply_bytes >= REPLIES_BYTES_MAX:
+                verdict = PAUSE
+                break
         else:
             # A claim that no frame may make is refused as soon as it is there.
             if size - position >= 4:

@@ -126,6 +126,8 @@ class Connection(asyncio.Protocol):
         self._stalled = False
         self.write_stalled_since = None
         self._flow()
+        if self._buffer and not self._paused and len(self._buffer) >= self._need:
+            self._drain()  # what had to wait because there was too much to send already
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
