@@ -315,6 +315,74 @@ def test_without_long_polling_pulls_wait_the_short_time(tmp_path: Path) -> None:
     run(test())
 
 
+@with_each_mode
+def test_who_waits_for_a_rare_tag_is_not_woken_for_others(tmp_path: Path, mode: str) -> None:
+    """It waits on behind what it does not want, no longer than it wanted to wait."""
+
+    async def test() -> None:
+        clock = VirtualClock()
+        patient: dict[str, Any] = {"net": {"idle_s": 0}, "client_expiry_ms": 86_400_000}
+        async with running(tmp_path, mode, clock=clock, **patient) as broker, speaking(broker) as client:
+            await send(client, 1, tags="a")
+            await client.subscribe("g", "t", "rare", {java_hash("rare")})
+            waiting = await parked(broker, client, 1, 20_000)
+            missed = broker.pulls.missed
+            clock.advance(10)
+            await send(client, 7, tags="ab")
+            assert (broker.pulls.waiting.count, broker.pulls.missed) == (1, missed)
+            assert not waiting.done()
+            clock.advance(9.9)
+            await send(client, 2, tags="a")
+            broker.pulls.expire()
+            assert not waiting.done()
+            clock.advance(0.2)
+            answer = await asyncio.wait_for(waiting, 5)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "10"), (
+                "as far as was seen"
+            )
+            waiting = await parked(broker, client, 10, 20_000)
+            await send(client, 3, tags="a")
+            sent = await client.send("t", b"%08d" % 99, 0, "UNIQ_KEY\x01R\x02TAGS\x01rare")
+            assert sent.code == 0
+            answer = await asyncio.wait_for(waiting, 5)
+            assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([99], "14")
+            assert (await client.pull("t", 0, sys_flag=2, hold_ms=1000, count_max=5)).code == 0, "a first look answers"
+
+    run(test())
+
+
+@with_each_kernel
+def test_cold_pulls_of_one_connection_have_an_end(tmp_path: Path, kernel: str) -> None:
+    async def test() -> None:
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await send(client, 40)
+        net = {"connection_inflight_bytes_max": 2 << 20}
+        async with running(tmp_path, kernel, net=net) as broker, speaking(broker) as client:
+            released = asyncio.Event()
+            reading = 0
+
+            async def slow(work: Any, *arguments: Any) -> Any:
+                nonlocal reading
+                reading += 1
+                await released.wait()
+                return work(*arguments)
+
+            broker.pulls.worker = slow
+            (connection,) = broker.server.connections
+            pulls = []
+            for number in range(6):  # one at a time, so that each is a read of its own
+                pulls.append(asyncio.ensure_future(client.pull("t", number, explicit=True, timeout=30)))
+                await eventually(lambda: connection.is_held or reading == len(pulls))
+            assert connection.is_held, "no more is taken from who has so much to read"
+            assert reading == 5
+            released.set()
+            for number, pull in enumerate(pulls):
+                assert bodies(await pull)[0] == number
+            assert not connection.is_held
+
+    run(test())
+
+
 def test_when_too_many_wait_the_next_is_answered_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, parked_pulls_max=2) as broker, speaking(broker) as client:
@@ -328,20 +396,6 @@ def test_when_too_many_wait_the_next_is_answered_at_once(tmp_path: Path) -> None
             await send(client, 1)
             for future in waiting:
                 assert bodies(await asyncio.wait_for(future, 5)) == [0]
-
-    run(test())
-
-
-@with_each_mode
-def test_who_waits_for_a_tag_hears_of_others_that_they_are_behind_it(tmp_path: Path, mode: str) -> None:
-    async def test() -> None:
-        async with running(tmp_path, mode) as broker, speaking(broker) as client:
-            await make_topic(client, "t")
-            await client.subscribe("g", "t", "a", {java_hash("a")})
-            waiting = await parked(broker, client, 0, 30_000)
-            await send(client, 1, tags="b")
-            answer = await asyncio.wait_for(waiting, 5)
-            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
 
     run(test())
 

@@ -159,6 +159,20 @@ async def test_the_next_log_file_is_made_before_it_is_needed(broker: Broker, cli
     assert log.end > log.segment_bytes
 
 
+@on_broker(store=SMALL)
+async def test_the_next_log_file_does_not_queue_behind_readers(broker: Broker, client: Speaker) -> None:
+    """The loop itself waits for it when it is needed; cold pulls may keep all readers busy for long."""
+    may_go = threading.Event()
+    busy = [broker.upkeep.read(may_go.wait, 30) for _ in range(50)]
+    try:
+        await make_topic(client, "t")
+        await send(client, 9)
+        await eventually(lambda: broker.store.log.next_is_ready)
+    finally:
+        may_go.set()
+        await asyncio.gather(*busy)
+
+
 @on_broker()
 async def test_writers_take_turns_and_readers_do_not(broker: Broker, client: Speaker) -> None:
     done: list[int] = []

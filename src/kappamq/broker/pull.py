@@ -62,6 +62,7 @@ _COMPACT_BYTES = 16 << 20
 _WARM_S = 10.0
 _WARM_MAX = 4096
 _TRIES = 4
+_COLD_PULL_BYTES = 512 << 10
 
 _REMARKS = {
     EMPTY: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
@@ -87,6 +88,7 @@ class PullRequest:
     suspend_ms: int  # 0: wants an answer now
     opaque: int
     binary: bool
+    until: float | None = None  # liveness time; it has been waiting, and may do so until then
 
 
 class Pulls:
@@ -213,18 +215,34 @@ class Pulls:
             request.connection.send(payload)
         elif verdict in (EMPTY, NO_MESSAGES) and request.suspend_ms and (verdict == EMPTY or request.offset == 0):
             self._park(request, verdict, payload)
+        elif verdict == NO_MATCH and request.suspend_ms and request.until is not None and tries < _TRIES:
+            # It was woken for messages it does not want: it waits on behind them, and its consumer is not bothered.
+            request.offset = payload[0]
+            self._try(request, False, tries + 1)
         elif verdict == NEED_ENTRIES and tries < _TRIES:
             if self._lend_resident(request):
                 self._try(request, False, tries + 1)
             else:
-                self._run(self._fetch_entries(request, tries))
+                self._work_for(request, self._fetch_entries(request, tries))
         elif verdict == COLD and tries < _TRIES:
             if self._is_warm(*payload):
                 self._try(request, True, tries + 1)
             else:
-                self._run(self._fetch_records(request, payload, tries))
+                self._work_for(request, self._fetch_records(request, payload, tries))
         else:
             self._refuse(request, verdict, payload)
+
+    def _work_for(self, request: PullRequest, job: Coroutine[Any, Any, None]) -> None:
+        """Have a worker read. Meanwhile the pull counts as a large request: a peer cannot have any number of them read for."""
+        request.connection.owe(_COLD_PULL_BYTES)
+
+        async def work() -> None:
+            try:
+                await job
+            finally:
+                request.connection.settle(_COLD_PULL_BYTES)
+
+        self._run(work())
 
     def _lend_resident(self, request: PullRequest) -> bool:
         """Lend entries that can be read without waiting for the disk; False if there are none."""
@@ -332,8 +350,9 @@ class Pulls:
             if self._config.long_polling
             else self._config.short_polling_ms
         )
-        until = self._clock.liveness() + wait_ms / 1000
-        if not self.waiting.park(request.topic, request.queue_id, until, request, request.connection):
+        if request.until is None:
+            request.until = self._clock.liveness() + wait_ms / 1000
+        if not self.waiting.park(request.topic, request.queue_id, request.until, request, request.connection):
             self._refuse(request, verdict, payload)
 
     def grown(self, queues: list[tuple[str, int]]) -> None:

@@ -44,6 +44,8 @@ class Upkeep:
         # One thread for everything that writes derived files, so that these writes keep their order.
         self._writer = ThreadPoolExecutor(1, "kappamq-files")
         self._readers = ThreadPoolExecutor(4, "kappamq-cold")
+        # One that never has to wait for readers: the loop itself waits for the next log file when it is needed.
+        self._preparer = ThreadPoolExecutor(1, "kappamq-next")
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
         self._cleaning = asyncio.Lock()
@@ -98,6 +100,7 @@ class Upkeep:
         async with self._derived:
             await self._record_and_save()
             self._bursts.end_turn()
+        self._preparer.shutdown(wait=True)
         self._readers.shutdown(wait=True)
         self._writer.shutdown(wait=True)
 
@@ -126,7 +129,7 @@ class Upkeep:
     def _prepare(self) -> None:
         """Have the next log file made before it is needed."""
         loop = asyncio.get_running_loop()
-        self._preparing = self._readers.submit(self._store.log.prepare)
+        self._preparing = self._preparer.submit(self._store.log.prepare)
         self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
 
     def finish_preparing(self) -> None:
