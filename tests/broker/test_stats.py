@@ -17,7 +17,7 @@ from kappamq.protocol.bodies_admin import BrokerStatsData
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import DeleteTopic, ViewBrokerStats
 from kappamq.protocol.headers_client import UpdateConsumerOffset
-from kappamq.store.message_store import DerivedWork
+from kappamq.store.derived import DerivedWork
 from tests.broker.operating import fill, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker
 from tests.waiting import eventually_async as eventually

@@ -23,7 +23,7 @@ from kappamq.net.connection import Connection
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_admin import ViewBrokerStats
-from kappamq.store.message_store import DerivedWork
+from kappamq.store.derived import DerivedWork
 
 WINDOWS_S = (10, 60, 600)
 _SAMPLE_S = 1.0

@@ -25,9 +25,11 @@ from kappamq.native.layout import (
     FULL,
     HEAD,
     LEFT,
+    PAUSE,
     PROPERTIES_BYTES_MAX,
     PULL_COMMIT,
     PULL_SUSPEND,
+    REPLIES_BYTES_MAX,
     SYS_TRANSACTION,
     TAIL_CRC_BYTES,
     TOPIC_PULL,
@@ -35,8 +37,6 @@ from kappamq.native.layout import (
     BurstTuple,
     PullTuple,
     SegmentFull,
-    PAUSE,
-    REPLIES_BYTES_MAX,
 )  # fmt: skip
 from kappamq.native.pure_index import index_apply
 from kappamq.native.pure_queues import Queue, Queues, Topic
