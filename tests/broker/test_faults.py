@@ -183,7 +183,7 @@ def test_files_beside_the_log_that_cannot_be_written(tmp_path: Path, where: str)
             assert (await books.send()).code == 0
             files.fail("pwrite", "open", "truncate", code=errno.ENOSPC, on=where)
             await books.send()
-            if where != "config":
+            if where not in ("config", "checkpoint"):  # these are written seldom, and are missed by nobody meanwhile
                 await eventually(lambda: broker.gate.has("files"))
                 answer = await books.send()
                 assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -131,14 +131,20 @@ class SlowFlusher:
         self._asked = max(self._asked, offset)
 
     def take(self) -> tuple[int, int]:
-        try:
-            os.eventfd_read(self._event)
-        except BlockingIOError:
-            pass
+        if self._event >= 0:
+            try:
+                os.eventfd_read(self._event)
+            except BlockingIOError:
+                pass
         return self._durable, self._code
 
     def close(self) -> None:
-        os.close(self._event)
+        """Finish what was asked for. Fine to call twice."""
+        if self._event >= 0:
+            if not self._code:
+                self._durable = self._asked
+            os.close(self._event)
+            self._event = -1
 
     @property
     def behind(self) -> int:
