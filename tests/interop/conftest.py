@@ -78,6 +78,7 @@ def java_clients(
                 home = tmp_path_factory.mktemp(variant.name)
                 probe = java_probe(variant.bundle, target.nameserver, home, variant.name, binary=variant.binary)
                 running[variant] = stack.enter_context(probe)
+                probe("hello")  # it is up, so tests may count seconds
             return running[variant]
 
         yield client

@@ -427,6 +427,9 @@ public class Probe {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setPersistConsumerOffsetInterval(500);
+        // When queues are given out the client counts its subscription up and sends a heartbeat, unless another one is
+        // on its way; then its pulls are refused until the next, which by default is half a minute later.
+        consumer.setHeartbeatBrokerInterval(3000);
         // What the listener was given when it is told to stop counts as consumed: it may finish.
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
