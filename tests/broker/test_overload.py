@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import within_descriptors
+from kappamq.clock import VirtualClock
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.event_loop import run as run_fast
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.frame import Frame
+from kappamq.protocol.frame import Frame, FrameDecoder
 from kappamq.protocol.headers_client import QueryMessage
 from tests.broker.running import MODES, run, running, speaking
 from tests.store.faulty import SlowFlusher
@@ -249,5 +250,51 @@ def test_one_connection_parks_only_so_many_pulls(tmp_path: Path) -> None:
                 await client.send("t", b"y")
                 assert (await more).code == 0
             assert {(await pull).code for pull in pulls} == {0, ResponseCode.PULL_NOT_FOUND}
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_a_slow_reader_gets_everything_as_long_as_it_takes_some(tmp_path: Path, mode: str) -> None:
+    """It asks for more than fits on the way: the rest of its requests waits with us, for as long as it goes on reading."""
+
+    async def test() -> None:
+        clock = VirtualClock()
+        limits = {"write_pause_bytes": 64 << 10, "write_stall_s": 30, "frame_s": 30, "idle_s": 40}
+        async with running(tmp_path, mode, clock=clock, net=limits) as broker, speaking(broker) as client:
+            for _ in range(4):
+                assert (await client.send("t", bytes(200_000))).code == 0
+            pull = {"consumerGroup": "TOOLS_CONSUMER", "topic": "t", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+                    "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*"}  # fmt: skip
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+                slow.connect(("127.0.0.1", broker.port))
+                slow.sendall(b"".join(Frame(code=11, opaque=number, ext=pull).encode() for number in range(60)))
+                slow.setblocking(False)
+                decoder, answers = FrameDecoder(16 << 20), 0
+                await eventually(lambda: any(connection.is_stalled for connection in broker.server.connections))
+                for _ in range(8):
+                    taken = 0
+                    while taken < 1 << 20:
+                        try:
+                            data = slow.recv(1 << 17)
+                        except BlockingIOError:
+                            await asyncio.sleep(0)
+                            continue
+                        assert data, "it was cut off"
+                        taken += len(data)
+                        answers += len(decoder.feed(data))
+                    await client.send("t", b"x")  # the client here is not idle
+                    clock.advance(8)
+                    for _part in range(10):  # everybody is looked at
+                        assert broker.server._rounds is not None
+                        broker.server._rounds.cancel()
+                        broker.server._round()
+                while answers < 60:
+                    try:
+                        answers += len(decoder.feed(slow.recv(1 << 18)))
+                    except BlockingIOError:
+                        await asyncio.sleep(0)
+                await eventually(lambda: not any(connection.is_stalled for connection in broker.server.connections))
 
     run(test())

@@ -84,8 +84,8 @@ class Server:
             elif now - stalled > config.write_stall_s:
                 return f"took none of the {unsent} bytes we have for it within {config.write_stall_s:g} s"
             connection.unsent_seen = unsent
-        if connection.is_held:
-            return None
+        if connection.is_held or stalled is not None:
+            return None  # we are not reading: what it has sent meanwhile cannot be seen
         return overdue(
             config, now, opened=connection.opened, last_read=connection.last_read, last_write=connection.last_write,
             partial_since=connection.partial_since, spoken=connection.spoken,
