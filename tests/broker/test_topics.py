@@ -29,6 +29,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.topics: dict[str, tuple[int, int, int]] = {}
+        self.append_offset = 0
 
     def set_topic(self, name: str, write_queues: int, read_queues: int, flags: int) -> None:
         self.topics[name] = (write_queues, read_queues, flags)
@@ -273,6 +274,20 @@ def test_a_snapshot_is_a_copy() -> None:
     topics.deleted["gone"][0] = 7
     topics.update(TopicConfig("other", 2, 2))
     assert fastjson.dumps(snapshot) == text
+
+
+def test_a_deletion_from_before_we_noted_where_is_forgotten_later() -> None:
+    kernel = Kernel()
+    topics = make(kernel=kernel)
+    topics.apply("topic-deleted", {"topicName": "t", "ends": {"0": 4}})
+    kernel.append_offset = 500
+    topics.forget_deleted(400)
+    kernel.append_offset = 900
+    topics.forget_deleted(499)
+    assert topics.deleted == {"t": {0: 4}}
+    topics.dirty = False
+    topics.forget_deleted(500)
+    assert (topics.deleted, topics.dirty) == ({}, True)
 
 
 NAMES = st.sampled_from(["t1", "t2", names.BENCHMARK_TOPIC])

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.gate import DISK_FULL
+from kappamq.broker.gate import DISK_FULL, FAILED
+from kappamq.broker.metadata import TOPIC
+from kappamq.clock import VirtualClock
+from kappamq.errors import NotAvailable
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_client import QueryConsumerOffset, QueryMessage, UpdateConsumerOffset
@@ -258,5 +261,81 @@ def test_keys_of_old_messages_are_entered_beside_the_work(tmp_path: Path, kernel
             for key in ("t0-0", "t0-49", "t1-0", "t1-49"):
                 query = QueryMessage(topic="t", key=key, count_max=5, begin_ms=0, end_ms=1 << 60)
                 assert (await client.ask(query)).code == 0, key
+
+    run(test())
+
+
+# -- consumer offsets ------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_in_the_log_at_once_and_in_their_file_now_and_then(tmp_path: Path) -> None:
+    """They change all the time, and the file holds those of all groups."""
+
+    async def test() -> None:
+        clock = VirtualClock()
+        path = tmp_path / "config" / "consumerOffset.json"
+        async with (
+            running(tmp_path, clock=clock, net={"idle_s": 0}, offsets_flush_ms=3_600_000) as broker,
+            speaking(broker) as client,
+        ):
+            await make_topic(client, "t")
+
+            async def commit(offset: int) -> None:
+                header = UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=offset)
+                await ok(client, header)
+                await broker.upkeep._record_and_save()
+
+            await commit(0)  # at the first opportunity: what was found at the start may be news
+            assert '"0":0' in path.read_text()
+            before = broker.kernel.queue_state(TOPIC, 0)[2]
+            for offset in range(1, 6):
+                await commit(offset)
+            assert broker.kernel.queue_state(TOPIC, 0)[2] >= before + 5
+            assert '"0":0' in path.read_text()
+            clock.advance(31)
+            await commit(6)
+            assert '"0":6' in path.read_text()
+            await commit(7)
+            assert '"0":7' not in path.read_text()
+        assert '"0":7' in path.read_text(), "a stop leaves nothing behind"
+
+    run(test())
+
+
+def test_offsets_that_the_log_does_not_take_go_to_their_file_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, offsets_flush_ms=3_600_000) as broker:
+            await broker.upkeep._record_and_save()  # the next one would be due in half a minute
+            broker.offsets.commit("g", "t", 0, 5)
+            broker.gate.close(FAILED, NotAvailable("no disk"), for_all=True)
+            await broker.upkeep._record_and_save()
+            assert '"0":5' in (tmp_path / "config" / "consumerOffset.json").read_text()
+
+    run(test())
+
+
+@with_each_kernel
+def test_deleted_topics_are_forgotten_with_the_log_that_held_them(tmp_path: Path, kernel: str) -> None:
+    async def test() -> None:
+        store = SMALL | NEVER | {"retention_hours": 1}
+        async with running(tmp_path, kernel, store=store) as broker, speaking(broker) as client:
+            for name in ("gone", "again"):
+                await send(client, 2, topic=name)
+                assert broker.topics.delete(name)
+            await send(client, 1, topic="again")
+            assert set(broker.topics.deleted) == {"gone", "again"}
+            broker.topics.forget_deleted(broker.store.log.min)
+            assert set(broker.topics.deleted) == {"gone", "again"}, "their messages are still in the log"
+            await send(client, 40)
+        async with running(tmp_path, kernel, store=store) as broker, speaking(broker) as client:
+            assert set(broker.topics.deleted) == {"gone", "again"}
+            for path in (tmp_path / "commitlog").iterdir():
+                os.utime(path, (0, 0))
+            assert await broker.upkeep.delete_expired(asked=True) > 0
+            assert set(broker.topics.deleted) == {"again"}, "its numbering goes on: it was made again"
+            await send(client, 1, topic="gone")
+        async with running(tmp_path, kernel, store=store) as broker, speaking(broker) as client:
+            assert set(broker.topics.deleted) == {"again"}, "it is not in the file any more"
+            assert len(await client.read("gone", 0, broker.kernel.queue_state("gone", 0)[0])) == 1
 
     run(test())

@@ -191,6 +191,7 @@ class Broker:
         self.topics.on_change = self._topic_changed
         self.topics.on_delete = self._topic_deleted
         self.groups.on_change = self.subscriptions.drop_group
+        self.upkeep.on_shortened = self.topics.forget_deleted
         self.upkeep.on_tick += [self.pulls.expire, self._expire_clients]
         self.registration.on_order_topics = self._order_topics
 

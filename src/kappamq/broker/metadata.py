@@ -8,7 +8,7 @@ applies the records behind that offset. A snapshot without our stamp was written
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -151,15 +151,16 @@ class Metadata:
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 
-    def collect(self, renew_below: int = 0) -> list[tuple[str, dict[str, Any], int]]:
+    def collect(self, renew_below: int = 0, leave: Collection[str] = ()) -> list[tuple[str, dict[str, Any], int]]:
         """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
-        log below `renew_below`; for `save` on a worker."""
+        log below `renew_below`; for `save` on a worker. Those to `leave` are in the log, and may wait although they changed."""
         stamp = self._store.log.end  # everything recorded so far lies below it or is still pending behind it
         records = self._store.kernel.queue_state(TOPIC, 0)[2]
         work = []
         for table in self._tables:
             behind = records - self._records.get(table.file, 0)
-            if table.dirty or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
+            due = table.dirty and table.file not in leave
+            if due or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
                 table.dirty = False
                 self._records[table.file] = records
                 work.append((table.file, table.to_snapshot(), stamp))

@@ -23,6 +23,7 @@ Record = Callable[[str, Any], int]
 
 _READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
 _DELETED = "kappamqDeleted"
+_DELETED_AT = "kappamqDeletedAt"
 
 
 class Topics:
@@ -40,6 +41,7 @@ class Topics:
         self.deleted: dict[
             str, dict[int, int]
         ] = {}  # where the numbering of deleted topics ended, should they come back
+        self._deleted_at: dict[str, int] = {}  # log offset behind which nothing of a deleted topic lies
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
         self.on_delete: Callable[[str], None] = lambda name: None
@@ -141,10 +143,12 @@ class Topics:
         if name not in self.table:
             return False
         ends = {queue_id: self._kernel.queue_state(name, queue_id)[2] for queue_id in self._kernel.queue_ids(name)}
+        at = int(self._kernel.append_offset)
         self._record(
-            "topic-deleted", {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}}
+            "topic-deleted",
+            {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}, "at": at},
         )
-        self._removed(name, ends)
+        self._removed(name, ends, at)
         self.on_delete(name)
         return True
 
@@ -177,9 +181,19 @@ class Topics:
         self.version = self.version.next(self._now_ms())
         self.dirty = True
 
-    def _removed(self, name: str, ends: dict[int, int]) -> None:
+    def forget_deleted(self, log_min: int) -> None:
+        """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
+        for name in [name for name in self.deleted if name not in self.table]:
+            # Records of earlier versions do not say where: then as of the first time somebody asks.
+            if self._deleted_at.setdefault(name, int(self._kernel.append_offset)) <= log_min:
+                del self.deleted[name], self._deleted_at[name]
+                self.dirty = True
+
+    def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
         self.table.pop(name, None)
         self.deleted.setdefault(name, {}).update(ends)
+        if at is not None:
+            self._deleted_at[name] = at
         self._kernel.set_topic(name, 0, 0, 0)
         self.version = self.version.next(self._now_ms())
         self.dirty = True
@@ -212,7 +226,8 @@ class Topics:
 
     def to_snapshot(self) -> dict[str, Any]:
         deleted = {name: {str(queue_id): end for queue_id, end in ends.items()} for name, ends in self.deleted.items()}
-        return {**TopicTable(topics=self.table, data_version=self.version).to_json(), _DELETED: deleted}
+        table = TopicTable(topics=self.table, data_version=self.version).to_json()
+        return {**table, _DELETED: deleted, _DELETED_AT: dict(self._deleted_at)}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         loaded = TopicTable.from_json(table)
@@ -222,6 +237,8 @@ class Topics:
             self._put(topic)
         for name, ends in (table.get(_DELETED) or {}).items():
             self.deleted[name] = {int(queue_id): int(end) for queue_id, end in ends.items()}
+        for name, at in (table.get(_DELETED_AT) or {}).items():
+            self._deleted_at[name] = int(at)
 
     def hide_deleted(self) -> list[str]:
         """After loading: messages from before a deletion stay gone, also where queues were built anew from the log.
@@ -237,8 +254,8 @@ class Topics:
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "topic-deleted":
-            self._removed(
-                str(change["topicName"]), {int(queue_id): int(end) for queue_id, end in change["ends"].items()}
-            )
+            ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}
+            at = change.get("at")
+            self._removed(str(change["topicName"]), ends, None if at is None else int(at))
         else:
             self._changed(TopicConfig.from_json(change))

@@ -18,11 +18,13 @@ from kappamq.clock import Clock
 from kappamq.errors import KappaError, NotAvailable
 from kappamq.store import retention
 from kappamq.store.commit_log import Segment
-from kappamq.store.message_store import DerivedWork, MessageStore
+from kappamq.store.derived import DerivedWork
+from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 _SYNC_DERIVED_S = 30.0
+_SAVE_OFFSETS_S = 30.0
 _LOOK_S = 1.0  # a changed interval takes effect within this
 _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
@@ -50,6 +52,7 @@ class Upkeep:
         self._derived = asyncio.Lock()
         self._cleaning = asyncio.Lock()
         self._synced_at = clock.liveness()
+        self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
         self._last_work: DerivedWork | None = None
         self._preparing: Future[Segment] | None = None
         self._prepare_at = 0.0  # not before this time: the disk had no room the last time
@@ -58,6 +61,7 @@ class Upkeep:
         self._guard = retention.DiskGuard(store.config)
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
+        self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
@@ -98,7 +102,7 @@ class Upkeep:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.finish_preparing()
         async with self._derived:
-            await self._record_and_save()
+            await self._record_and_save(last=True)
             self._bursts.end_turn()
         self._preparer.shutdown(wait=True)
         self._readers.shutdown(wait=True)
@@ -198,13 +202,19 @@ class Upkeep:
             if self._gate.close(FILES, NotAvailable(text)):
                 log.error("refusing messages: %s", text)
 
-    async def _record_and_save(self) -> None:
-        """Offsets into the log, changed tables into their snapshots. With a log that takes nothing the snapshots must do."""
+    async def _record_and_save(self, last: bool = False) -> None:
+        """Offsets into the log, changed tables into their snapshots. With a log that takes nothing the snapshots must do;
+        else that of the offsets, which change all the time, is written now and then, and at the end."""
+        now = self._clock.liveness()
+        due = last or now >= self._save_offsets_at
         try:
             self._offsets.record_commits()
         except KappaError as error:
             log.info("consumer offsets were not recorded: %s", error)
-        work = self._metadata.collect()
+            due = True
+        if due:
+            self._save_offsets_at = now + _SAVE_OFFSETS_S
+        work = self._metadata.collect(leave=() if due else (self._offsets.file,))
         if work:
             await self._save(work)
 
@@ -278,6 +288,7 @@ class Upkeep:
                 if await self.write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
         await self.write(self._store.index.expire, log_min)
+        self.on_shortened(log_min)
 
     def _guard_disk(self, usage: retention.Usage) -> None:
         if self._guard.check(usage):
