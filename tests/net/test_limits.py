@@ -78,5 +78,13 @@ def test_who_is_overdue(now: float, changes: dict[str, Any], reason: str | None)
     assert said is None if reason is None else said is not None and reason in said
 
 
+def test_spare_connections_of_java_clients_are_left_alone() -> None:
+    """They connect to every name server and speak to one."""
+    assert overdue(NetConfig(), 59.0, **(BASE | {"spoken": False})) is None
+    said = overdue(NetConfig(), 61.0, **(BASE | {"spoken": False}))
+    assert said is not None
+    assert "no whole frame" in said
+
+
 def test_without_an_idle_time_nobody_is_idle() -> None:
     assert overdue(NetConfig(idle_s=0), 1e9, **BASE) is None

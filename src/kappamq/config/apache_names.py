@@ -138,7 +138,6 @@ _BROKER: list[Setting] = [
     Setting("traceOn", "broker", "trace_on", BOOLEAN),
     Setting("msgTraceTopicName", "broker", "trace_topic", TEXT),
     Setting("traceTopicEnable", "broker", "trace_topic_enabled", BOOLEAN),
-    Setting("rejectTransactionMessage", "broker", "reject_transactions", BOOLEAN, live=True),
     Setting("notifyConsumerIdsChangedEnable", "broker", "notify_consumer_changes", BOOLEAN, live=True),
     Setting("validateSystemTopicWhenUpdateTopic", "broker", "refuse_system_topics", BOOLEAN, live=True),
     Setting("registerNameServerPeriod", "broker", "register_period_ms", INTEGER, live=True),
@@ -158,7 +157,6 @@ _STORE: list[Setting] = [
     Setting("maxIndexNum", "store", "index_entries", INTEGER),
     Setting("messageIndexEnable", "store", "index_enabled", BOOLEAN),
     Setting("maxMessageSize", "store", "message_bytes_max", INTEGER),
-    Setting("maxTopicLength", "store", "topic_bytes_max", INTEGER),
     Setting("flushDiskType", "store", "flush", _choice(ASYNC_FLUSH="async", SYNC_FLUSH="sync")),
     Setting("flushIntervalCommitLog", "store", "flush_interval_ms", INTEGER, live=True),
     Setting("syncFlushTimeout", "store", "sync_flush_timeout_ms", INTEGER, live=True),
@@ -299,7 +297,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
     maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles
-    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTransferBytesOnMessageInDisk
+    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
     maxTransferCountOnMessageInDisk memTableFlushIntervalMs
     messageDelayLevel messageIndexSafe metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
@@ -313,7 +311,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
     putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
     realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
-    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval replicasPerDiskPartition
+    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval rejectTransactionMessage replicasPerDiskPartition
     replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
     reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
     sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked

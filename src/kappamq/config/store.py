@@ -10,7 +10,6 @@ from kappamq.config.checks import GIB, KIB, MIB, at_least, between, one_of
 from kappamq.errors import ConfigError
 
 END_MARK_BYTES = 8  # int32 remaining bytes + int32 blank magic at the end of a commit-log file
-RECORD_OVERHEAD_BYTES = 64 * KIB  # fixed fields, two IPv6 hosts, the longest topic and 32 KiB of properties
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +24,12 @@ class StoreConfig:
     index_enabled: bool = True  # off: sends cost a little less, nothing can be found by key
 
     message_bytes_max: int = 4 * MIB  # larger: bigger messages, more memory one sender can hold at once
-    topic_bytes_max: int = 127  # more than 127 makes records that RocketMQ 4 cannot read
 
     # Durability. "sync" answers a send when fdatasync has returned, "async" as soon as it is in the page cache.
     flush: Literal["async", "sync"] = "async"  # when a send is answered: sync is as safe as the disk, and slower
     flush_interval_ms: int = 500  # async only. larger: less disk traffic, more to lose on a power cut
     sync_flush_timeout_ms: int = 5000  # larger: a slow disk makes senders wait, smaller: makes them see code 10
     queue_flush_interval_ms: int = 1000  # larger: fewer writes of queues and index, longer recovery
-    checkpoint_interval_ms: int = 1000  # larger: longer recovery after a crash
     unflushed_bytes_max: int = 256 * MIB  # written but not flushed. larger: rides out slower disks, more to lose
     tail_crc: bool = True  # whole records are checked, not only bodies; costs 20 bytes and one CRC a message
     check_crc_on_recovery: bool = True  # off: faster start after a crash, damage is found by consumers instead
@@ -66,7 +63,6 @@ class StoreConfig:
         between("index_slots", self.index_slots, 16, 500_000_000)
         between("index_entries", self.index_entries, 16, 100_000_000)
         between("message_bytes_max", self.message_bytes_max, 1, 512 * MIB)
-        between("topic_bytes_max", self.topic_bytes_max, 1, 255)
         # A record never straddles two files, so one file must hold the largest record and its end mark.
         # Tests use small files, so only what cannot work at all is refused: the body with an ordinary header.
         if self.message_bytes_max + 4 * KIB + END_MARK_BYTES > self.segment_bytes:
@@ -75,7 +71,7 @@ class StoreConfig:
                 f"a record lies in one file; make the file larger or the messages smaller"
             )
         one_of("flush", self.flush, ("async", "sync"))
-        for name in ("flush_interval_ms", "queue_flush_interval_ms", "checkpoint_interval_ms", "clean_interval_ms"):
+        for name in ("flush_interval_ms", "queue_flush_interval_ms", "clean_interval_ms"):
             between(name, getattr(self, name), 1, 3_600_000)
         between("sync_flush_timeout_ms", self.sync_flush_timeout_ms, 10, 600_000)
         at_least("unflushed_bytes_max", self.unflushed_bytes_max, 64 * KIB)
@@ -92,8 +88,3 @@ class StoreConfig:
         between("transfer_count_max", self.transfer_count_max, 1, 100_000)
         between("query_max", self.query_max, 1, 10_000)
         between("open_files_max", self.open_files_max, 16, 1_000_000)
-
-    @property
-    def record_bytes_max(self) -> int:
-        """The largest record the log takes: the body and everything around it, and never more than one file holds."""
-        return min(self.message_bytes_max + RECORD_OVERHEAD_BYTES, self.segment_bytes - END_MARK_BYTES)
