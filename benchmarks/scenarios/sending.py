@@ -9,6 +9,8 @@ from benchmarks.loader import PULL, Load, Loaded, LoadFailed, run
 from benchmarks.servers import Broker, settle
 from benchmarks.wire import stored_messages
 
+WINDOWS_MAX = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -24,6 +26,16 @@ class Measured:
 
 def measure(server: Broker, load: Load) -> Measured:
     """Run `load`; what was acknowledged must be what the broker says it holds."""
+    for _ in range(WINDOWS_MAX):
+        measured = _measure(server, load)
+        if measured.loaded.messages:
+            return measured
+    raise LoadFailed(
+        f"{load.shape}: not one answer in {load.seconds:g} s, {WINDOWS_MAX} times: the machine is too busy"
+    )
+
+
+def _measure(server: Broker, load: Load) -> Measured:
     pid = server.process.pid
     before = 0 if load.mode == PULL else count(server, load)
     loaded = run(server.address, load, server.home, (pid,))
