@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.process import BROKER_CORE, LOAD_CORE, Child
+from benchmarks.process import BROKER_CORE, LOAD_CORE, Child, ProcessFailed
 
 READY_S_MAX = 120.0
+START_TRIES = 3
 NAME = "broker-a"
 
 
@@ -40,8 +41,15 @@ class Broker:
 
     def start(self) -> Broker:
         """Start it and wait until it is ready."""
-        self.launch()
-        ready, self.ready_s = self.process.wait_for_json(READY_S_MAX)
+        for attempt in range(START_TRIES):
+            self.launch()
+            try:
+                ready, self.ready_s = self.process.wait_for_json(READY_S_MAX)
+                break
+            except ProcessFailed as error:
+                # Somebody's outgoing connection may take a port between the moment it is found free and that it is bound.
+                if "is taken" not in str(error) or attempt == START_TRIES - 1:
+                    raise
         self.port = int(ready["broker"].rpartition(":")[2])
         return self
 
