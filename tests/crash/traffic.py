@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.wire import Refused, Wire
 from kappamq.protocol import batch, ids, properties
@@ -43,9 +43,9 @@ class Traffic:
         for thread in self._threads:
             thread.start()
 
-    def _guard(self, run: object) -> None:
+    def _guard(self, run: Callable[[threading.Event], None]) -> None:
         try:
-            run(self._stop)  # type: ignore[operator]
+            run(self._stop)
         except OSError:
             pass  # the broker is gone: that is what we are here for
         except Exception as error:
