@@ -207,7 +207,10 @@ class Round:
         if r.random() < 0.2:
             low = max(offset - r.randrange(4), 0)
             entry = struct.pack(">qiq", r.randrange(1 << 20), r.choice([91, 400, -1]), r.randrange(-5, 5))
-            self.both.lend_entries(topic, queue_id, low, entry * r.choice([0, 1, 10]))
+            real = self.both.tail_entries(r.choice(frames.TOPICS), r.choice([0, 1, 3]), r.randrange(9), 9)
+            entries = [real[at : at + 20] for at in range(0, len(real), 20)] + [entry] * r.choice([0, 1, 5])
+            r.shuffle(entries)
+            self.both.lend_entries(topic, queue_id, low, b"".join(entries))
         for warm in (False, True):
             self.both.pull(
                 topic, queue_id, offset, r.choice([1, 32, 1000]), self.codes(), r.randrange(99), r.random() < 0.5, warm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.native.layout import BAD, DONE, EMPTY, FULL, LEFT, NEED_ENTRIES, NO_MESSAGES, SegmentFull
+from kappamq.native.layout import BAD, DONE, EMPTY, FULL, LEFT, NEED_ENTRIES, NO_MESSAGES, PAUSE, SegmentFull
 from kappamq.native.pure import check_host
 from kappamq.native.pure_record import parse
 from tests.native import requests
@@ -442,6 +442,19 @@ def test_sends_and_pulls_of_one_read(make: Make) -> None:
     assert len(answers(replies)) == 1
     assert pulls[0][0] == EMPTY
     assert end == kernel.append_offset
+
+
+def test_enough_is_enough(make: Make) -> None:
+    """A read full of pulls is answered a megabyte at a time; nothing of it is lost or answered twice."""
+    kernel = filled(make, count=600, segment_bytes=4 << 20, pending_bytes_max=4 << 20, transfer_count_max=1000)
+    frames = pull(maxMsgNums="1000") * 40
+    position, verdict, answered = 0, PAUSE, []
+    while verdict == PAUSE:
+        position, verdict, _, _, replies, _, _ = burst(kernel, frames, position)
+        assert len(replies) < 2 << 20
+        answered += answers(replies)
+    assert (position, verdict, len(answered)) == (len(frames), DONE, 40)
+    assert len({body for _, body in answered}) == 1
 
 
 def test_settings_can_be_read_and_changed(module: ModuleType) -> None:

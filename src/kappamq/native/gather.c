@@ -178,8 +178,9 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
         } else if (wanted(codes, get32(at + 16))) {
             if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
                 break;
-            /* What does not lie where it should is passed over, but costs nobody the good ones before it. */
-            if ((warm || log_offset >= kernel->hot_from) && !record_at(kernel, log_offset, size)) {
+            /* What does not lie where it should is passed over, but costs nobody the good ones before it. Whether the answer is
+             * COLD depends on the first one, and so does whether the others are looked at: entries may be in any order. */
+            if ((warm || (count ? first_byte : log_offset) >= kernel->hot_from) && !record_at(kernel, log_offset, size)) {
                 if (count)
                     break;
                 gone = true;

@@ -389,8 +389,11 @@ class Queues:
             elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):
                     break
-                # What does not lie where it should is passed over, but costs nobody the good ones before it.
-                if (warm or log_offset >= self.hot_from) and not self._lies_there(log_offset, size):
+                # What does not lie where it should is passed over, but costs nobody the good ones before it. Whether the
+                # answer is COLD depends on the first one, and so does whether the others are looked at: entries may be in
+                # any order.
+                first_byte = chosen[0][0] if chosen else log_offset
+                if (warm or first_byte >= self.hot_from) and not self._lies_there(log_offset, size):
                     if chosen:
                         break
                     gone = True
