@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kappamq.clock import SystemClock
 from kappamq.protocol import batch
 from kappamq.protocol.batch import Member
 from kappamq.protocol.codes import ResponseCode
@@ -225,5 +226,31 @@ def test_sync_flush_answers_and_shows_only_what_is_on_disk(tmp_path: Path, mode:
                 assert broker.store.flushed.offset == broker.store.log.end
             assert sum([len(await client.read("t", queue_id)) for queue_id in range(4)]) == 100
             assert (await client.send("t", b"x", properties="UNIQ_KEY\x01W\x02WAIT\x01false")).code == 0
+
+    run(test())
+
+
+def test_store_times_never_go_back_in_the_log(tmp_path: Path, mode: str) -> None:
+    """Plain sends of one turn share a time; what the slow path appends between them has its own, and nothing may be older."""
+
+    class Ticking(SystemClock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.now = 1_700_000_000_000
+
+        def message_ms(self) -> int:
+            self.now += 1
+            return self.now
+
+    async def test() -> None:
+        async with running(tmp_path, mode, clock=Ticking()) as broker, speaking(broker) as one, speaking(broker) as two:
+            await one.send("t", b"first")
+            odd = "UNIQ_KEY\x01o\x02WAIT\x01false"
+            sends = [(one if n % 2 else two).send("t", b"%d" % n, n % 4, None if n % 3 else odd) for n in range(90)]
+            await asyncio.gather(*sends)
+            records = [record for queue_id in range(4) for record in await one.read("t", queue_id)]
+            times = [record.stored_ms for record in sorted(records, key=lambda record: record.log_offset)]
+            assert len(times) == 91
+            assert times == sorted(times)
 
     run(test())

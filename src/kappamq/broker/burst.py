@@ -50,6 +50,7 @@ class Bursts:
         self.on_lost: list[Callable[[Connection], None]] = []
         self.finish_preparing: Callable[[], None] = lambda: None  # whoever makes the next log file is to be waited for
         self._turn_set = False
+        self._turn_ms = 0  # message time of this turn
         self._held: set[Connection] = set()  # paused because the disk does not keep up
         self._held_since = 0.0
         self._tasks: set[asyncio.Future[None]] = set()
@@ -61,16 +62,19 @@ class Bursts:
     def received(self, connection: Connection, data: bytes | bytearray) -> int:
         position = 0
         kernel = self._kernel
-        start = kernel.append_offset
+        start = before = kernel.append_offset
         while True:
-            before = kernel.append_offset
+            # One time for all that is appended in a turn: the clock is asked once, not once per connection.
+            now_ms = self._turn_ms if self._turn_set else self._clock.message_ms()
             position, verdict, acks, end, replies, pulls, commits = kernel.burst(
-                data, position, connection.born, self._clock.message_ms()
+                data, position, connection.born, now_ms
             )
             if end != before:
-                self.set_turn()
+                if not self._turn_set:
+                    self.set_turn(now_ms)
                 if acks:
                     self._park(connection, acks, end, end - before)
+                before = end
             if commits:
                 self.on_commits(connection, commits)
             if replies:
@@ -96,6 +100,7 @@ class Bursts:
             elif verdict == BAD:
                 connection.abort("sent bytes that are no frame (length or header length out of bounds)")
                 return len(data)
+            before = kernel.append_offset
 
     def _left(self, connection: Connection, data: bytes) -> bool:
         """Handle a frame the kernel left to us; False if the connection is not worth going on with."""
@@ -181,10 +186,11 @@ class Bursts:
 
     # -- the turn ----------------------------------------------------------------------------------------------------------
 
-    def set_turn(self) -> None:
+    def set_turn(self, now_ms: int | None = None) -> None:
         """Something was appended: write it when everybody who is ready has had their say."""
         if not self._turn_set:
             self._turn_set = True
+            self._turn_ms = self._clock.message_ms() if now_ms is None else now_ms
             self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
@@ -225,7 +231,9 @@ class Bursts:
         while True:
             self._gate.check(own=own)
             try:
-                return append()
+                appended = append()
+                self._turn_ms = self._clock.message_ms()  # it carries its own time: nothing behind it may be older
+                return appended
             except self._store.kernel_module.SegmentFull:
                 if not self._make_room():
                     self._gate.check()
