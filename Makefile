@@ -32,15 +32,18 @@ setup: $(VENV)/.stamp-built
 # sources does not ask pip for anything else.
 $(VENV)/.stamp-dependencies: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "KappaMQ needs Python 3.11 or newer: make PYTHON=python3.x")'
+	echo 'Setting up $(VENV): a virtual environment, and what KappaMQ and its tests need. The first time takes minutes.'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip 'setuptools>=77' wheel 'Cython>=3.0'
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
 	touch $@
 
 $(VENV)/.stamp-built: $(VENV)/.stamp-dependencies setup.py $(NATIVE)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@echo 'Building the kernel and installing KappaMQ into $(VENV) ...'
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	if ! $(PY) -c 'import kappamq.native._kernel' 2>/dev/null; then echo '*** no compiled kernel: the pure-Python twin is used (make setup shows why with: $(PY) setup.py build_ext)'; fi
 	touch $@
+	echo 'Done: $(VENV)/bin/kappamq is the program.'
 
 run: setup
 	@exec $(VENV)/bin/kappamq shop $(if $(DATA),--data '$(DATA)') $(if $(ONCE),--once)

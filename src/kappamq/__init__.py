@@ -1,7 +1,7 @@
-"""KappaMQ: a message broker that does what Apache RocketMQ does, its client, and its Spark pipeline.
+"""KappaMQ: a message broker that does what Apache RocketMQ does, and its client.
 
-The public names are loaded when they are first used, so that `import kappamq` costs a server, a script or a Spark
-executor only what it needs.
+The public names are loaded when they are first used, so that `import kappamq` costs a server or a script only what it
+needs.
 """
 
 from __future__ import annotations

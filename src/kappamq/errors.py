@@ -9,7 +9,7 @@
     |- StoreError                 the data directory cannot be used, or not as asked
     |  `- StoreLocked StoreDamaged StoreReadOnly StoreFormatError DiskFull FlushFailed
     `- ClientError                this side gave up before any server gave an answer
-       `- SendTimeout RequestTimeout NoRoute NotConnected ClientClosed TooManyRequests
+       `- SendTimeout RequestTimeout NoRoute (UnknownTopic) NotConnected ClientClosed TooManyRequests
 
 Two questions have their answer on the class, so that no caller keeps lists of codes: which response code stands for the
 error on the wire (`code`), and whether trying again can help (`retry`).
@@ -267,6 +267,10 @@ class NoRoute(ClientError):
     """No name server could be asked, or none knows a broker for the topic."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
+
+
+class UnknownTopic(NoRoute):
+    """The name servers were asked, and none knows the topic."""
 
 
 class NotConnected(ClientError, ConnectionError):

@@ -48,8 +48,8 @@ class Local:
         self.settings = settings
         self.findings = findings or Findings()
         self._nameserver_config = nameserver
-        self._nameserver_port = nameserver_port
-        self._broker_port = broker_port
+        self.nameserver_port = nameserver_port  # as asked for: None, 0 or a number
+        self.broker_port = broker_port
         self._clock = clock or SystemClock()
         self._nameserver: NameServer | None = None
         self._broker: Broker | None = None
@@ -86,12 +86,18 @@ class Local:
     async def start(self) -> Self:
         """Returns when both answer. Raises ConfigError for a taken port, StoreError for the data directory."""
         host = self.settings.broker.listen_host
-        port = choose_port("name server", host, self._nameserver_port, NAMESERVER_PORT, (0,))
+        port = choose_port("name server", host, self.nameserver_port, NAMESERVER_PORT, (0,))
+        needed = [self.broker_port + offset for offset in BROKER_PORT_OFFSETS] if self.broker_port else []
+        if port in needed:
+            raise ConfigError(
+                f"name server and broker cannot share port {port}: a broker on {self.broker_port} needs "
+                f"{', '.join(map(str, needed))}; choose another --broker-port or --nameserver-port"
+            )
         config = replace(self._nameserver_config, port=port)
         self._nameserver = NameServer(config, self._clock, net=self.settings.net)
         try:
             await self._nameserver.start()
-            port = choose_port("broker", host, self._broker_port, BROKER_PORT, BROKER_PORT_OFFSETS)
+            port = choose_port("broker", host, self.broker_port, BROKER_PORT, BROKER_PORT_OFFSETS)
             nameservers = (self.nameserver, *self.settings.broker.nameservers)
             changes: dict[str, dict[str, Any]] = {"broker": {"port": port, "nameservers": nameservers}}
             if self.settings.net.tls_mode == "enforcing":

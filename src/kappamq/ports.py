@@ -21,6 +21,11 @@ _PROBES_MAX = 200
 def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: tuple[int, ...]) -> int:
     """A port whose neighbours at `offsets` are free as well. `wanted` as at the top of this file."""
     if wanted:
+        lowest, highest = 1 - min(offsets), 65_535 - max(offsets)
+        if not lowest <= wanted <= highest:
+            also = " and ".join(f"port{offset:+d}" for offset in offsets if offset)
+            why = f" (a {what} needs {also}, too)" if also else ""
+            raise ConfigError(f"the port of a {what} is 0 (any free one) or {lowest}..{highest}{why}; got {wanted}")
         taken = [wanted + offset for offset in offsets if not is_free(host, wanted + offset)]
         if taken:
             first = wanted if wanted in taken else taken[0]

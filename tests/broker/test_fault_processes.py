@@ -226,7 +226,7 @@ def test_what_lies_there_is_not_ours(tmp_path: Path, spoil: Callable[[Path], obj
     refused(7, *texts, arguments=[*UP, "--data", str(root)])
 
 
-@pytest.mark.parametrize(("kind", "code"), [("up", 3), ("broker", 7)])
+@pytest.mark.parametrize(("kind", "code"), [("up", 7), ("broker", 7)])
 def test_a_file_where_the_data_directory_should_be(tmp_path: Path, kind: str, code: int) -> None:
     start = UP if kind == "up" else ["broker", "--port", "0", "--listen", "127.0.0.1", "-n", "none", "--json"]
     (tmp_path / "data").write_text("a file")

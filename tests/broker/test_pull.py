@@ -86,6 +86,7 @@ def test_what_a_worker_has_read_is_not_read_again(tmp_path: Path, kernel: str) -
             running(tmp_path, kernel, clock=clock, files=files, net={"idle_s": 0}) as broker,
             speaking(broker) as client,
         ):
+            await eventually_async(lambda: not broker.store.catching_up(), text="the key index reads the log, too")
 
             async def reads() -> int:
                 before = files.count("pread", "commitlog")
@@ -117,6 +118,7 @@ def test_a_queue_sparse_over_the_log(tmp_path: Path, mode: str, monkeypatch: pyt
                 await send(client, 2, topic="filler", size=60_000)
         files = FaultyFiles()
         async with running(tmp_path, mode, files=files) as broker, speaking(broker) as client:
+            await eventually_async(lambda: not broker.store.catching_up(), text="the key index reads the log, too")
             sizes: list[int] = []
             pread = files.pread
 

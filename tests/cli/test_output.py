@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.cli.exits import Exit
-from kappamq.cli.output import Format, Output, show, size, when
+from kappamq.cli.output import Format, Output, counted, show, size, when
 from kappamq.errors import TopicNotFound
 
 
@@ -92,3 +92,8 @@ def test_times() -> None:
     assert len(when(1_700_000_000_123)) == len("2023-11-14 22:13:20.123")
     assert when(1_700_000_000_123).endswith(".123")
     assert when(1 << 62).endswith(" ms")
+
+
+def test_counted() -> None:
+    assert [counted(n, "queue") for n in (0, 1, 2)] == ["0 queues", "1 queue", "2 queues"]
+    assert counted(2, "broker address") == "2 broker addresses"

@@ -39,3 +39,13 @@ def test_nothing_found_is_not_found(kappamq: Any, topic: str) -> None:
 
 def test_wrong_times() -> None:
     assert run_kappamq("query", "time", "x", "--from", "teatime").exit_code == 3
+
+
+def test_a_missing_topic_is_not_found(kappamq: Any) -> None:
+    assert kappamq("query", "key", "no_such_topic", "k").exit_code == 5
+    assert kappamq("query", "time", "no_such_topic", "--from", "1h").exit_code == 5
+
+
+def test_an_id_without_its_topic_gets_advice_first(kappamq: Any) -> None:
+    for given in ("0" * 32, "gibberish"):
+        assert kappamq("query", "id", given, "-o", "json").problem["error"].startswith("name the topic")

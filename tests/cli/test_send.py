@@ -55,6 +55,7 @@ def test_an_order_key_keeps_to_one_queue(kappamq: Any, topic: str) -> None:
     ("arguments", "code", "text"),
     [
         (["-t", "x"], 2, "--body TEXT"),
+        (["-t", "", "-b", "a"], 3, "needs a topic"),
         (["-t", "x", "-b", "a", "-f", "b"], 2, "--body TEXT"),
         (["-t", "x", "-b", "a", "--lines"], 2, "--lines needs --file"),
         (["-t", "x", "-f", "/no/such/file"], 3, "No such file"),

@@ -108,9 +108,41 @@ def test_a_data_directory_that_is_in_use_or_unusable(tmp_path: Path) -> None:
         assert "in use" in done.stderr
         assert "Traceback" not in done.stderr
     (tmp_path / "file").write_text("")
-    done = ended(*UP, "--data", str(tmp_path / "file" / "x"))
-    assert done.returncode in (1, 3, 7), done.stderr
-    assert "Traceback" not in done.stderr
+    for place in (tmp_path / "file", tmp_path / "file" / "x"):
+        done = ended(*UP, "--data", str(place))
+        assert done.returncode == 7, done.stderr
+        assert f"{tmp_path / 'file'} is a file" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_usual_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("127.0.0.1", 9876))
+            server.listen()
+        except OSError:
+            pass  # somebody else has it, which does as well
+        listen = ["up", "--broker-port", "0", "--listen", "127.0.0.1", *SET]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kappamq", *listen, "--data", str(tmp_path), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["nameserver"]
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    port = address.rpartition(":")[2]
+    warning = f"port 9876 is taken, using {port}: export KAPPAMQ_NAMESERVER={address}"
+    assert warning in [json.loads(line).get("warning") for line in err.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +152,8 @@ def test_a_data_directory_that_is_in_use_or_unusable(tmp_path: Path) -> None:
         (["--set", "aclEnable=true"], "open broker"),
         (["--set", "flushDiskType=MAYBE"], "ASYNC_FLUSH or SYNC_FLUSH"),
         (["--listen", "192.0.2.7"], "cannot listen on"),
+        (["--broker-port", "1"], "3..65534"),
+        (["--nameserver-port", "29871", "--broker-port", "29873"], "cannot share port 29871"),
         (["-c", "/no/such/broker.conf"], "cannot read /no/such/broker.conf"),
     ],
 )

@@ -8,7 +8,7 @@ from kappamq.cli.topic import Permission, letters
 from tests.cli.conftest import run_kappamq
 
 
-def test_the_life_of_a_topic(kappamq: Any, topic: str) -> None:
+def test_the_life_of_a_topic(kappamq: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = kappamq("topic", "create", topic, "--queues", "3")
     assert made.exit_code == 0, made.err
     assert f"made {topic} with 3 queues" in made.out
@@ -27,7 +27,13 @@ def test_the_life_of_a_topic(kappamq: Any, topic: str) -> None:
         {"broker": "broker-a", "write queues": 5, "read queues": 5, "permission": "r-", "order": False}
     ]
 
-    assert kappamq("topic", "delete", topic, stdin="n\n").exit_code == 1
+    nobody = kappamq("topic", "delete", topic)
+    assert nobody.exit_code == 2
+    assert "use --yes" in nobody.err
+    with monkeypatch.context() as patched:
+        patched.setattr("kappamq.cli.topic.on_a_terminal", lambda: True)
+        assert kappamq("topic", "delete", topic, stdin="n\n").exit_code == 1
+    assert kappamq("topic", "delete", "no_such_topic", stdin="y\n").exit_code == 5
     deleted = kappamq("topic", "delete", topic, "--yes")
     assert deleted.exit_code == 0, deleted.err
     assert kappamq("topic", "route", topic).exit_code == 5
@@ -71,3 +77,10 @@ def test_an_address_that_is_none() -> None:
 
 def test_permissions() -> None:
     assert [letters(permission.bits) for permission in Permission] == ["r-", "-w", "rw"]
+
+
+def test_a_broker_is_no_name_server(kappamq: Any, cluster: Any) -> None:
+    for arguments in (["topic", "list"], ["topic", "route", "x"], ["send", "-t", "x", "-b", "x"]):
+        ran = kappamq(*arguments, "-n", cluster.broker)
+        assert ran.exit_code == 3, ran.err
+        assert f"{cluster.broker} is a broker, not a name server" in ran.err

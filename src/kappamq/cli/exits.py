@@ -28,6 +28,7 @@ _BY_KIND: list[tuple[type[KappaError], Exit]] = [
     (errors.QueryNotFound, Exit.NOT_FOUND),
     (errors.GroupNotFound, Exit.NOT_FOUND),
     (errors.BrokerNotFound, Exit.NOT_FOUND),
+    (errors.UnknownTopic, Exit.NOT_FOUND),
     (errors.NoRoute, Exit.UNREACHABLE),
     (errors.NotConnected, Exit.UNREACHABLE),
     (errors.SendTimeout, Exit.UNREACHABLE),

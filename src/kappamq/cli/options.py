@@ -13,7 +13,7 @@ import typer
 
 from kappamq.cli.exits import Exit, exit_for
 from kappamq.cli.output import Format, Output
-from kappamq.errors import ConfigError, KappaError
+from kappamq.errors import ConfigError, KappaError, StoreError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,9 +81,13 @@ def data_directory(given: Path | None) -> Path:
         named = os.environ.get(HOME_VARIABLE, "")
         given = Path(named) if named else Path("~/.kappamq")
     try:
-        return given.expanduser().absolute()
+        found = given.expanduser().absolute()
     except RuntimeError as error:
         raise ConfigError(f"cannot find the home directory for {given}: {error}; give --data") from error
+    for place in (found, *found.parents):
+        if place.is_file():
+            raise StoreError(f"the data directory cannot be {found}: {place} is a file; name a directory with --data")
+    return found
 
 
 def properties(given: list[str] | None) -> dict[str, str]:

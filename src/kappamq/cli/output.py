@@ -162,6 +162,12 @@ def when(ms: int | None) -> str:
         return f"{ms} ms"
 
 
+def counted(count: int, thing: str) -> str:
+    """1 message, 2 messages, 1 address, 2 addresses."""
+    ending = "" if count == 1 else "es" if thing.endswith("s") else "s"
+    return f"{count} {thing}{ending}"
+
+
 def size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:

@@ -10,7 +10,7 @@ import typer
 from kappamq.cli import messages
 from kappamq.cli.exits import Exit
 from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, fail, spoken
-from kappamq.cli.output import Format, Output
+from kappamq.cli.output import Format, Output, counted
 from kappamq.cli.times import parse_time
 from kappamq.cli.topic import ask
 
@@ -90,4 +90,4 @@ def _show(out: Output, found: list[ReceivedMessage], nothing: str, long: bool) -
         fail(out, nothing, Exit.NOT_FOUND)
     for message in found:
         (messages.details if long else messages.line)(out, message)
-    out.note(f"{len(found)} message(s)")
+    out.note(counted(len(found), "message"))

@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Sequence
 
 from kappamq.cli.checks import Finding, bad, note, ok
+from kappamq.cli.output import counted
 from kappamq.errors import KappaError, NotConnected, for_code
 from kappamq.net.channel import Channel, split_address
 from kappamq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
@@ -49,7 +50,7 @@ async def check_nameserver(nameserver: str, timeout: float) -> list[Finding]:
                 "why it cannot",
             ),
         ]
-    found = [ok(what, f"answers and knows {len(brokers)} broker address(es)")]
+    found = [ok(what, f"answers and knows {counted(len(brokers), 'broker address')}")]
     for (name, broker_id), address in sorted(brokers.items())[:BROKERS_MAX]:
         found += await check_broker(name, broker_id, address, nameserver, timeout)
     return found

@@ -58,7 +58,7 @@ def send(
         for content in _bodies(body, file, lines):
             try:
                 message = Message(topic, content, **values)  # type: ignore[arg-type]
-            except ValueError as error:
+            except (TypeError, ValueError) as error:  # an empty topic, a key with blanks
                 raise ConfigError(str(error)) from None
             for _ in range(count):
                 yield message

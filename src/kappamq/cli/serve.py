@@ -65,6 +65,7 @@ def up(
     prepare_process(verbose)
     from kappamq.config import apache
     from kappamq.local import Local
+    from kappamq.ports import BROKER_PORT, NAMESERVER_PORT
 
     given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
     if advertise is not None:
@@ -75,6 +76,14 @@ def up(
     tell_findings(out, local.findings)
 
     def ready(seconds: float) -> None:
+        # 0 or a number asks for what comes; who asked for nothing expects the usual ports.
+        port = local.nameserver.rpartition(":")[2]
+        if nameserver_port is None and port != str(NAMESERVER_PORT):
+            use = f"export KAPPAMQ_NAMESERVER={local.nameserver}"
+            out.warn(f"port {NAMESERVER_PORT} is taken, using {port}: {use}")
+        port = local.broker.rpartition(":")[2]
+        if local.broker_port is None and port != str(BROKER_PORT):
+            out.warn(f"port {BROKER_PORT} (or a neighbour that a broker needs) is taken, using {port}")
         if out.json:
             out.raw({"nameserver": local.nameserver, "broker": local.broker, "data": str(local.data)})
             return

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kappamq.cli.exits import Exit
-from kappamq.cli.options import DataOption, OutputOption, spoken
+from kappamq.cli.options import OutputOption, spoken
 from kappamq.cli.output import Format, Output
 
 
 @spoken
 def shop(
-    data: DataOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Keep the data in this directory. Default: nothing is kept.", show_default=False),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Sell a number of orders, check the books, and end.")] = False,
     orders: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many with --once.")] = 200,
     rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="Orders a second.")] = 5.0,
@@ -23,7 +27,6 @@ def shop(
 ) -> None:
     """Run a small shop on a broker of its own: orders, billing, shipping. Without --data nothing is kept."""
     import tempfile
-    from pathlib import Path
 
     from kappamq.cli.options import data_directory
     from kappamq.cli.serve import prepare_process

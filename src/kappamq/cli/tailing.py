@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kappamq.cli import messages
-from kappamq.cli.output import Output
+from kappamq.cli.output import Output, counted
 from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.errors import KappaError, Retry
 from kappamq.message import MessageQueue, ReceivedMessage
@@ -37,7 +37,7 @@ class Tail:
             queues = await reader.queues(self.topic)
             starts = await asyncio.gather(*(self._first(reader, queue) for queue in queues))
             if self.follow:
-                self.out.note(f"{len(queues)} queues of {self.topic}; Ctrl-C ends")
+                self.out.note(f"{counted(len(queues), 'queue')} of {self.topic}; Ctrl-C ends")
             tasks = [
                 asyncio.create_task(self._read(reader, queue, start))
                 for queue, start in zip(queues, starts, strict=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, spoken
-from kappamq.cli.output import Format, Output, when
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, fail, spoken
+from kappamq.cli.output import Format, Output, counted, when
 
 if TYPE_CHECKING:
     from kappamq.client.admin import AsyncAdmin
@@ -93,7 +95,7 @@ def create(
         )
 
     ask(nameserver, timeout, work)
-    Output(output).line(f"made [bold]{_escaped(topic)}[/] with {queues} queues", topic=topic, queues=queues)
+    Output(output).line(f"made [bold]{_escaped(topic)}[/] with {counted(queues, 'queue')}", topic=topic, queues=queues)
 
 
 @app.command()
@@ -131,6 +133,9 @@ def delete(
 ) -> None:
     """Delete a topic and with it every message in it."""
     if not yes:
+        ask(nameserver, timeout, lambda admin: admin.route(topic))  # nobody need be asked about one that is not there
+        if not on_a_terminal():
+            fail(Output(output), f"nobody is there to ask whether to delete {topic}: use --yes", Exit.USAGE)
         typer.confirm(f"Delete {topic} and every message in it?", abort=True, err=True)
     ask(nameserver, timeout, lambda admin: admin.delete_topic(topic, cluster=cluster))
     Output(output).line(f"deleted [bold]{_escaped(topic)}[/]", topic=topic, deleted=True)
@@ -187,7 +192,8 @@ def status(
         for queue, offset in found.items()
     ]
     out.table(topic, ["broker", "queue", "first", "next", "messages", "last stored"], rows)
-    out.note(f"{sum(row['messages'] for row in rows)} messages in {len(rows)} queues")
+    total = sum(row["messages"] for row in rows)
+    out.note(f"{counted(total, 'message')} in {counted(len(rows), 'queue')}")
 
 
 async def _settings(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:
@@ -201,6 +207,10 @@ async def _settings(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:
         }
         for broker, config in (await admin.topic_config(topic)).items()
     ]
+
+
+def on_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _escaped(text: str) -> str:

@@ -6,10 +6,13 @@ import random
 from collections.abc import Sequence
 
 from kappamq.client.channels import Channels
-from kappamq.errors import NotConnected, RequestTimeout, TopicNotFound, for_code
+from kappamq.errors import ConfigError, NotConnected, NotSupported, RequestTimeout, TopicNotFound, for_code
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers import Header
+from kappamq.protocol.headers_nameserver import GetAllTopics, GetClusterInfo, GetRoute
+
+EVERY_NAME_SERVER_KNOWS = (GetAllTopics, GetClusterInfo, GetRoute)
 
 
 class NameServers:
@@ -46,6 +49,10 @@ class NameServers:
                     self._current = index  # the ones before it failed; one that only lacks a topic is kept
                 return answer
             error_ = for_code(answer.code, answer.remark)
+            if isinstance(error_, NotSupported) and isinstance(header, EVERY_NAME_SERVER_KNOWS):
+                raise ConfigError(
+                    f"{address} is a broker, not a name server; name servers usually listen on port 9876"
+                ) from error_
             if not isinstance(error_, TopicNotFound):
                 raise error_
             unknown = error_

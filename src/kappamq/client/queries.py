@@ -23,6 +23,7 @@ from kappamq.protocol.names import TOOLS_GROUP
 COUNT_MAX: Final = 64
 """A broker answers a query by key with at most so many messages."""
 FOREVER_MS: Final = (1 << 63) - 1
+NAME_THE_TOPIC: Final = "name the topic (--topic) if a producer gave this id; "
 
 
 class MessageQueries(ABC):
@@ -60,12 +61,12 @@ class MessageQueries(ABC):
         try:
             place = parse_offset_id(message_id)
         except ProtocolError as error:
-            hint = "" if topic is not None else "; to look for the id a producer gave, name the topic too"
-            raise QueryNotFound(f"no message {message_id!r}: {error}{hint}") from None
+            hint = "" if topic is not None else NAME_THE_TOPIC
+            raise QueryNotFound(f"{hint}no message {message_id!r}: {error}") from None
         found = await self._view(message_id, place)
         if found is None:
-            hint = "" if topic is not None else ", or name the topic if it is the id a producer gave"
-            raise QueryNotFound(f"no broker has message {message_id}: it may be deleted already{hint}")
+            hint = "" if topic is not None else NAME_THE_TOPIC
+            raise QueryNotFound(f"{hint}no broker has message {message_id}: it may be deleted already")
         return found
 
     async def query_by_time(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kappamq.errors import NoRoute, TopicNotFound
+from kappamq.errors import NoRoute, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_topics import PERMISSION_READ, PERMISSION_WRITE, TopicRouteData
 
@@ -110,7 +110,7 @@ class Routes:
         if route is None or route.provisional:
             route = await self._ask_once(topic)
         if route is None:
-            raise NoRoute(
+            raise UnknownTopic(
                 f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}. Create it with "
                 f"`kappamq topic create {topic}` (Admin.create_topic), and check that its broker is running"
             )
@@ -176,7 +176,7 @@ class Routes:
         try:
             data = await self._ask(self._default_topic)
         except TopicNotFound:
-            raise NoRoute(
+            raise UnknownTopic(
                 f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}, and none creates "
                 f"topics by itself. Create it with `kappamq topic create {topic}` (Admin.create_topic), or check that "
                 "its broker is running"

@@ -322,7 +322,7 @@ class MessageStore:
     @property
     def next_catch_up(self) -> tuple[int, int]:
         """(offset, bytes) that `catch_up` will look at: a worker reads them first, so that the loop need not wait."""
-        return self._index_at, _CATCH_UP_BYTES
+        return self._index_at, min(_CATCH_UP_BYTES, self.dispatched.offset - self._index_at)
 
     def collect(self) -> DerivedWork:
         """What dispatch has left for the files; for `write_derived` on a worker. If that fails, the same comes again."""
