@@ -51,6 +51,7 @@ class Bursts:
         self.finish_preparing: Callable[[], None] = lambda: None  # whoever makes the next log file is to be waited for
         self._turn_set = False
         self._turn_ms = 0  # message time of this turn
+        self._congested = False  # as of the end of the last turn: who sends more is held
         self._held: set[Connection] = set()  # paused because the disk does not keep up
         self._held_since = 0.0
         self._tasks: set[asyncio.Future[None]] = set()
@@ -82,7 +83,7 @@ class Bursts:
             if pulls:
                 self.on_pulls(connection, pulls)
             if verdict == DONE:
-                if end != start:
+                if self._congested and end != start:
                     self._hold_if_congested(connection)
                 return int(position)
             if verdict == PAUSE:
@@ -201,6 +202,7 @@ class Bursts:
             self._store_failed(str(error))
             return
         send_acks(reached)
+        self._congested = bool(self._congestion())
 
     def _make_room(self) -> bool:
         """The kernel has no room: write what is pending, and if that was not it, go on in the next file. False: no use."""
