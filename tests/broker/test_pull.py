@@ -21,6 +21,7 @@ from tests.broker.operating import make_topic, on_broker, refused
 from tests.broker.running import MODES, Speaker, run, running, speaking
 from tests.store.faulty import FaultyFiles
 from tests.store.stores import kernels
+from tests.waiting import eventually_async
 from tests.waiting import eventually_async as eventually
 
 with_each_mode = pytest.mark.parametrize("mode", MODES)
