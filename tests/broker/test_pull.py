@@ -21,7 +21,6 @@ from tests.broker.operating import make_topic, on_broker, refused
 from tests.broker.running import MODES, Speaker, run, running, speaking
 from tests.store.faulty import FaultyFiles
 from tests.store.stores import kernels
-from tests.waiting import eventually_async
 from tests.waiting import eventually_async as eventually
 
 with_each_mode = pytest.mark.parametrize("mode", MODES)
@@ -87,7 +86,7 @@ def test_what_a_worker_has_read_is_not_read_again(tmp_path: Path, kernel: str) -
             running(tmp_path, kernel, clock=clock, files=files, net={"idle_s": 0}) as broker,
             speaking(broker) as client,
         ):
-            await eventually_async(lambda: not broker.store.catching_up(), text="the key index reads the log, too")
+            await eventually(lambda: not broker.store.catching_up(), text="the key index reads the log, too")
 
             async def reads() -> int:
                 before = files.count("pread", "commitlog")
@@ -119,7 +118,7 @@ def test_a_queue_sparse_over_the_log(tmp_path: Path, mode: str, monkeypatch: pyt
                 await send(client, 2, topic="filler", size=60_000)
         files = FaultyFiles()
         async with running(tmp_path, mode, files=files) as broker, speaking(broker) as client:
-            await eventually_async(lambda: not broker.store.catching_up(), text="the key index reads the log, too")
+            await eventually(lambda: not broker.store.catching_up(), text="the key index reads the log, too")
             sizes: list[int] = []
             pread = files.pread
 
