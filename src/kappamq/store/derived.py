@@ -70,20 +70,18 @@ class Derived:
         self._entries = 0
         self._unsyncable: str | None = None  # why queue and index files cannot be made durable any more
 
-    def open(self, checkpoint: Checkpoint, boot_id: str, synced: int) -> None:
-        """Take over what recovery found: the kernel knows what the queue files hold."""
+    def open(self, checkpoint: Checkpoint, boot_id: str, position: Position | None, log_min: int) -> None:
+        """Take over what recovery found: the kernel knows what the queue files hold, `position` (None: not ours) what is synced."""
         self._checkpoint = checkpoint
         for topic, queue_id in self._queues.queues():
             stored = self._kernel.queue_state(topic, queue_id)[3]
             if stored:
                 self._ends[topic, queue_id] = stored
                 self._entries += stored
+        # Without a position of ours nothing is known to be on disk: the log begins where a file does, and counts are zero.
+        known = position or replace(self._noted, synced=log_min)
         self._noted = replace(
-            self._noted,
-            checkpoint=checkpoint.encode(),
-            checkpoint_before=checkpoint.encode(),
-            boot_id=boot_id,
-            synced=synced,
+            known, checkpoint=checkpoint.encode(), checkpoint_before=checkpoint.encode(), boot_id=boot_id
         )
 
     # -- the loop ----------------------------------------------------------------------------------------------------------

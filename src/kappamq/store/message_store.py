@@ -126,27 +126,22 @@ class MessageStore:
             self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
         else:
             self._index_at = end
-        self.derived.open(
-            checkpoint, boot_id, min(position.synced, end) if position is not None and found.writer == "ours" else 0
-        )
+        self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
         self._flusher = self.kernel_module.Flusher()
         self.catching_up()  # where there is nothing to catch up with, keys are entered as they come from now on
         try:
-            self._store_all(flush_index=False)
+            self._store_all()
         except OSError as error:
             log.warning("what was recovered could not be written yet (%s): it comes again", error)
         return found
 
-    def _store_all(self, flush_index: bool) -> None:
-        """Bring all that was dispatched into files, and make them durable."""
+    def _store_all(self) -> DerivedWork:
+        """Bring all that was dispatched into files; returns the round that completed it."""
         while True:
             work = self.collect()
             self.write_derived(work)
             if work.complete and work.dispatched == self.dispatched.offset:
-                break
-        if flush_index:
-            self.index.flush()
-        self.sync_derived(work)
+                return work
 
     def enter(self, log_offset: int, records: memoryview) -> None:
         """Recovery: enter good records into the queues."""
@@ -195,7 +190,9 @@ class MessageStore:
             while self.catching_up():
                 self.catch_up()
                 self.write_derived(self.collect())
-        self._store_all(flush_index=True)
+        work = self._store_all()
+        self.index.flush()
+        self.sync_derived(work)
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
