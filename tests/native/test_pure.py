@@ -201,6 +201,24 @@ def test_pending_is_bounded_but_for_one(make: Make) -> None:
     assert burst(kernel, send() * 3)[:2] == (len(send()), FULL)
 
 
+def test_a_queue_ends_somewhere(make: Make, module: ModuleType) -> None:
+    """Behind the largest offset nothing is appended: dispatch would take it for damage."""
+    source = make()
+    source.append("tea", 1, 0, 0, NOW, BORN, 0, 0, b"x", b"", NOW)
+    record = bytearray(source.take()[1])
+    record[20:28] = (1 << 58).to_bytes(8, "big")
+    kernel = make()
+    assert kernel.dispatch(record, 0)[0] == len(record)
+    assert kernel.queue_state("tea", 1)[1] == (1 << 58) + 1
+    assert burst(kernel, send())[1] == LEFT
+    assert burst(kernel, batch(member(b"x")))[1] == LEFT
+    with pytest.raises(ValueError, match="the queue is full"):
+        kernel.append("tea", 1, 0, 0, NOW, BORN, 0, 0, b"x", b"", NOW)
+    with pytest.raises(ValueError, match="the queue is full"):
+        kernel.append_batch("tea", 1, 0, NOW, BORN, 0, [(0, b"x", b"")], NOW)
+    assert kernel.take() == (0, b"")
+
+
 def test_open_segment_checks(make: Make) -> None:
     kernel = make()
     for bad in ((-1, 5), (6, 5), (0, 1 << 62)):

@@ -634,7 +634,7 @@ cdef class Kernel:
         cdef int verdict = kernel_append(self.k, found, &made, now, counted, &size)
         check(verdict)
         if verdict == LEFT:
-            raise ValueError(f"properties are longer than {_PROPERTIES_BYTES_MAX} bytes")
+            raise ValueError(f"properties are longer than {_PROPERTIES_BYTES_MAX} bytes, or the queue is full: {found.next}")
         if verdict == FULL:
             raise SegmentFull(size)
         return log_offset, queue_offset, size
@@ -665,7 +665,9 @@ cdef class Kernel:
             verdict = kernel_append_members(self.k, found, sys_flag_int, born_time, born_span, reconsume, array, count, now, offsets)
             check(verdict)
             if verdict == LEFT:
-                raise ValueError(f"properties of a member are longer than {_PROPERTIES_BYTES_MAX} bytes")
+                raise ValueError(
+                    f"properties of a member are longer than {_PROPERTIES_BYTES_MAX} bytes, or the queue is full: {first}"
+                )
             if verdict == FULL:
                 raise SegmentFull(count)
             return [offsets[place] for place in range(count)], first

@@ -28,7 +28,7 @@ int kernel_append(struct kernel *kernel, struct queue *queue, struct message *me
     message->queue_id = queue->id;
     message->tail_crc = kernel->tail_crc;
     *size = record_measure(message);
-    if (*size < 0)
+    if (*size < 0 || queue->next > QUEUE_OFFSET_MAX)
         return LEFT;
     if (!has_room(kernel, *size))
         return FULL;
@@ -64,6 +64,8 @@ int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sy
         total += size;
         message.added.size = 0; /* only the first member says how long the batch is */
     }
+    if (queue->next > QUEUE_OFFSET_MAX - (int64_t)count)
+        return LEFT;
     if (!has_room(kernel, total))
         return FULL;
     if (bytes_reserve(&kernel->pending, (size_t)total))

@@ -29,6 +29,7 @@ from kappamq.native.layout import (
     PROPERTIES_BYTES_MAX,
     PULL_COMMIT,
     PULL_SUSPEND,
+    QUEUE_OFFSET_MAX,
     REPLIES_BYTES_MAX,
     SYS_TRANSACTION,
     TAIL_CRC_BYTES,
@@ -248,7 +249,7 @@ class Kernel(Queues):
                 topic.magic, topic.field, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties, now_ms,
                 offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
-            if record is None:
+            if record is None or offset > QUEUE_OFFSET_MAX:
                 return LEFT
             if not self._room(len(record)):
                 return FULL
@@ -289,6 +290,8 @@ class Kernel(Queues):
                 return None
             total += fixed + len(body) + length
             extra = TAIL_CRC_BYTES if self.tail_crc else 0
+        if queue.next > QUEUE_OFFSET_MAX - len(members):
+            return None
         if not self._room(total):
             return []
         offsets: list[int] = []
@@ -334,8 +337,10 @@ class Kernel(Queues):
             )  # fmt: skip
         except struct.error as error:
             raise ValueError(f"no record can hold this: {error}") from None
-        if record is None:
-            raise ValueError(f"properties are longer than {PROPERTIES_BYTES_MAX} bytes")
+        if record is None or queue.next > QUEUE_OFFSET_MAX:
+            raise ValueError(
+                f"properties are longer than {PROPERTIES_BYTES_MAX} bytes, or the queue is full: {queue.next}"
+            )
         if not self._room(len(record)):
             raise SegmentFull(len(record))
         self._pending += record
@@ -359,7 +364,9 @@ class Kernel(Queues):
         except struct.error as error:
             raise ValueError(f"no record can hold this: {error}") from None
         if offsets is None:
-            raise ValueError(f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes")
+            raise ValueError(
+                f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or the queue is full: {first}"
+            )
         if not offsets:
             raise SegmentFull(len(members))
         return offsets, first
