@@ -203,11 +203,11 @@ class Owner:
         # A broker writes offsets down every few seconds; what it had not yet written it may lose when it is killed.
         consumed = len(history.messages) - len(history.unread)
         eventually(
-            lambda: self.offsets_on_disk(PULLERS) == history.committed, timeout=30, pause=0.2, text="pullers' offsets"
+            lambda: self.offsets_on_disk(PULLERS) == history.committed, timeout=90, pause=0.2, text="pullers' offsets"
         )
         eventually(
             lambda: sum(self.offsets_on_disk(WORKERS).values()) == consumed,
-            timeout=30,
+            timeout=90,
             pause=0.2,
             text="workers' offsets",
         )
