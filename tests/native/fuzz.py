@@ -132,6 +132,7 @@ class Round:
         r = self.r
         steps = [
             (self.burst, 30), (self.write, 12), (self.entries, 5), (self.pull, 8), (self.append, 3), (self.append_batch, 3), (self.scan, 3),
+            (self.append_group, 3),
             (self.settings, 4), (self.tables, 3), (self.split, 2), (self.index, 2), (self.odd_calls, 1),
         ]  # fmt: skip
         weighted = [step for step, weight in steps for _ in range(weight)]
@@ -218,6 +219,15 @@ class Round:
         self.both.tail_entries(topic, queue_id, offset, r.choice([0, 1, 5]))
 
     def append(self) -> None:
+        *member, now = self.any_append()
+        self.both.append(*member, now)
+
+    def append_group(self) -> None:
+        members = [tuple(self.any_append()[:-1]) for _ in range(self.r.choice([0, 1, 2, 2, 5]))]
+        self.both.append_group(members, self.now)
+
+    def any_append(self) -> list[Any]:
+        """Arguments of `append`, good and bad."""
         r = self.r
 
         def number(bits: int) -> int:
@@ -230,10 +240,10 @@ class Round:
             + b"\x02TAGS\x01\xff\xe4\x02KEYS\x01\xe4\xb8 \xf0\x9f"
         )
         queue_id, flags = r.choice([0, 1, 2, 2, 70000, -1]), r.choice([0, 1, 4, 8, 12, 0x701, -1])
-        self.both.append(
+        return [
             r.choice(frames.TOPICS), queue_id, number(32), flags, number(64), r.choice(HOSTS), number(32), number(64), frames.body(r),
             r.choice([frames.properties(r).encode(), r.randbytes(20), text]), r.choice([self.now] * 9 + [(1 << 63) - 1]),
-        )  # fmt: skip
+        ]  # fmt: skip
 
     def append_batch(self) -> None:
         r = self.r

@@ -369,6 +369,50 @@ def test_append_batch(make: Make, module: ModuleType) -> None:
     assert kernel.queue_state("tea", 0)[2] == 3
 
 
+def group_member(topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag: int = 0) -> Any:
+    return topic, queue_id, 5, sys_flag, NOW, BORN, 1, 4711, body, properties
+
+
+def test_append_group(make: Make, module: ModuleType) -> None:
+    kernel = make()
+    kernel.append("tea", 0, 0, 0, NOW, BORN, 0, 0, b"before", b"", NOW)
+    members = [
+        group_member("tea", 0, b"a", b"k\x01v"), group_member("new", 3, b"b"), group_member("tea", 0, b"c"),
+        group_member("tea", 0, b"half", sys_flag=4),
+    ]  # fmt: skip
+    placed = kernel.append_group(members, NOW)
+    start, data = kernel.take()
+    assert [queue_offset for _at, queue_offset, _size in placed] == [1, 0, 2, 0]
+    assert [at for at, _queue_offset, _size in placed] == [fields[3] for fields in records(data)][1:]
+    assert module.scan(data, start, True)[2] == 5
+    first = placed[0][0] - start
+    # Whoever finds less than all of the group finds nothing of it.
+    assert module.scan(data[:-1], start, True)[0] == first
+    assert module.scan(data[: placed[2][0]], start, True)[2] == 1
+    assert kernel.queue_state("tea", 0)[2] == 3
+
+
+def test_a_group_of_one_is_a_plain_record(make: Make) -> None:
+    alone, grouped = make(), make()
+    alone.append("tea", 0, 5, 0, NOW, BORN, 1, 4711, b"a", b"k\x01v", NOW)
+    grouped.append_group([group_member("tea", 0, b"a", b"k\x01v")], NOW)
+    assert alone.take() == grouped.take()
+
+
+def test_append_group_all_or_none(make: Make) -> None:
+    kernel = make()
+    with pytest.raises(ValueError, match="at least one"):
+        kernel.append_group([], NOW)
+    with pytest.raises(ValueError, match="longer than"):
+        kernel.append_group([group_member("tea", 0, b"a"), group_member("tea", 0, b"a", b"x" * 32768)], NOW)
+    kernel.open_segment(0, 300)
+    with pytest.raises(SegmentFull) as caught:
+        kernel.append_group([group_member("tea", 0, b"x" * 100), group_member("tea", 0, b"y" * 100)], NOW)
+    assert caught.value.args == (2 * (88 + 100 + 4 + 2 + 20) + 20,)
+    assert kernel.take()[1] == b""
+    assert kernel.queue_state("tea", 0)[2] == 0
+
+
 # -- pulls -------------------------------------------------------------------------------------------------------------
 
 

@@ -14,13 +14,16 @@ from typing import Any
 from kappamq import native
 from kappamq.broker.address import Address
 from kappamq.broker.administration import Administration
+from kappamq.broker.agenda import Agenda
+from kappamq.broker.appending import Appender
 from kappamq.broker.burst import Bursts
 from kappamq.broker.clients import Clients
 from kappamq.broker.consumers import Consumers
+from kappamq.broker.delivery import Delivery
 from kappamq.broker.gate import Gate
 from kappamq.broker.groups import Groups
 from kappamq.broker.locks import QueueLocks
-from kappamq.broker.metadata import Metadata
+from kappamq.broker.metadata import Metadata, Table
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import Pulls
 from kappamq.broker.query import Queries
@@ -95,7 +98,9 @@ class Broker:
         self.offsets = Offsets(clock.message_ms, self.metadata.record)
         self.pending_resets = PendingResets(self.metadata.record)
         self.settings = Settings(config, self.store_config, self.net_config, clock.message_ms, self.metadata.record)
-        for table in (self.topics, self.groups, self.offsets, self.pending_resets, self.settings):
+        self.delivery = Delivery(self)
+        own: list[Table] = [self.topics, self.groups, self.offsets, self.pending_resets, self.settings]
+        for table in own + self.delivery.tables:
             self.metadata.add(table)
         self.recovered = store.open(_boot_id())
         try:
@@ -133,6 +138,8 @@ class Broker:
         self.registration.on_connected = self._address_learnt
         self._address_learnt(await self.registration.local_address())
         self.metadata.go_live(bursts)
+        self.appender = Appender(store, bursts, self.metadata, clock)
+        self.agenda = Agenda(clock)
         self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
         self.clients.may_notify = self._may_notify
         self.subscriptions = Subscriptions(kernel)
@@ -168,12 +175,15 @@ class Broker:
         self.queries = Queries(store, self.upkeep.read)
         self.queries.flush_derived = self.upkeep.write_derived
         self._wire()
+        self.delivery.serve()
         self.administration = Administration(self)
+        bursts.handlers.update(self.delivery.handlers())
         if config.port:
             # Not before: clients that know the port are back at once, and must find everything in its place.
             for port in (config.port, config.port - 2):
                 await self.server.start(config.listen_host, port)
         self.upkeep.start()
+        self.agenda.start()
         await self.registration.start()
 
     def _wire(self) -> None:
@@ -287,6 +297,7 @@ class Broker:
         try:
             await self.registration.stop()
             await self.server.stop_listening()
+            await self.agenda.stop()
             self.bursts.end_turn()
             if self._jobs:
                 await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)

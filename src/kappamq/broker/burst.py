@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from kappamq.broker.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.clock import Clock
@@ -26,10 +27,20 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Connection, Frame], Frame | Awaitable[Frame | None] | None]
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, object]
-Waiter = tuple[Connection, bytes, float, int]
+Waiter = tuple["Waits", bytes, float, int]
 """Who waits for the log: connection, answers, since when (liveness), bytes that the connection owes us patience for."""
 _CONGESTION_S = 1.0
 _TASKS_MAX = 10_000
+
+
+class Waits(Protocol):
+    """Who gets the answers that waited for the log, and is no longer charged for them."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def owe(self, size: int) -> None: ...
+
+    def settle(self, size: int) -> None: ...
 
 
 class Bursts:
@@ -168,7 +179,15 @@ class Bursts:
         if not request.is_oneway:
             self._park(connection, response.encode(), end, 4 + len(request.body), flushed)
 
-    def _park(self, connection: Connection, answers: bytes, end: int, size: int, flushed: bool = True) -> None:
+    def stored(self, end: int, *, flushed: bool = True) -> asyncio.Future[None]:
+        """Done when the log is safe up to `end` (with flushed=False: written); fails with NotAvailable if that cannot be."""
+        self.set_turn()
+        mark = self._store.answerable if flushed else self._store.written
+        waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
+        self._park(waiter, b"", end, 0, flushed)
+        return waiter.future
+
+    def _park(self, connection: Waits, answers: bytes, end: int, size: int, flushed: bool = True) -> None:
         mark = self._store.answerable if flushed else self._store.written
         if end <= mark.offset:
             connection.send(answers)
@@ -226,8 +245,8 @@ class Bursts:
                 self._gate.close(NO_ROOM, NotAvailable(f"{error}; free some space, writing resumes by itself"))
             return False
 
-    def append(self, append: Callable[[], tuple[int, int, int]], *, own: bool = False) -> tuple[int, int, int]:
-        """Run `append` (a call of the kernel), making room if there is none: (log offset, queue offset, size).
+    def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
+        """Run `append` (a call of the kernel), making room if there is none, and return what it says.
 
         With `own` it is a record of the broker itself, which may use the room that is refused to users."""
         while True:
@@ -309,6 +328,28 @@ class Bursts:
                 connection.send(unknown(acks, why))
                 connection.settle(size)
         self._release()
+
+
+class _Coroutine:
+    """Somebody of our own who waits as a connection does."""
+
+    def __init__(self, future: asyncio.Future[None], is_stored: Callable[[], bool]) -> None:
+        self.future = future
+        self._is_stored = is_stored
+
+    def send(self, data: bytes) -> None:
+        if self.future.done():
+            return  # nobody waits any more
+        if self._is_stored():
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(
+                NotAvailable("not known to be stored: the disk failed or did not confirm in time")
+            )
+
+    def owe(self, size: int) -> None: ...
+
+    def settle(self, size: int) -> None: ...
 
 
 def send_acks(reached: list[Waiter]) -> None:

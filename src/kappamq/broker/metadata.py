@@ -16,6 +16,7 @@ import msgspec
 from kappamq.broker.burst import Bursts
 from kappamq.clock import Clock
 from kappamq.errors import ProtocolError, StoreError
+from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.record import decode
 from kappamq.store.message_store import MessageStore, unusable
 from kappamq.store.snapshots import Snapshots
@@ -76,14 +77,17 @@ class Metadata:
         bursts = self._bursts
         if bursts is None:
             return self._store.log.end
-        body = msgspec.json.encode({"kind": kind, "change": change})
-        kernel = self._store.kernel
         now = self._clock.message_ms()
-        log_offset, _queue_offset, size = bursts.append(
-            lambda: kernel.append(TOPIC, 0, 0, 0, now, self._born, 0, 0, body, b"", now), own=True
-        )
+        member = self.member(kind, change, now)
+        log_offset: int
+        log_offset, _queue_offset, size = bursts.append(lambda: self._store.kernel.append(*member, now), own=True)
         bursts.set_turn()
-        return log_offset + size
+        return log_offset + int(size)
+
+    def member(self, kind: str, change: Any, now_ms: int) -> GroupMember:
+        """The record of a change, for a group of records that are to be stored together."""
+        body = msgspec.json.encode({"kind": kind, "change": change})
+        return TOPIC, 0, 0, 0, now_ms, self._born, 0, 0, body, b""
 
     # -- folding -----------------------------------------------------------------------------------------------------------
 

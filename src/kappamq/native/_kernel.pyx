@@ -175,6 +175,13 @@ cdef extern from "kernel.h" nogil:
     int kernel_burst(kernel_t *, const uint8_t *, size_t, size_t, span_t, int64_t, burst_t *)
     int kernel_append(kernel_t *, queue_t *, message_t *, int64_t, c_bool, int64_t *)
     int kernel_append_members(kernel_t *, queue_t *, int32_t, int64_t, span_t, int32_t, const member_t *, size_t, int64_t, int64_t *)
+    struct placed_t "placed":
+        queue_t *queue
+        message_t message
+        int64_t log_offset
+        int64_t queue_offset
+        int64_t size
+    int kernel_append_group(kernel_t *, placed_t *, size_t, int64_t)
     void kernel_taken(kernel_t *)
     void c_index_apply "index_apply"(uint8_t *, size_t, span_t, size_t, int32_t, int32_t, int64_t, uint8_t *, indexed_t *)
 
@@ -674,6 +681,41 @@ cdef class Kernel:
         finally:
             free(array)
             free(offsets)
+
+    def append_group(self, list members not None, now_ms):
+        cdef size_t count = len(members), place
+        cdef int64_t now = int64(now_ms), total = 0
+        cdef int verdict
+        if not count:
+            raise ValueError("a group has at least one member")
+        held = [(*member[:8], as_bytes(member[8]), as_bytes(member[9])) for member in members]
+        cdef placed_t *array = <placed_t *>malloc(count * sizeof(placed_t))
+        try:
+            if array == NULL:
+                raise MemoryError("the kernel")
+            memset(array, 0, count * sizeof(placed_t))
+            for place in range(count):
+                topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties = held[place]
+                array[place].queue = self._queue(topic, queue_id)
+                array[place].message.born = host_span(born)
+                array[place].message.flag = int32(flag)
+                array[place].message.sys_flag = int32(sys_flag)
+                array[place].message.born_ms = int64(born_ms)
+                array[place].message.reconsume_times = int32(reconsume_times)
+                array[place].message.prepared = int64(prepared)
+                array[place].message.body = bytes_span(body)
+                array[place].message.properties = bytes_span(properties)
+            verdict = kernel_append_group(self.k, array, count, now)
+            check(verdict)
+            if verdict == LEFT:
+                raise ValueError(f"properties of a member are longer than {_PROPERTIES_BYTES_MAX} bytes, or a queue is full")
+            if verdict == FULL:
+                for place in range(count):
+                    total += array[place].size
+                raise SegmentFull(total)
+            return [(array[place].log_offset, array[place].queue_offset, array[place].size) for place in range(count)]
+        finally:
+            free(array)
 
     # -- a socket read ------------------------------------------------------------------------------------------------
 

@@ -21,12 +21,29 @@ static void write_record(struct kernel *kernel, const struct message *message, i
     kernel->put_bytes += size;
 }
 
-int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size)
+/* What the kernel knows about a record for this queue. */
+static void address(const struct kernel *kernel, const struct queue *queue, struct message *message)
 {
     message->topic = (struct span){queue->topic->name, queue->topic->name_size};
     message->store_host = (struct span){kernel->store_host, kernel->store_host_size};
     message->queue_id = queue->id;
     message->tail_crc = kernel->tail_crc;
+}
+
+/* The property by which the first record of a batch or group says how long all of it is. */
+static struct span put_length(uint8_t *mark, int64_t total)
+{
+    uint8_t *digit = mark + BATCH_PROPERTY_BYTES - 1;
+    memcpy(mark, "__BATCH#\x01", 9);
+    *digit = 2;
+    for (int64_t n = 0; n < 10; n++, total /= 10)
+        *--digit = (uint8_t)('0' + total % 10);
+    return (struct span){mark, BATCH_PROPERTY_BYTES};
+}
+
+int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size)
+{
+    address(kernel, queue, message);
     *size = record_measure(message);
     if (*size < 0 || queue->next > QUEUE_OFFSET_MAX)
         return LEFT;
@@ -42,18 +59,16 @@ int kernel_append(struct kernel *kernel, struct queue *queue, struct message *me
 int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
                           int32_t reconsume_times, const struct member *members, size_t count, int64_t now_ms, int64_t *offsets)
 {
-    uint8_t mark[BATCH_PROPERTY_BYTES] = "__BATCH#\x01", *digit = mark + sizeof mark - 1;
+    uint8_t mark[BATCH_PROPERTY_BYTES];
+    const struct span length = count > 1 ? put_length(mark, 0) : (struct span){mark, 0};
     struct message message = {
-        .topic = {queue->topic->name, queue->topic->name_size},
-        .store_host = {kernel->store_host, kernel->store_host_size},
         .born = born,
-        .added = {mark, count > 1 ? sizeof mark : 0},
-        .queue_id = queue->id,
+        .added = length,
         .sys_flag = sys_flag,
         .reconsume_times = reconsume_times,
         .born_ms = born_ms,
-        .tail_crc = kernel->tail_crc,
     };
+    address(kernel, queue, &message);
     int64_t total = 0;
     for (size_t n = 0; n < count; n++) {
         message.body = members[n].body;
@@ -70,10 +85,8 @@ int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sy
         return FULL;
     if (bytes_reserve(&kernel->pending, (size_t)total))
         return NO_MEMORY;
-    *digit = 2;
-    for (int64_t left = total, n = 0; n < 10; n++, left /= 10)
-        *--digit = (uint8_t)('0' + left % 10);
-    message.added.size = count > 1 ? sizeof mark : 0;
+    put_length(mark, total);
+    message.added = length;
     for (size_t n = 0; n < count; n++) {
         message.flag = members[n].flag;
         message.body = members[n].body;
@@ -81,6 +94,37 @@ int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sy
         offsets[n] = kernel->written + (int64_t)kernel->pending.size;
         write_record(kernel, &message, record_measure(&message), queue->next++, now_ms);
         message.added.size = 0;
+    }
+    return DONE;
+}
+
+int kernel_append_group(struct kernel *kernel, struct placed *members, size_t count, int64_t now_ms)
+{
+    uint8_t mark[BATCH_PROPERTY_BYTES];
+    int64_t total = 0;
+    for (size_t n = 0; n < count; n++) {
+        struct placed *member = &members[n];
+        address(kernel, member->queue, &member->message);
+        if (n == 0 && count > 1)
+            member->message.added = put_length(mark, 0);
+        member->size = record_measure(&member->message);
+        if (member->size < 0 || member->queue->next > QUEUE_OFFSET_MAX - (int64_t)count)
+            return LEFT;
+        total += member->size;
+    }
+    if (!has_room(kernel, total))
+        return FULL;
+    if (bytes_reserve(&kernel->pending, (size_t)total))
+        return NO_MEMORY;
+    put_length(mark, total);
+    for (size_t n = 0; n < count; n++) {
+        struct placed *member = &members[n];
+        int transaction = member->message.sys_flag & SYS_TRANSACTION;
+        bool counted = transaction != SYS_PREPARED && transaction != SYS_ROLLBACK;
+        member->log_offset = kernel->written + (int64_t)kernel->pending.size;
+        member->queue_offset = counted ? member->queue->next : 0;
+        write_record(kernel, &member->message, member->size, member->queue_offset, now_ms);
+        member->queue->next += counted;
     }
     return DONE;
 }

@@ -331,6 +331,13 @@ int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t
 int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size);
 int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
                           int32_t reconsume_times, const struct member *members, size_t count, int64_t now_ms, int64_t *offsets);
+/* One record of a group, for its own queue: the message goes in, its place comes out. */
+struct placed {
+    struct queue *queue;
+    struct message message;
+    int64_t log_offset, queue_offset, size;
+};
+int kernel_append_group(struct kernel *kernel, struct placed *members, size_t count, int64_t now_ms);
 void kernel_taken(struct kernel *kernel);
 
 /* Key index (index.c) */

@@ -41,7 +41,7 @@ from kappamq.native.layout import (
 )  # fmt: skip
 from kappamq.native.pure_index import index_apply
 from kappamq.native.pure_queues import Queue, Queues, Topic
-from kappamq.native.pure_record import Buffer, Member, encode, scan, split_batch
+from kappamq.native.pure_record import Buffer, GroupMember, Member, encode, scan, split_batch
 from kappamq.native.pure_replies import Replies
 from kappamq.native.pure_scan import (
     LITE_PULL,
@@ -370,6 +370,60 @@ class Kernel(Queues):
         if not offsets:
             raise SegmentFull(len(members))
         return offsets, first
+
+    def append_group(self, members: list[GroupMember], now_ms: int) -> list[tuple[int, int, int]]:
+        """Append records for any queues, consecutively, all or none even in a torn tail: what `append` returns, for each.
+
+        A member is (topic, queue id, flag, sys flag, born ms, born, reconsume times, prepared, body, properties)."""
+        if not members:
+            raise ValueError("a group has at least one member")
+        for member in members:
+            check_host(member[5])
+        records = self._encode_group(members, 0, 0, now_ms)
+        total = sum(len(record) for _queue, record, _offset in records)
+        if not self._room(total):
+            raise SegmentFull(total)
+        placed: list[tuple[int, int, int]] = []
+        log_offset = self.append_offset
+        for queue, record, queue_offset in self._encode_group(members, total, log_offset, now_ms):
+            placed.append((log_offset, queue_offset, len(record)))
+            log_offset += len(record)
+            self._pending += record
+            sys_flag = members[len(placed) - 1][3]
+            queue.next += sys_flag & SYS_TRANSACTION in (0, 0x8)
+        self.put_count += len(members)
+        self.put_bytes += total
+        return placed
+
+    def _encode_group(
+        self, members: list[GroupMember], total: int, log_offset: int, now_ms: int
+    ) -> list[tuple[Queue, bytes, int]]:
+        records: list[tuple[Queue, bytes, int]] = []
+        mark = BATCH_NAME + b"%010d\x02" % total if len(members) > 1 else b""
+        taken: dict[Queue, int] = {}
+        for topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties in members:
+            queue = self.queue(topic, queue_id)
+            if mark and properties and properties[-1] != 2:
+                properties += b"\x02"
+            queue_offset = 0
+            if sys_flag & SYS_TRANSACTION in (0, 0x8):
+                queue_offset = queue.next + taken.setdefault(queue, 0)
+                taken[queue] += 1
+            try:
+                record = encode(
+                    queue.topic.magic, queue.topic.field, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared,
+                    body, properties + mark, now_ms, queue_offset, log_offset, self._store_host, self.tail_crc,
+                )  # fmt: skip
+            except struct.error as error:
+                raise ValueError(f"no record can hold this: {error}") from None
+            if record is None or queue.next > QUEUE_OFFSET_MAX - len(members):
+                raise ValueError(
+                    f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or a queue is full"
+                )
+            records.append((queue, record, queue_offset))
+            log_offset += len(record)
+            mark = b""
+        return records
 
     # -- pulls ------------------------------------------------------------------------------------------------------
 

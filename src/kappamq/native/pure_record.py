@@ -34,6 +34,7 @@ Buffer = bytes | bytearray | memoryview | mmap
 Fields = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 """size, queue id, queue offset, log offset, sys flag, store ms, body position, body bytes, topic, properties"""
 Member = tuple[int, bytes, bytes]
+GroupMember = tuple[str, int, int, int, int, bytes, int, int, bytes, bytes]
 """flag, body, properties"""
 
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(1023, -1, -1))

@@ -1,0 +1,126 @@
+"""What happens at a message time: deliveries of delayed messages, timers, checks of transactions.
+
+Each of these is a part that says when it next wants to run and then does a slice of its work. One timer of the loop serves
+them all, the earliest first. A test that turns the clock of messages forward has the same parts run in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from kappamq.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0  # the wall clock may be set forward while we sleep
+_AFTER_ERROR_S = 1.0
+_BUSY_S = 0.001  # then others have their turn
+
+
+class Part(Protocol):
+    def due_ms(self) -> int | None:
+        """Message time at which there is something to do; None if nothing is pending, or a job of ours is under way."""
+        ...
+
+    def run(self, now_ms: int) -> None:
+        """Do what is due, for about a millisecond at most; while it is still due it is called again."""
+        ...
+
+
+class Agenda:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[Part] = []
+        self._resting: dict[Part, float] = {}  # failed just now: not before this liveness time
+        self._timer: asyncio.Handle | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._running = False
+
+    def add(self, part: Part) -> None:
+        self._parts.append(part)
+
+    def start(self) -> None:
+        self._running = True
+        self.wake()
+
+    async def stop(self) -> None:
+        """Nothing is begun any more; jobs that are under way are waited for."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._jobs:
+            await asyncio.wait(self._jobs)
+
+    def wake(self) -> None:
+        """Something may be due earlier than was said before."""
+        if self._running:
+            self._arm(0.0)
+
+    def spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        """A part waits for something (a cold read, an answer): its due times are asked for again when `job` is done."""
+        task = self._loop.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._job_done)
+
+    def _job_done(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a job of the agenda failed", exc_info=task.exception())
+        self.wake()
+
+    @property
+    def is_working(self) -> bool:
+        """Jobs are under way, whose outcome may make something due."""
+        return bool(self._jobs)
+
+    def next_ms(self) -> int | None:
+        """When the earliest part wants to run."""
+        return self._earliest()[0]
+
+    def run_due(self, now_ms: int) -> bool:
+        """One slice of the earliest part that is due; False if there is none."""
+        due, part = self._earliest()
+        if part is None or due is None or due > now_ms:
+            return False
+        try:
+            part.run(now_ms)
+        except Exception:
+            log.exception("%s failed, trying again in %g s", type(part).__name__, _AFTER_ERROR_S)
+            self._resting[part] = self._clock.liveness() + _AFTER_ERROR_S
+        return True
+
+    def _earliest(self) -> tuple[int | None, Part | None]:
+        now = self._clock.liveness()
+        first: tuple[int | None, Part | None] = None, None
+        for part in self._parts:
+            if part in self._resting:
+                if now < self._resting[part]:
+                    continue
+                del self._resting[part]
+            due = part.due_ms()
+            if due is not None and (first[0] is None or due < first[0]):
+                first = due, part
+        return first
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_soon(self._run) if seconds <= 0 else self._loop.call_later(seconds, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        if not self._running:
+            return
+        until = self._loop.time() + _BUSY_S
+        while self.run_due(self._clock.message_ms()):
+            if self._loop.time() >= until:
+                break
+        due = self.next_ms()
+        if due is None and not self._resting:
+            return
+        pause = _LOOK_S if due is None else min((due - self._clock.message_ms()) / 1000, _LOOK_S)
+        self._arm(pause)

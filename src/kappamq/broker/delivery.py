@@ -1,0 +1,27 @@
+"""Builds the delivery features of a broker and wires them; no other logic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kappamq.broker.burst import Handler
+from kappamq.broker.metadata import Table
+
+if TYPE_CHECKING:
+    from kappamq.broker.broker import Broker
+
+
+class Delivery:
+    """What may happen to a message besides being stored and pulled.
+
+    Tables are folds over the log and are there before the store is opened; what serves them is built by `serve`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.tables: list[Table] = []
+
+    def serve(self) -> None:
+        """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
+
+    def handlers(self) -> dict[int, Handler]:
+        return {}

@@ -1,0 +1,18 @@
+"""Delivery: what its features need is there before and after the store is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker.running import run, running
+
+
+def test_every_table_is_a_fold(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            known = broker.metadata._tables
+            assert all(table in known for table in broker.delivery.tables)
+            assert len({table.file for table in known}) == len(known), "two tables would share a snapshot"
+            assert all(broker.bursts.handlers[code] for code in broker.delivery.handlers())
+
+    run(scenario())
