@@ -2,17 +2,26 @@
 
 No one assigns: each consumer asks a broker who is in the group, sorts, and takes its own share. Until all members
 have seen the same list, a queue may have two readers or none; that is RocketMQ's rule, and messages may come twice.
+All members must use the same strategy. The rules are Java's, so that members of both languages can share a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import bisect
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from kappamq.errors import ConfigError
 from kappamq.message import MessageQueue
 
+K = TypeVar("K")
+
 Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
 """(own client id, all client ids sorted, all queues sorted) -> own queues. A client not in the list gets none."""
+
+VIRTUAL_NODES: Final = 10
+_RINGS_KEPT: Final = 16
 
 
 def averagely(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -32,7 +41,107 @@ def circle(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQu
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
-STRATEGIES: dict[str, Strategy] = {"averagely": averagely, "circle": circle}
+class ConsistentHash:
+    """Members and queues on a ring; a queue belongs to the first member at or after it.
+
+    When a member comes or goes only its own queues move. Shares may be very uneven: more virtual nodes even them out,
+    but then every member, Java's too, must be told the same number.
+    """
+
+    def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
+        if virtual_nodes < 1:
+            raise ConfigError(f"{virtual_nodes=}: each member needs at least one place on the ring")
+        self._virtual_nodes = virtual_nodes
+        self._rings: dict[tuple[str, ...], tuple[list[int], list[str]]] = {}
+
+    def __call__(self, client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if client_id not in client_ids:
+            return []
+        places, owners = self._ring(tuple(client_ids))
+        return [
+            queue
+            for queue in queues
+            if owners[bisect.bisect_left(places, _place(_queue_key(queue))) % len(places)] == client_id
+        ]
+
+    def _ring(self, client_ids: tuple[str, ...]) -> tuple[list[int], list[str]]:
+        # Asked once for each topic, with the same members: the ring is worth keeping.
+        ring = self._rings.get(client_ids)
+        if ring is None:
+            # Of two members on the same place the later one has it, in the order of the list: all agree.
+            at = {
+                _place(f"{member}-{number}"): member for member in client_ids for number in range(self._virtual_nodes)
+            }
+            places = sorted(at)
+            ring = places, [at[place] for place in places]
+            if len(self._rings) >= _RINGS_KEPT:
+                self._rings.clear()
+            self._rings[client_ids] = ring
+        return ring
+
+
+def by_configuration(queues: Iterable[MessageQueue]) -> Strategy:
+    """This member reads exactly these queues, whoever else there is. That nobody is forgotten is up to you."""
+    mine = frozenset(queues)
+
+    def chosen(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if queue in mine]
+
+    return chosen
+
+
+def by_machine_room(rooms: Collection[str]) -> Strategy:
+    """Only queues of brokers called `room@name` with a room in `rooms`; those are shared out among all members."""
+    wanted = frozenset([rooms] if isinstance(rooms, str) else rooms)
+
+    def chosen(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if client_id not in client_ids:
+            return []
+        here = [queue for queue in queues if queue.broker.count("@") == 1 and queue.broker.partition("@")[0] in wanted]
+        size, rest = divmod(len(here), len(client_ids))
+        index = client_ids.index(client_id)
+        share = here[index * size : (index + 1) * size]
+        # What does not divide is dealt out from the end.
+        return share + ([here[len(client_ids) * size + index]] if index < rest else [])
+
+    return chosen
+
+
+def nearby(
+    room_of_broker: Callable[[MessageQueue], str] | Mapping[str, str],
+    room_of_client: Callable[[str], str] | Mapping[str, str],
+    within: str | Strategy = "averagely",
+) -> Strategy:
+    """Queues go to members in the same room; queues of rooms without any member are shared out among all.
+
+    `room_of_broker`: broker name -> room, or a function of the queue. `room_of_client`: client id -> room.
+    """
+    broker_room = _looked_up(room_of_broker, "broker", lambda queue: queue.broker)
+    client_room = _looked_up(room_of_client, "client", lambda client_id: client_id)
+    inner = strategy(within)
+
+    def chosen(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if client_id not in client_ids:
+            return []
+        queues_in: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            queues_in.setdefault(broker_room(queue), []).append(queue)
+        members_in: dict[str, list[str]] = {}
+        for member in client_ids:
+            members_in.setdefault(client_room(member), []).append(member)
+        own = client_room(client_id)
+        mine = inner(client_id, members_in[own], queues_in.get(own, []))
+        for room in sorted(queues_in.keys() - members_in.keys()):
+            mine = mine + inner(client_id, client_ids, queues_in[room])
+        return mine
+
+    return chosen
+
+
+consistent_hash: Final = ConsistentHash()
+
+STRATEGIES: dict[str, Strategy] = {"averagely": averagely, "circle": circle, "consistent-hash": consistent_hash}
+"""Those that need nothing but the two lists; `by_configuration`, `by_machine_room` and `nearby` make others."""
 
 
 def strategy(chosen: str | Strategy) -> Strategy:
@@ -52,3 +161,27 @@ def share(
 ) -> set[MessageQueue]:
     """Return the queues of one topic that `client_id` reads."""
     return set(chosen(client_id, sorted(set(client_ids)), sorted(set(queues))))
+
+
+def _queue_key(queue: MessageQueue) -> str:
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
+
+
+def _place(key: str) -> int:
+    return int.from_bytes(hashlib.md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()[:4], "big")
+
+
+def _looked_up(
+    given: Callable[[K], str] | Mapping[str, str], what: str, name: Callable[[K], str]
+) -> Callable[[K], str]:
+    if callable(given):
+        return given
+    table = dict(given)
+
+    def room(item: K) -> str:
+        try:
+            return table[name(item)]
+        except KeyError:
+            raise ConfigError(f"nearby: no room is given for {what} {name(item)!r}") from None
+
+    return room
