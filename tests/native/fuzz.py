@@ -131,7 +131,7 @@ class Round:
     def run(self, frame_count: int) -> None:
         r = self.r
         steps = [
-            (self.burst, 30), (self.write, 12), (self.entries, 5), (self.pull, 8), (self.append, 3), (self.append_batch, 3), (self.scan, 3),
+            (self.burst, 30), (self.write, 12), (self.entries, 5), (self.pull, 8), (self.append, 3), (self.scan, 3),
             (self.append_group, 3),
             (self.settings, 4), (self.tables, 3), (self.split, 2), (self.index, 2), (self.odd_calls, 1),
         ]  # fmt: skip
@@ -224,6 +224,9 @@ class Round:
 
     def append_group(self) -> None:
         members = [tuple(self.any_append()[:-1]) for _ in range(self.r.choice([0, 1, 2, 2, 5]))]
+        if self.segment_bytes > 200_000 and self.r.random() < 0.03:
+            # more than memory keeps of a queue when it runs short
+            members = [("tea", 1, 0, 0, self.now, HOSTS[0], 0, 0, b"x", b"")] * 1100
         self.both.append_group(members, self.now)
 
     def any_append(self) -> list[Any]:
@@ -244,24 +247,6 @@ class Round:
             r.choice(frames.TOPICS), queue_id, number(32), flags, number(64), r.choice(HOSTS), number(32), number(64), frames.body(r),
             r.choice([frames.properties(r).encode(), r.randbytes(20), text]), r.choice([self.now] * 9 + [(1 << 63) - 1]),
         ]  # fmt: skip
-
-    def append_batch(self) -> None:
-        r = self.r
-        members = [
-            (r.randrange(-9, 9), frames.body(r), frames.properties(r).encode()) for _ in range(r.choice([0, 1, 2, 5]))
-        ]
-        if self.segment_bytes > 200_000 and r.random() < 0.03:
-            members = [(0, b"x", b"")] * 1100  # more than memory keeps of a queue when it runs short
-        self.both.append_batch(
-            r.choice(frames.TOPICS),
-            r.choice([0, 1, 3]),
-            r.choice([0, 1]),
-            self.now,
-            r.choice(HOSTS),
-            0,
-            members,
-            self.now,
-        )
 
     def scan(self) -> None:
         """Log bytes as recovery sees them: from any record on, torn, damaged, with a file's end mark or zeros behind."""

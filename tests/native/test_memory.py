@@ -67,9 +67,6 @@ def history(module: ModuleType, counter: ctypes.c_int, fail_in: int) -> tuple[li
         acks,
         until_done(lambda: kernel.append("new", 70000, 0, 0, NOW, BORN, 0, 0, b"body", b"KEYS\x01" + b"k " * 50, NOW)),
     ]
-    seen.append(
-        until_done(lambda: kernel.append_batch("tea", 1, 0, NOW, BORN, 0, [(0, b"a", b""), (1, b"b", b"")], NOW))
-    )
     grouped = [("tea", 1, 0, 0, NOW, BORN, 0, 0, b"a", b""), ("newer", 0, 0, 0, NOW, BORN, 0, 9, b"b", b"")]
     seen.append(until_done(lambda: kernel.append_group(grouped, NOW)))
     until_done(lambda: kernel.watch("tea", 2, True))

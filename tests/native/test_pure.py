@@ -214,8 +214,8 @@ def test_a_queue_ends_somewhere(make: Make, module: ModuleType) -> None:
     assert burst(kernel, batch(member(b"x")))[1] == LEFT
     with pytest.raises(ValueError, match="the queue is full"):
         kernel.append("tea", 1, 0, 0, NOW, BORN, 0, 0, b"x", b"", NOW)
-    with pytest.raises(ValueError, match="the queue is full"):
-        kernel.append_batch("tea", 1, 0, NOW, BORN, 0, [(0, b"x", b"")], NOW)
+    with pytest.raises(ValueError, match="a queue is full"):
+        kernel.append_group([group_member("tea", 1, b"x")], NOW)
     assert kernel.take() == (0, b"")
 
 
@@ -347,26 +347,6 @@ def test_append_without_room(make: Make) -> None:
     with pytest.raises(SegmentFull) as caught:
         kernel.append("tea", 0, 0, 0, NOW, BORN, 0, 0, b"x" * 100, b"", NOW)
     assert caught.value.args == (88 + 100 + 4 + 2 + 20,)
-    with pytest.raises(SegmentFull) as caught:
-        kernel.append_batch("tea", 0, 0, NOW, BORN, 0, [(0, b"x" * 100, b""), (0, b"y", b"")], NOW)
-    assert caught.value.args == (2,)
-
-
-def test_append_batch(make: Make, module: ModuleType) -> None:
-    kernel = make()
-    offsets, first = kernel.append_batch(
-        "tea", 0, 0, NOW, BORN, 0, [(5, b"a", b"k\x01v"), (6, b"", b""), (7, b"c", b"x\x01y\x02")], NOW
-    )
-    start, data = kernel.take()
-    assert first == 0
-    assert offsets == [fields[3] for fields in records(data)]
-    assert module.scan(data, start, True)[2] == 3
-    with pytest.raises(ValueError, match="at least one"):
-        kernel.append_batch("tea", 0, 0, NOW, BORN, 0, [], NOW)
-    with pytest.raises(ValueError, match="longer than"):
-        kernel.append_batch("tea", 0, 0, NOW, BORN, 0, [(0, b"a", b""), (0, b"a", b"x" * 32768)], NOW)
-    assert kernel.take()[1] == b""
-    assert kernel.queue_state("tea", 0)[2] == 3
 
 
 def group_member(topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag: int = 0) -> Any:

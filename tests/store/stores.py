@@ -85,8 +85,8 @@ class Writer:
         full = self.store.kernel_module.SegmentFull
         while True:
             try:
-                members = [(0, body, b"") for body in bodies]
-                self.store.kernel.append_batch(topic, queue_id, 0, self.now_ms, BORN, 0, members, self.now_ms)
+                members = [(topic, queue_id, 0, 0, self.now_ms, BORN, 0, 0, body, b"") for body in bodies]
+                self.store.kernel.append_group(members, self.now_ms)
                 break
             except full:
                 self.store.make_room(self.now_ms)

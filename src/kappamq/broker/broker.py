@@ -150,6 +150,7 @@ class Broker:
             clock,
             self.topics,
             bursts,
+            self.appender,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
         )
         self.sends.check_gate = self.gate.check

@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
+from kappamq.broker.appending import Appender, Draft
 from kappamq.broker.burst import Bursts
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
@@ -56,6 +57,7 @@ class Sends:
         clock: Clock,
         topics: Topics,
         bursts: Bursts,
+        appender: Appender,
         unique_ids: UniqueIds,
     ) -> None:
         self._store = store
@@ -63,6 +65,7 @@ class Sends:
         self._clock = clock
         self._topics = topics
         self._bursts = bursts
+        self._appender = appender
         self._unique_ids = unique_ids
         self.check_gate: Callable[[], None] = lambda: None
         self.run: Callable[[Coroutine[Any, Any, None]], None]
@@ -160,25 +163,13 @@ class Sends:
             unique = pairs["UNIQ_KEY"] = self._unique_ids.next(now)
         pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
         pairs["CLUSTER"] = self._config.cluster
-        text = properties.encode(pairs).encode()
         sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
-        kernel = self._store.kernel
-        log_offset, queue_offset, size = self._append(
-            lambda: kernel.append(
-                topic.name, queue_id, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0, 0,
-                frame.body, text, now,
-            )
+        draft = Draft(
+            topic.name, queue_id, frame.body, pairs, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0
         )  # fmt: skip
-        waits = pairs.get("WAIT", "true").lower() != "false"
-        return Stored(self._offset_id(log_offset), queue_id, queue_offset, unique, log_offset + size, waits)
-
-    def _append(self, append: Callable[[], Any]) -> Any:
-        try:
-            return self._bursts.append(append)
-        except ValueError as error:
-            raise IllegalMessage(
-                f"the message is illegal: {error}, with what the broker adds; msg properties length limit 32768"
-            ) from error
+        waits = draft.waits_for_disk
+        placed = self._appender.append(draft)
+        return Stored(self._offset_id(placed.log_offset), queue_id, placed.queue_offset, unique, placed.end, waits)
 
     def _offset_id(self, log_offset: int) -> str:
         host: bytes = self._store.kernel.store_host
@@ -207,7 +198,7 @@ class Sends:
             raise IllegalMessage(f"the batch cannot be read: {error}") from error
         if not split:
             raise IllegalMessage("the batch is empty")
-        members = []
+        drafts = []
         wait: str | None = None
         for member in split:
             pairs = properties.decode(member.properties)
@@ -217,20 +208,14 @@ class Sends:
             for name in _OURS:
                 pairs.pop(name, None)
             wait = pairs.get("WAIT", wait)
-            members.append((member.flag, member.body, properties.encode(pairs).encode()))
-        now = self._clock.message_ms()
-        kernel = self._store.kernel
-        offsets, first = self._append(
-            lambda: kernel.append_batch(
-                topic.name,
-                queue_id,
-                header.sys_flag,
-                header.born_ms,
-                connection.born,
-                header.reconsume_times or 0,
-                members,
-                now,
-            )
-        )
-        ids = ",".join(map(self._offset_id, offsets))
-        return Stored(ids, queue_id, first, None, kernel.append_offset, (wait or "true").lower() != "false")
+            drafts.append(
+                Draft(
+                    topic.name, queue_id, member.body, pairs, member.flag, header.sys_flag, header.born_ms, connection.born,
+                    header.reconsume_times or 0,
+                )
+            )  # fmt: skip
+        placed = self._appender.append_group(drafts)
+        ids = ",".join(self._offset_id(place.log_offset) for place in placed)
+        return Stored(
+            ids, queue_id, placed[0].queue_offset, None, placed[-1].end, (wait or "true").lower() != "false"
+        )  # fmt: skip

@@ -174,7 +174,6 @@ cdef extern from "kernel.h" nogil:
     void gather_copy(const gather_t *, uint8_t *)
     int kernel_burst(kernel_t *, const uint8_t *, size_t, size_t, span_t, int64_t, burst_t *)
     int kernel_append(kernel_t *, queue_t *, message_t *, int64_t, c_bool, int64_t *)
-    int kernel_append_members(kernel_t *, queue_t *, int32_t, int64_t, span_t, int32_t, const member_t *, size_t, int64_t, int64_t *)
     struct placed_t "placed":
         queue_t *queue
         message_t message
@@ -645,42 +644,6 @@ cdef class Kernel:
         if verdict == FULL:
             raise SegmentFull(size)
         return log_offset, queue_offset, size
-
-    def append_batch(
-        self, str topic not None, queue_id, sys_flag, born_ms, bytes born not None, reconsume_times, list members not None, now_ms
-    ):
-        cdef size_t count = len(members), place
-        cdef span_t born_span = host_span(born)
-        if not count:
-            raise ValueError("a batch has at least one member")
-        cdef queue_t *found = self._queue(topic, queue_id)
-        cdef int32_t sys_flag_int = int32(sys_flag), reconsume = int32(reconsume_times)
-        cdef int64_t born_time = int64(born_ms), now = int64(now_ms), first = found.next
-        cdef int verdict
-        # The bytes objects must outlive the call; bodies given as other buffers are copied.
-        held = [(flag, as_bytes(body), as_bytes(properties)) for flag, body, properties in members]
-        cdef member_t *array = <member_t *>malloc(count * sizeof(member_t))
-        cdef int64_t *offsets = <int64_t *>malloc(count * sizeof(int64_t))
-        try:
-            if array == NULL or offsets == NULL:
-                raise MemoryError("the kernel")
-            for place in range(count):
-                flag, body, properties = held[place]
-                array[place].flag = int32(flag)
-                array[place].body = bytes_span(body)
-                array[place].properties = bytes_span(properties)
-            verdict = kernel_append_members(self.k, found, sys_flag_int, born_time, born_span, reconsume, array, count, now, offsets)
-            check(verdict)
-            if verdict == LEFT:
-                raise ValueError(
-                    f"properties of a member are longer than {_PROPERTIES_BYTES_MAX} bytes, or the queue is full: {first}"
-                )
-            if verdict == FULL:
-                raise SegmentFull(count)
-            return [offsets[place] for place in range(count)], first
-        finally:
-            free(array)
-            free(offsets)
 
     def append_group(self, list members not None, now_ms):
         cdef size_t count = len(members), place

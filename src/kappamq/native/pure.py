@@ -349,28 +349,6 @@ class Kernel(Queues):
         self.put_bytes += len(record)
         return log_offset, queue_offset, len(record)
 
-    def append_batch(
-        self, topic: str, queue_id: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
-        members: list[Member], now_ms: int,
-    ) -> tuple[list[int], int]:  # fmt: skip
-        """Append (flag, body, properties) records, consecutively, all or none: (their log offsets, first queue offset)."""
-        check_host(born)
-        if not members:
-            raise ValueError("a batch has at least one member")
-        queue = self.queue(topic, queue_id)
-        first = queue.next
-        try:
-            offsets = self._append_members(queue, sys_flag, born_ms, born, reconsume_times, members, now_ms)
-        except struct.error as error:
-            raise ValueError(f"no record can hold this: {error}") from None
-        if offsets is None:
-            raise ValueError(
-                f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or the queue is full: {first}"
-            )
-        if not offsets:
-            raise SegmentFull(len(members))
-        return offsets, first
-
     def append_group(self, members: list[GroupMember], now_ms: int) -> list[tuple[int, int, int]]:
         """Append records for any queues, consecutively, all or none even in a torn tail: what `append` returns, for each.
 
