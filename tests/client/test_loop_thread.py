@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from kappamq.client.loop_thread import Allowance, Blocking, blocking, loop_thread
+from kappamq.client.loop_thread import Blocking, blocking, loop_thread
 from kappamq.errors import ClientClosed, ClientError
-from tests.waiting import eventually
 
 
 class Inner:
@@ -106,34 +105,3 @@ face.add(1)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["closed"]
-
-
-def test_an_allowance_makes_the_next_one_wait() -> None:
-    allowance, passed = Allowance(2, 100), []
-
-    def want(size: int) -> None:
-        allowance.take(size)
-        passed.append(size)
-
-    assert allowance.take(60) == 60
-    waiting = threading.Thread(target=want, args=(50,))
-    waiting.start()
-    waiting.join(0.05)
-    assert passed == []
-    allowance.give_back(60)
-    waiting.join(5)
-    assert passed == [50]
-    third = threading.Thread(target=want, args=(1,))
-    allowance.take(1)
-    third.start()
-    third.join(0.05)
-    assert passed == [50]  # two are on their way already
-    allowance.give_back(1)
-    eventually(lambda: passed == [50, 1])
-
-
-def test_what_is_larger_than_everything_goes_alone() -> None:
-    allowance = Allowance(2, 100)
-    assert allowance.take(1000) == 100
-    allowance.give_back(100)
-    assert allowance.take(100) == 100

@@ -12,8 +12,9 @@ from kappamq.client.balance import Strategy
 from kappamq.client.consumer import AsyncConsumer, Topics
 from kappamq.client.inbox import Delivery
 from kappamq.client.listening import Listener
-from kappamq.client.loop_thread import Allowance, Blocking, blocking
+from kappamq.client.loop_thread import Blocking, blocking
 from kappamq.client.offsets import ConsumeFrom
+from kappamq.client.pressure import Allowance
 from kappamq.client.producer import DEFAULT_GROUP, AsyncProducer
 from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.client.selection import Selection
@@ -39,7 +40,8 @@ class Producer(Blocking[AsyncProducer]):
         **options: Any,
     ) -> None:
         super().__init__(AsyncProducer(nameserver, group=group, selection=selection, config=config, **options))
-        self._allowance = Allowance(self.inner.config.inflight_max, self.inner.config.inflight_bytes_max)
+        limits = self.inner.config
+        self._allowance = Allowance(limits.inflight_max, limits.inflight_bytes_max, wait=limits.inflight_full == "wait")
 
     def __enter__(self) -> Self:
         return self
@@ -59,10 +61,12 @@ class Producer(Blocking[AsyncProducer]):
     ) -> Future[SendResult]:
         """Send without waiting: the future gets the result, or the error `send` would raise.
 
-        Waits only if `inflight_max` messages or `inflight_bytes_max` bytes are on their way already. Callbacks of the
-        future run on the client's own thread and must not block.
+        Waits only if `inflight_max` messages or `inflight_bytes_max` bytes are on their way already, for as long as a
+        send may take; with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on
+        the client's own thread and must not block.
         """
-        taken = self._allowance.take(len(message.body))
+        limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
+        taken = self._allowance.take(len(message.body), limit)
         try:
             future = self._at_home().submit(self.inner.send(message, key=key, queue=queue, timeout=timeout))
         except BaseException:

@@ -137,27 +137,3 @@ def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Cal
         return result
 
     return call
-
-
-class Allowance:
-    """How many messages and bytes may be on their way at once; who wants more waits."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self._count = count
-        self._size = self._size_max = size
-        self._changed = threading.Condition()
-
-    def take(self, size: int) -> int:
-        """Wait until there is room, take it, and return what to give back."""
-        size = min(size, self._size_max)  # one that is larger than everything may go alone
-        with self._changed:
-            self._changed.wait_for(lambda: self._count > 0 and self._size >= size)
-            self._count -= 1
-            self._size -= size
-        return size
-
-    def give_back(self, size: int) -> None:
-        with self._changed:
-            self._count += 1
-            self._size += size
-            self._changed.notify_all()

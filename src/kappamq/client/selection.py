@@ -98,21 +98,3 @@ def selection(chosen: str | Selection) -> Selection:
         raise ConfigError(
             f"no queue selection {chosen!r}: use one of {', '.join(SELECTIONS)}, or an object with choose()"
         ) from None
-
-
-class Failing:
-    """Brokers that could not be reached just now: passed over for a moment, unless there is no other."""
-
-    def __init__(self, seconds: float = 2.0) -> None:
-        self._seconds = seconds
-        self._until: dict[str, float] = {}
-
-    def add(self, broker: str, now: float) -> None:
-        self._until[broker] = now + self._seconds
-
-    def without(self, queues: Sequence[MessageQueue], now: float) -> Sequence[MessageQueue]:
-        """Return the queues of the other brokers, or all if nothing would be left."""
-        if not self._until:
-            return queues
-        self._until = {broker: until for broker, until in self._until.items() if until > now}
-        return [queue for queue in queues if queue.broker not in self._until] or queues

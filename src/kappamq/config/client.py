@@ -39,6 +39,10 @@ class ClientConfig:
 
     # Producer.
     send_retries: int = 2  # on another broker, within send_timeout_ms
+    send_try_timeout_ms: int = (
+        0  # for one try; 0: all that is left. smaller: a silent broker is left sooner, may store twice
+    )
+    latency_faults: bool = False  # leave brokers that answer slowly alone for a while
     retry_not_stored_ok: bool = False  # also when stored but not flushed or copied: may store twice
     default_topic: str = "TBW102"  # whose route tells where a topic that does not exist yet may be made
     default_topic_queues: int = 4
@@ -47,7 +51,8 @@ class ClientConfig:
     compress_level: int = 5
     compress_kind: Literal["zlib", "lz4", "zstd"] = "zlib"
     inflight_max: int = 65_535  # requests without an answer per connection
-    inflight_bytes_max: int = 100 * MIB
+    inflight_bytes_max: int = 100 * MIB  # bytes of sends without an answer
+    inflight_full: Literal["wait", "raise"] = "wait"  # what a send does that is beyond these limits
 
     # Consumer.
     pull_batch: int = 32
@@ -85,6 +90,8 @@ class ClientConfig:
             between(name, getattr(self, name), 1, 86_400_000)
         between("pull_pause_on_full_ms", self.pull_pause_on_full_ms, 1, 60_000)
         between("send_retries", self.send_retries, 0, 100)
+        between("send_try_timeout_ms", self.send_try_timeout_ms, 0, 3_600_000)
+        one_of("inflight_full", self.inflight_full, ("wait", "raise"))
         between("default_topic_queues", self.default_topic_queues, 1, 65_536)
         between("message_bytes_max", self.message_bytes_max, 1, 512 * MIB)
         at_least("compress_over_bytes", self.compress_over_bytes, 0)

@@ -1,0 +1,95 @@
+"""Which brokers a producer passes over for a while, and for how long. Pure: told the time, in seconds.
+
+`Failing` is always there: a broker that could not be reached gets no message for a moment. `LatencyFaults`
+(`latency_faults=True`, RocketMQ's sendLatencyFaultEnable) also leaves brokers alone that answer slowly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kappamq.message import MessageQueue
+
+LATENCY_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15_000)
+AVOIDED_MS: Final = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
+"""An answer that took LATENCY_MS[i] or more keeps a broker out of the choice for AVOIDED_MS[i]."""
+FAILED_MS: Final = 10_000
+"""A broker that failed counts as one that took so long."""
+
+
+class Faults(Protocol):
+    def answered(self, broker: str, latency: float, now: float) -> None:
+        """It stored a message, within `latency` seconds."""
+
+    def failed(self, broker: str, now: float, *, reachable: bool) -> None:
+        """It refused one, or (not `reachable`) could not be asked."""
+
+    def usable(self, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> Sequence[MessageQueue]:
+        """Return the queues to choose from, never none; `avoid` names the broker that has just failed."""
+        ...
+
+
+class Failing:
+    """Brokers that could not be reached just now: passed over for a moment, unless there is no other."""
+
+    def __init__(self, seconds: float = 2.0) -> None:
+        self._seconds = seconds
+        self._until: dict[str, float] = {}
+
+    def answered(self, broker: str, latency: float, now: float) -> None:
+        pass
+
+    def failed(self, broker: str, now: float, *, reachable: bool) -> None:
+        if not reachable:
+            self._until[broker] = now + self._seconds
+
+    def usable(self, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> Sequence[MessageQueue]:
+        if not self._until:
+            return queues
+        self._until = {broker: until for broker, until in self._until.items() if until > now}
+        return [queue for queue in queues if queue.broker not in self._until] or queues
+
+
+@dataclass(slots=True)
+class Fault:
+    until: float  # passed over before this
+    reachable: bool
+
+
+class LatencyFaults:
+    """Slow and failing brokers are left alone, the longer the slower they were.
+
+    The choice is among brokers that are available and not the one that failed last; if there is none, among those that
+    can at least be reached; if there is none, among all.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Fault] = {}
+
+    def answered(self, broker: str, latency: float, now: float) -> None:
+        avoided = avoided_ms(latency * 1000)
+        if avoided or broker in self._known:
+            self._known[broker] = Fault(now + avoided / 1000, reachable=True)
+
+    def failed(self, broker: str, now: float, *, reachable: bool) -> None:
+        self._known[broker] = Fault(now + avoided_ms(FAILED_MS) / 1000, reachable)
+
+    def usable(self, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> Sequence[MessageQueue]:
+        if not self._known:
+            return queues
+        known = self._known
+        bad = {broker for broker, fault in known.items() if fault.until > now}
+        return (
+            [queue for queue in queues if queue.broker not in bad and queue.broker != avoid]
+            or [q for q in queues if q.broker != avoid and (q.broker not in known or known[q.broker].reachable)]
+            or queues
+        )
+
+
+def avoided_ms(latency_ms: float) -> int:
+    """Return for how long a broker that took `latency_ms` to answer is passed over."""
+    index = bisect_right(LATENCY_MS, latency_ms) - 1
+    return AVOIDED_MS[index] if index >= 0 else 0

@@ -1,0 +1,146 @@
+"""What a send does with brokers that are slow, silent or full; more about its tries in test_producer.py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kappamq.client.producer import AsyncProducer
+from kappamq.errors import BrokerError, SendTimeout, TooManyRequests
+from kappamq.message import Message, SendResult
+from kappamq.protocol import properties
+from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_client import SendMessageV2
+from tests.client.fake import FakeBroker, Peer, fake_cluster, never
+from tests.client.loop import on_loop
+from tests.waiting import eventually_async
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def brokers(results: list[SendResult]) -> set[str]:
+    return {result.queue.broker for result in results}
+
+
+@on_loop
+async def test_a_code_that_nobody_knows_is_not_tried_again() -> None:
+    async with fake_cluster(brokers=2, tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
+        for broker in cluster.brokers:
+            broker.script(SEND, 9876)
+        with pytest.raises(BrokerError, match="scripted 9876") as raised:
+            await producer.send(Message("tea", b"x"))
+        assert raised.value.response_code == 9876
+        assert sum(len(broker.seen(SEND)) for broker in cluster.brokers) == 1
+
+
+@on_loop
+async def test_with_a_limit_for_each_try_a_silent_broker_is_left_for_another_and_the_id_stays() -> None:
+    async with (
+        fake_cluster(brokers=2, tea=1) as cluster,
+        AsyncProducer(**cluster.options(send_try_timeout_ms=50)) as producer,
+    ):
+        for broker in cluster.brokers:
+            broker.script(SEND, never)
+        result = await producer.send(Message("tea", b"x"))
+        frames = [frame for broker in cluster.brokers for frame in broker.seen(SEND)]
+        ids = {properties.decode(SendMessageV2.decode(frame.ext).properties or "")["UNIQ_KEY"] for frame in frames}
+        assert ids == {result.message_id}
+        assert len(frames) == 3
+        for broker in cluster.brokers:
+            broker.script(SEND, *[never] * 3)
+        with pytest.raises(SendTimeout, match=r"within 0\.2 s.*may have been stored"):
+            await producer.send(Message("tea", b"x"), timeout=0.2)
+
+
+@on_loop
+async def test_a_broker_that_refuses_is_left_alone_when_the_fault_table_is_on() -> None:
+    async with (
+        fake_cluster(brokers=3, tea=2) as cluster,
+        AsyncProducer(**cluster.options(latency_faults=True)) as producer,
+    ):
+        bad = cluster.brokers[0]
+        bad.script(SEND, *[ResponseCode.SYSTEM_BUSY] * 100)
+        results = [await producer.send(Message("tea", b"%d" % n)) for n in range(30)]
+        assert brokers(results) == {"broker-1", "broker-2"}
+        assert len(bad.seen(SEND)) == 1  # asked once; for ten seconds not again
+
+
+@on_loop
+async def test_a_slow_broker_is_left_alone_when_the_fault_table_is_on() -> None:
+    async with (
+        fake_cluster(brokers=2, tea=1) as cluster,
+        AsyncProducer(**cluster.options(latency_faults=True)) as producer,
+    ):
+        slow = cluster.brokers[0]
+
+        async def late(peer: Peer, frame: Frame) -> Frame:
+            await asyncio.sleep(0.56)  # longer than the table forgives
+            answer = slow.handle(peer, frame)
+            assert isinstance(answer, Frame)
+            return answer
+
+        slow.script(SEND, late)
+        results = [await producer.send(Message("tea", b"%d" % n)) for n in range(12)]
+        assert [result.queue.broker for result in results].count("broker-0") == 1
+
+
+class Holding:
+    """A broker that answers sends only when told to."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.release = asyncio.Event()
+
+    async def __call__(self, peer: Peer, frame: Frame) -> Frame:
+        await self.release.wait()
+        answer = self.broker.handle(peer, frame)
+        assert isinstance(answer, Frame)
+        return answer
+
+
+@pytest.mark.parametrize("limits", [{"inflight_max": 2}, {"inflight_bytes_max": 2000}], ids=["count", "bytes"])
+@on_loop
+async def test_what_is_beyond_the_limits_waits_and_then_gives_up(limits: dict[str, int]) -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(**limits)) as producer:
+        holding = Holding(cluster.broker)
+        cluster.broker.script(SEND, *[holding] * 2)
+        message = Message("tea", b"x" * 1000)
+        first = [asyncio.create_task(producer.send(message)) for _ in range(2)]
+        await eventually_async(lambda: len(cluster.broker.seen(SEND)) == 2)
+        with pytest.raises(TooManyRequests, match=r"2 sends with 2000 bytes wait.*within 0\.05 s.*was not sent"):
+            await producer.send(message, timeout=0.05)
+        waiting = asyncio.create_task(producer.send(message))
+        await asyncio.sleep(0)
+        holding.release.set()
+        assert all(result.ok for result in await asyncio.gather(*first, waiting))
+        assert len(cluster.broker.stored("tea")) == 3
+
+
+@on_loop
+async def test_beyond_the_limits_a_send_can_be_refused_at_once() -> None:
+    async with (
+        fake_cluster(tea=1) as cluster,
+        AsyncProducer(**cluster.options(inflight_max=1, inflight_full="raise")) as producer,
+    ):
+        holding = Holding(cluster.broker)
+        cluster.broker.script(SEND, holding)
+        first = asyncio.create_task(producer.send(Message("tea", b"x")))
+        await eventually_async(lambda: cluster.broker.seen(SEND))
+        with pytest.raises(TooManyRequests, match="was not sent"):
+            await producer.send(Message("tea", b"y"))
+        holding.release.set()
+        assert (await first).ok
+        assert (await producer.send(Message("tea", b"z"))).ok
+        assert cluster.broker.stored("tea") == [b"x", b"z"]
+
+
+@on_loop
+async def test_a_failed_send_gives_its_room_back() -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(inflight_max=1)) as producer:
+        cluster.broker.script(SEND, lambda peer, frame: reply(frame, ResponseCode.MESSAGE_ILLEGAL, "no"))
+        with pytest.raises(Exception, match="no"):
+            await producer.send(Message("tea", b"x"))
+        assert (producer.sending.pressure.count, producer.sending.pressure.bytes) == (0, 0)
+        assert (await producer.send(Message("tea", b"x"))).ok
