@@ -14,7 +14,7 @@ from kappamq.protocol.headers_admin import (
     GetTimerCheckpoint,
     GetTimerMetrics,
 )
-from kappamq.protocol.headers_client import CheckClientConfig, EndTransaction, SendBack
+from kappamq.protocol.headers_client import CheckClientConfig, EndTransaction
 from tests.broker.operating import bare, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker
 
@@ -34,8 +34,6 @@ async def test_every_refusal_names_what_is_missing(broker: Broker, client: Speak
 async def test_nothing_is_stored_by_what_is_refused(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
     end = broker.kernel.append_offset
-    back = SendBack(log_offset=0, group="g", delay_level=1)
-    await refused(client, back, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "redelivery")
     commit = EndTransaction(producer_group="g", transaction_offset=0, log_offset=0, decision=8, message_id="x")
     await refused(client, commit, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional")
     await client.channel.oneway(commit)  # as Java sends it: there is nobody to tell

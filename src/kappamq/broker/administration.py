@@ -69,6 +69,7 @@ class Administration:
         broker.pulls.take_reset = pending.take
         broker.consumers.pending_reset = pending.get
         broker.consumers.on_asked = self.stats.asked
+        broker.delivery.retries.on_sent_back = self.stats.sent_back
         broker.subscriptions.may_allow = lambda group, topic: not pending.is_pending(group, topic)
         pending.on_change = broker.subscriptions.drop_pair
         self.resets.on_reset = broker.pulls.reset

@@ -12,6 +12,7 @@ from kappamq.broker.groups import Groups
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import tag_codes
+from kappamq.broker.retry import retry_topic
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.broker.upkeep import HOT_BYTES
@@ -22,12 +23,14 @@ from kappamq.net.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import (
     CheckClientBody,
+    ConsumerData,
     ConsumerList,
     HeartbeatData,
     LockBatch,
     LockBatchResponse,
     MessageModel,
     SubscriptionData,
+    SubscriptionGroupConfig,
 )  # fmt: skip
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
@@ -99,11 +102,17 @@ class Consumers:
             if consumer.message_model is MessageModel.CLUSTERING and not consumer.group.startswith(
                 names.SYSTEM_GROUP_PREFIX
             ):
-                self._topics.ensure(names.retry_topic(consumer.group), max(1, group.retry_queues))
+                self._ensure_retry_topic(group, consumer)
             known.append(consumer)
         beat.consumers = known
         self._clients.heartbeat(connection, beat, frame.language, frame.version, self._clock.liveness())
         return reply(frame, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+
+    def _ensure_retry_topic(self, group: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
+        if self._topics.get(names.retry_topic(group.name)) is None:
+            topics = (self._topics.get(subscription.topic) for subscription in consumer.subscriptions)
+            order = any(topic is not None and topic.order for topic in topics)
+            retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
 
     def _subscribed(self, group: str, subscription: SubscriptionData | None, topic: str) -> None:
         """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""

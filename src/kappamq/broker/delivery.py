@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.metadata import Table
+from kappamq.broker.retry import Retries
 
 if TYPE_CHECKING:
     from kappamq.broker.broker import Broker
@@ -22,6 +23,11 @@ class Delivery:
 
     def serve(self) -> None:
         """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
+        broker = self._broker
+        self.retries = Retries(
+            broker.config, broker.store, broker.topics, broker.groups, broker.appender, broker.upkeep.read
+        )
+        self.retries.holds_locks = lambda group: broker.locks.any_held(group, broker.clock.liveness())
 
     def handlers(self) -> dict[int, Handler]:
-        return {}
+        return {**self.retries.handlers()}

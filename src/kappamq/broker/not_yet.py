@@ -23,8 +23,6 @@ _COPIES = "slaves and copies are not supported by this version of the broker: it
 _ACCESS = "users and access control are not supported by this version of the broker"
 
 REFUSED: dict[int, str] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: "redelivery of failed messages is not supported by this version of the broker: "
-    "the consumer has to try again by itself",
     RequestCode.END_TRANSACTION: _TRANSACTIONS,
     RequestCode.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,

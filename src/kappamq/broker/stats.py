@@ -126,6 +126,10 @@ class Stats:
         while len(self._committed) > COMMITS_MAX:
             self._committed.popitem(last=False)
 
+    def sent_back(self, group: str, topic: str) -> None:
+        """A consumer could not deal with a message, and will get it again."""
+        self._add("SNDBCK_PUT_NUMS", f"{topic}@{group}", 1, self._clock.liveness())
+
     def asked(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer has asked where to begin, and was told."""
         self._committed.setdefault((topic, group, queue_id), offset)

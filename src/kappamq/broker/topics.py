@@ -165,11 +165,13 @@ class Topics:
             queues = self._config.default_topic_queues
             self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
 
-    def ensure(self, name: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
+    def ensure(
+        self, name: str, queues: int, permission: int = _READ_WRITE, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
         """A topic that the broker itself needs, such as a retry topic."""
         topic = self.table.get(name)
         if topic is None:
-            topic = TopicConfig(name, queues, queues, permission)
+            topic = TopicConfig(name, queues, queues, permission, order=order, sys_flag=sys_flag)
             try:
                 self.update(topic)
             except NotAvailable:

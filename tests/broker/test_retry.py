@@ -1,0 +1,274 @@
+"""Failed messages come again in their group's retry topic, and end among its dead letters: what copies look like, and who is
+told no."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kappamq.broker.broker import Broker
+from kappamq.broker.retry import again, group_of, tries_max
+from kappamq.protocol import properties
+from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig
+from kappamq.protocol.codes import VERSION, ResponseCode
+from kappamq.protocol.frame import request
+from kappamq.protocol.headers_admin import UpdateGroup, ViewBrokerStats
+from kappamq.protocol.headers_client import HeartBeat, SendBack
+from kappamq.protocol.ids import parse_offset_id
+from kappamq.protocol.record import SYS_COMPRESSED, Record
+from tests.broker.operating import make_topic, ok, on_broker, refused, topic_header
+from tests.broker.running import Speaker
+
+RETRY, DLQ = "%RETRY%g", "%DLQ%g"
+OLD = 120  # the last version whose maxReconsumeTimes is not looked at
+
+
+def back(log_offset: int, level: int = 0, **changes: Any) -> SendBack:
+    values: dict[str, Any] = {"log_offset": log_offset, "group": "g", "delay_level": level, "max_reconsume_times": 16}
+    return SendBack(**(values | changes))
+
+
+async def stored(client: Speaker, properties_text: str | None = None, body: bytes = b"tea", **changes: Any) -> Record:
+    answer = await client.send("t", body, properties=properties_text, **changes)
+    assert answer.code == 0, answer.remark
+    return (await client.read("t"))[-1]
+
+
+async def send_back(client: Speaker, record: Record, level: int = 0, **changes: Any) -> None:
+    await ok(client, back(record.log_offset, level, **changes))
+
+
+async def waiting(broker: Broker, client: Speaker) -> list[Record]:
+    """Copies on their way to the retry topic, wherever they wait for their time."""
+    return await client.read(RETRY)
+
+
+async def group(client: Speaker, **changes: Any) -> None:
+    await ok(client, UpdateGroup(), SubscriptionGroupConfig(name="g", **changes).encode())
+
+
+@on_broker()
+async def test_a_copy_says_what_it_is_a_copy_of(broker: Broker, client: Speaker) -> None:
+    first = await stored(client, "UNIQ_KEY\x01u1\x02TAGS\x01a\x02KEYS\x01k1 k2\x02mine\x01yes", flag=7)
+    await send_back(client, first)
+    (copy,) = await waiting(broker, client)
+    pairs = copy.property_map()
+    assert (copy.topic, copy.body, copy.flag, copy.reconsume_times) == (RETRY, b"tea", 7, 1)
+    assert (copy.born_ms, copy.born_host, copy.born_port) == (first.born_ms, first.born_host, first.born_port)
+    assert copy.prepared_offset == first.log_offset, "whatever is copied names its source"
+    assert {"TAGS": "a", "KEYS": "k1 k2", "mine": "yes", "UNIQ_KEY": "u1"}.items() <= pairs.items()
+    assert {
+        "RETRY_TOPIC": "t",
+        "ORIGIN_MESSAGE_ID": first.offset_id,
+        "WAIT": "false",
+        "DELAY": "3",
+    }.items() <= pairs.items()
+
+
+@on_broker()
+async def test_each_try_is_later_and_the_first_origin_stays(broker: Broker, client: Speaker) -> None:
+    first = record = await stored(client)
+    for number in range(1, 4):
+        await send_back(client, record, origin_topic="t")
+        record = (await waiting(broker, client))[-1]
+        pairs = record.property_map()
+        assert (record.reconsume_times, pairs["DELAY"]) == (number, str(2 + number))
+        assert (pairs["RETRY_TOPIC"], pairs["ORIGIN_MESSAGE_ID"]) == ("t", first.offset_id)
+    await send_back(client, record, level=17)
+    assert (await waiting(broker, client))[-1].property_map()["DELAY"] == "17", "the consumer chose"
+
+
+@on_broker()
+async def test_a_compressed_body_stays_as_it_is(broker: Broker, client: Speaker) -> None:
+    record = await stored(client, body=b"not really zlib", sys_flag=SYS_COMPRESSED)
+    await send_back(client, record)
+    (copy,) = await waiting(broker, client)
+    assert (copy.body, copy.sys_flag & SYS_COMPRESSED) == (b"not really zlib", SYS_COMPRESSED)
+
+
+@on_broker()
+async def test_a_member_of_a_batch_comes_alone(broker: Broker, client: Speaker) -> None:
+    from kappamq.protocol import batch
+
+    members = [batch.Member(b"%d" % n, f"UNIQ_KEY\x01u{n}", 0) for n in range(3)]
+    assert (await client.send_batch("t", batch.encode(members))).code == 0
+    first = (await client.read("t"))[0]
+    assert properties.BATCH_BYTES in first.property_map()
+    await send_back(client, first)
+    (copy,) = await waiting(broker, client)
+    assert (copy.body, properties.BATCH_BYTES in copy.property_map()) == (b"0", False)
+
+
+@on_broker()
+async def test_after_the_last_try_it_is_a_dead_letter(broker: Broker, client: Speaker) -> None:
+    record = first = await stored(client, "UNIQ_KEY\x01u1\x02KEYS\x01k")
+    for _ in range(2):
+        await send_back(client, record, max_reconsume_times=2)
+        record = (await waiting(broker, client))[-1]
+    await send_back(client, record, max_reconsume_times=2)
+    (dead,) = await client.read(DLQ)
+    pairs = dead.property_map()
+    assert (dead.queue_id, dead.reconsume_times, dead.body) == (0, 3, b"tea")
+    assert pairs["DELAY"] == "0", "it waits for nobody"
+    assert (pairs["DLQ_ORIGIN_TOPIC"], pairs["DLQ_ORIGIN_MESSAGE_ID"]) == ("t", "u1")
+    assert (pairs["RETRY_TOPIC"], pairs["ORIGIN_MESSAGE_ID"], pairs["KEYS"]) == ("t", first.offset_id, "k")
+    topic = broker.topics.existing(DLQ)
+    assert (topic.read_queues, topic.write_queues, topic.permission) == (1, 1, 6), "can be read, as Java's"
+    assert len(await waiting(broker, client)) == 2
+
+
+@on_broker()
+async def test_a_negative_level_means_dead_at_once(broker: Broker, client: Speaker) -> None:
+    await send_back(client, await stored(client), level=-1)
+    assert [record.reconsume_times for record in await client.read(DLQ)] == [1]
+    assert await waiting(broker, client) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "version", "most"),
+    [
+        (16, None, VERSION, 16),
+        (5, None, VERSION, 5),
+        (5, 2, VERSION, 2),
+        (5, 0, VERSION, 0),
+        (5, 2, OLD, 5),
+        (5, -1, VERSION, 5),  # the consumer has no opinion
+        (-1, None, VERSION, None),
+        (-1, 3, VERSION, 3),
+    ],
+)
+def test_how_many_tries(setting: int, asked: int | None, version: int, most: int | None) -> None:
+    assert tries_max(SubscriptionGroupConfig(name="g", retry_times_max=setting), asked, version) == most
+
+
+@on_broker()
+async def test_the_groups_own_limit_counts_where_the_consumer_names_none(broker: Broker, client: Speaker) -> None:
+    await group(client, retry_times_max=1)
+    record = await stored(client)
+    frame = request(back(record.log_offset, max_reconsume_times=0))
+    frame.version = OLD
+    assert (await client.channel.request(frame)).code == 0
+    again_ = (await waiting(broker, client))[-1]
+    await send_back(client, again_, max_reconsume_times=None)
+    assert len(await client.read(DLQ)) == 1
+
+
+@on_broker()
+async def test_a_group_without_retry_queues_wants_nothing_again(broker: Broker, client: Speaker) -> None:
+    await group(client, retry_queues=0)
+    record = await stored(client)
+    end = broker.kernel.append_offset
+    await send_back(client, record)
+    assert broker.kernel.append_offset == end
+    assert broker.topics.get(RETRY) is None
+
+
+@on_broker()
+async def test_retry_queues_share_the_copies(broker: Broker, client: Speaker) -> None:
+    await group(client, retry_queues=3)
+    record = await stored(client)
+    for _ in range(40):
+        await send_back(client, record)
+    assert broker.topics.existing(RETRY).write_queues == 3
+    assert [bool(await client.read(RETRY, queue_id)) for queue_id in range(3)] == [True] * 3
+    await group(client, retry_queues=30)  # the topic is not made again: nothing may land where nobody looks
+    for _ in range(20):
+        await send_back(client, record)
+    assert sum([len(await client.read(RETRY, queue_id)) for queue_id in range(3)]) == 60
+
+
+@on_broker(auto_create_group=False)
+async def test_an_unknown_group(broker: Broker, client: Speaker) -> None:
+    answer = await client.send("t", b"tea")
+    offset = parse_offset_id(answer.ext["msgId"]).log_offset
+    await refused(client, back(offset), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "[g] does not exist")
+    assert broker.topics.get(RETRY) is None
+
+
+@on_broker()
+async def test_a_group_with_an_impossible_name(broker: Broker, client: Speaker) -> None:
+    record = await stored(client)
+    for name in ("a b", "../../x", "g" * 121, ""):
+        header = back(record.log_offset, group=name)
+        assert (await client.ask(header)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, name
+    assert not [name for name in broker.topics.table if name.startswith("%")]
+
+
+@on_broker()
+async def test_an_offset_at_which_nothing_begins(broker: Broker, client: Speaker) -> None:
+    record = await stored(client)
+    for offset in (-1, record.log_offset + 1, broker.kernel.append_offset, 1 << 62):
+        await refused(client, back(offset), ResponseCode.SYSTEM_ERROR, "look message by offset failed", str(offset))
+    await refused(
+        client, back(record.log_offset, origin_topic="other"), ResponseCode.SYSTEM_ERROR, "topic t, not other"
+    )
+    assert broker.topics.get(RETRY) is None, "nothing was made for nothing"
+    await send_back(client, record)
+
+
+@on_broker()
+async def test_what_was_never_meant_for_consumers_does_not_get_to_them(broker: Broker, client: Speaker) -> None:
+    """The log also holds the broker's own records, half messages and delayed ones that are not due."""
+    await stored(client)
+    found = broker.store.entry("rmq_sys_kappamq_metadata", 0, 0)
+    assert found is not None
+    await refused(client, back(found[0]), ResponseCode.SYSTEM_ERROR, "not for consumers")
+
+
+@on_broker()
+async def test_a_retry_topic_that_is_closed(broker: Broker, client: Speaker) -> None:
+    record = await stored(client)
+    await send_back(client, record)
+    await ok(client, topic_header(RETRY, 1, permission=4))
+    await refused(client, back(record.log_offset), ResponseCode.NO_PERMISSION, RETRY)
+    await send_back(client, record, level=-1)
+    await ok(client, topic_header(DLQ, 1, permission=4))
+    await refused(client, back(record.log_offset, -1), ResponseCode.NO_PERMISSION, DLQ)
+
+
+@on_broker(permission=4)
+async def test_a_broker_that_takes_no_messages(broker: Broker, client: Speaker) -> None:
+    await refused(client, back(0), ResponseCode.NO_PERMISSION, "sending message is forbidden")
+
+
+@on_broker()
+async def test_a_heartbeat_makes_the_retry_topic(broker: Broker, client: Speaker) -> None:
+    await group(client, retry_queues=2)
+    await make_topic(client, "ordered", order=True)
+    for name, topic, unit in (("g", "t", False), ("h", "ordered", True)):
+        consumer = ConsumerData(group=name, subscriptions=[SubscriptionData(topic=topic)], unit_mode=unit)
+        await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[consumer]).encode())
+    plain, other = (broker.topics.existing(f"%RETRY%{name}") for name in "gh")
+    assert (plain.write_queues, plain.order, plain.sys_flag) == (2, False, 0)
+    assert (other.write_queues, other.order, other.sys_flag) == (1, True, 2)
+
+
+@on_broker()
+async def test_how_much_was_sent_back_is_counted(broker: Broker, client: Speaker) -> None:
+    record = await stored(client)
+    await send_back(client, record)
+    answer = await ok(client, ViewBrokerStats(name="SNDBCK_PUT_NUMS", key="t@g"))
+    assert b'"sum":1' in answer.body
+
+
+@on_broker(store={"flush": "sync"})
+async def test_an_answer_means_as_much_as_that_to_a_send(broker: Broker, client: Speaker) -> None:
+    record = await stored(client)
+    await send_back(client, record)
+    (copy,) = await waiting(broker, client)
+    assert broker.store.flushed.offset >= copy.log_offset + copy.size
+
+
+def test_a_copy_of_a_copy_counts_on() -> None:
+    record = Record(
+        topic="%RETRY%g", body=b"x", properties="RETRY_TOPIC\x01t\x02DELAY\x013\x02", reconsume_times=4, log_offset=9
+    )
+    draft = again(record, 0)
+    assert (draft.reconsume_times, draft.properties["DELAY"], draft.source) == (5, "7", 9)
+    assert draft.properties["RETRY_TOPIC"] == "t"
+
+
+def test_the_group_of_a_retry_topic() -> None:
+    assert group_of("%RETRY%g") == "g"
+    assert group_of("%RETRY%g+t") == "g"
