@@ -10,7 +10,9 @@ import pytest
 
 from kappamq.broker.appending import Draft
 from kappamq.broker.broker import Broker
+from kappamq.broker.gate import DISK_FULL
 from kappamq.errors import IllegalMessage, InvalidParameter, NotAvailable
+from kappamq.protocol.names import HALF_TOPIC
 from kappamq.protocol.record import Record, decode
 from tests.broker.running import run, running
 from tests.store.stores import kernels
@@ -113,6 +115,7 @@ def test_placers_see_what_is_meant_for_consumers(tmp_path: Path) -> None:
             broker.appender.append(Draft("tea", 0, b"a"))
             broker.appender.append(Draft("tea", 0, b"committed", sys_flag=8))
             broker.appender.append(Draft("half", 0, b"half", sys_flag=4))
+            broker.appender.append(Draft(HALF_TOPIC, 0, b"half", {"bad": "1"}))
             with pytest.raises(InvalidParameter):
                 broker.appender.append_group([Draft("tea", 0, b"a"), Draft("tea", 0, b"a", {"bad": "1"})])
             await broker.appender.stored(broker.kernel.append_offset)
@@ -133,5 +136,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             place = broker.appender.append(Draft("tea", 0, b"a"))
             with pytest.raises(NotAvailable):
                 await broker.appender.stored(place.end)
+
+    run(scenario())
+
+
+def test_a_full_disk_has_room_for_what_the_broker_must_remember(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.gate.close(DISK_FULL, NotAvailable("full"))
+            with pytest.raises(NotAvailable, match="full"):
+                broker.appender.append(Draft("tea", 0, b"a"))
+            with pytest.raises(NotAvailable, match="full"):
+                broker.appender.append_group([Draft("tea", 0, b"a")])
+            broker.appender.append(Draft("tea", 0, b"b"), own=True)
+            (place,) = broker.appender.append_group([Draft("tea", 0, b"c")], own=True)
+            await broker.appender.stored(place.end)
+            assert [record.body for record in stored(broker, "tea")] == [b"b", b"c"]
 
     run(scenario())

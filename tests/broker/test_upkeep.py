@@ -115,6 +115,33 @@ def test_what_the_log_alone_holds_is_saved_before_its_file_goes(tmp_path: Path) 
     run(test())
 
 
+class Keeping:
+    """Needs the log from its beginning on until it is asked to copy what it needs."""
+
+    def __init__(self, able: bool) -> None:
+        self.able = able
+        self.needed_from = 0
+
+    async def renew_below(self, log_min: int) -> None:
+        if not self.able:
+            raise NotAvailable("no room")
+        self.needed_from = log_min
+
+
+@on_broker(store=SMALL | NEVER | {"retention_hours": 0})
+async def test_who_keeps_something_in_the_log_is_asked_to_copy_it_first(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    await send(client, 60)
+    broker.store.request_flush()
+    await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
+    keeper = Keeping(able=False)
+    broker.upkeep.keepers.append(keeper)
+    assert await broker.upkeep.delete_expired(asked=True) == 0, "it could not, so the log stays"
+    keeper.able = True
+    assert await broker.upkeep.delete_expired(asked=True) > 2
+    assert keeper.needed_from == broker.store.log.min
+
+
 @on_broker(store=NEVER)
 async def test_the_guard_of_the_disk(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")

@@ -17,11 +17,12 @@ from kappamq.clock import Clock
 from kappamq.errors import IllegalMessage
 from kappamq.native.layout import SYS_TRANSACTION
 from kappamq.native.pure_record import GroupMember
-from kappamq.protocol import properties
+from kappamq.protocol import names, properties
 from kappamq.protocol.record import Record
 from kappamq.store.message_store import MessageStore
 
 SYS_PREPARED, SYS_COMMIT, SYS_ROLLBACK = 0x4, 0x8, 0xC
+_OF_TRANSACTIONS = frozenset((names.HALF_TOPIC, names.HALF_OP_TOPIC, names.TRANSACTION_GIVEN_UP_TOPIC))
 GROUP_RECORDS_MAX = 256
 GROUP_BYTES_MAX = 256 << 10
 """More than this at once would keep the loop busy for too long."""
@@ -54,8 +55,8 @@ class Draft:
 
     @property
     def is_final(self) -> bool:
-        """Meant for consumers: no half of a transaction and no trace of one that was rolled back."""
-        return self.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT)
+        """Meant for consumers: no half of a transaction, and nothing that was not (or not yet) committed."""
+        return self.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT) and self.topic not in _OF_TRANSACTIONS
 
     @property
     def waits_for_disk(self) -> bool:
@@ -86,14 +87,18 @@ class Appender:
         self._clock = clock
         self.placers: list[Placer] = []
 
-    def append(self, draft: Draft) -> Placed:
-        """Store one message in this turn. Raises KappaError if it cannot be."""
+    def append(self, draft: Draft, *, own: bool = False) -> Placed:
+        """Store one message in this turn. Raises KappaError if it cannot be.
+
+        With `own` it is something the broker has to remember, which may use the room that is refused to users."""
         now = self._clock.message_ms()
         self._place(draft, now)
         member = _member(draft)
-        return Placed(*self._stored(lambda: self._kernel.append(*member, now)))
+        return Placed(*self._stored(lambda: self._kernel.append(*member, now), own))
 
-    def append_group(self, drafts: Sequence[Draft], changes: Sequence[tuple[str, Any]] = ()) -> list[Placed]:
+    def append_group(
+        self, drafts: Sequence[Draft], changes: Sequence[tuple[str, Any]] = (), *, own: bool = False
+    ) -> list[Placed]:
         """Store messages, and changes of metadata tables that go with them, as one: all or none, whatever happens.
 
         The tables are changed by the caller, as with `Metadata.record`. Returns the places of the drafts."""
@@ -102,7 +107,7 @@ class Appender:
             self._place(draft, now)
         members = [_member(draft) for draft in drafts]
         members += [self._metadata.member(kind, change, now) for kind, change in changes]
-        placed = self._stored(lambda: self._kernel.append_group(members, now))
+        placed = self._stored(lambda: self._kernel.append_group(members, now), own)
         return [Placed(*place) for place in placed[: len(drafts)]]
 
     def stored(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
@@ -114,9 +119,9 @@ class Appender:
             for placer in self.placers:
                 placer(draft, now_ms)
 
-    def _stored(self, append: Callable[[], Any]) -> Any:
+    def _stored(self, append: Callable[[], Any], own: bool) -> Any:
         try:
-            appended = self._bursts.append(append)
+            appended = self._bursts.append(append, own=own)
         except ValueError as error:
             raise IllegalMessage(
                 f"the message is illegal: {error}, with what the broker adds; msg properties length limit 32768"

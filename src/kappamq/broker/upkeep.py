@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, Protocol
 
 from kappamq.broker.burst import Bursts
 from kappamq.broker.gate import DISK_FULL, FILES, NO_ROOM, Gate
@@ -31,6 +31,19 @@ HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
 _PREPARE_AGAIN_S = 1.0
 _NO_DESCRIPTOR_S = 30.0
+
+
+class Keeper(Protocol):
+    """Somebody whose state lies in the log itself: open transactions, pending timers."""
+
+    @property
+    def needed_from(self) -> int:
+        """The log must not lose what lies behind this."""
+        ...
+
+    async def renew_below(self, log_min: int) -> None:
+        """The log is about to lose what lies below `log_min`: copy what is still needed of it to the log's end, durably."""
+        ...
 
 
 class Upkeep:
@@ -60,6 +73,7 @@ class Upkeep:
         self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
+        self.keepers: list[Keeper] = []
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
         self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
@@ -257,7 +271,13 @@ class Upkeep:
             for _ in range(2):
                 if self._metadata.needed_from < log_min:
                     await self._save(self._metadata.collect(renew_below=log_min))
-            plan = self._plan(usage, asked, self._metadata.needed_from)
+            for keeper in self.keepers:
+                try:
+                    await keeper.renew_below(log_min)
+                except KappaError as error:  # then its part of the log stays
+                    log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
+            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in self.keepers)])
+            plan = self._plan(usage, asked, needed_from)
             for deletion in plan.delete:
                 log.info("deleting log file %020d: %s", deletion.start, deletion.why)
                 await self.read(self._store.log.discard, self._store.log.detach(deletion.start))

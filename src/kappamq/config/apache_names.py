@@ -137,6 +137,10 @@ _BROKER: list[Setting] = [
     Setting("regionId", "broker", "region", TEXT),
     Setting("traceOn", "broker", "trace_on", BOOLEAN),
     Setting("msgTraceTopicName", "broker", "trace_topic", TEXT),
+    Setting("rejectTransactionMessage", "broker", "reject_transactions", BOOLEAN, live=True),
+    Setting("transactionTimeOut", "broker", "transaction_timeout_ms", INTEGER, live=True),
+    Setting("transactionCheckInterval", "broker", "transaction_check_interval_ms", INTEGER, live=True),
+    Setting("transactionCheckMax", "broker", "transaction_check_max", INTEGER, live=True),
     Setting("traceTopicEnable", "broker", "trace_topic_enabled", BOOLEAN),
     Setting("notifyConsumerIdsChangedEnable", "broker", "notify_consumer_changes", BOOLEAN, live=True),
     Setting("validateSystemTopicWhenUpdateTopic", "broker", "refuse_system_topics", BOOLEAN, live=True),
@@ -311,7 +315,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
     putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
     realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
-    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval rejectTransactionMessage replicasPerDiskPartition
+    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval replicasPerDiskPartition
     replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
     reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
     sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
@@ -327,8 +331,8 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
     timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
     timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable
-    topicQueueLockNum transactionCheckInterval transactionCheckMax transactionMetricFlushInterval
-    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap transientStorePoolEnable
+    topicQueueLockNum transactionMetricFlushInterval
+    transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap transientStorePoolEnable
     transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock
     useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage useServerSideResetOffset
     waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue

@@ -40,6 +40,13 @@ class BrokerConfig:
     notify_consumer_changes: bool = True  # off: consumers notice each other only at their next rebalance (20 s)
     refuse_system_topics: bool = True  # an operator cannot change topics the system lives on
 
+    reject_transactions: bool = False  # transactional messages are refused
+    transaction_timeout_ms: int = 6000  # a producer is not asked about a transaction that is younger than this
+    transaction_check_interval_ms: int = 30_000  # between two questions about the same transaction
+    transaction_check_max: int = 15  # after so many questions without a decision it is given up
+    transaction_checks_per_s: int = 1000  # larger: settled sooner, but producers are asked more at once
+    transaction_keep_ms: int = 30 * 86_400_000  # given up after this, although nobody was there to be asked
+
     register_period_ms: int = 30_000  # smaller: name servers learn of changes they missed sooner
     register_timeout_ms: int = 24_000  # smaller: a slow name server counts as gone sooner
     offsets_flush_ms: int = 1000  # consumer offsets into the log. larger: more is delivered again after a crash
@@ -83,6 +90,11 @@ class BrokerConfig:
         between("client_expiry_ms", self.client_expiry_ms, 100, 86_400_000)
         between("group_expiry_ms", self.group_expiry_ms, 100, 86_400_000)
         between("queue_lock_ms", self.queue_lock_ms, 100, 86_400_000)
+        between("transaction_timeout_ms", self.transaction_timeout_ms, 0, 86_400_000)
+        between("transaction_check_interval_ms", self.transaction_check_interval_ms, 100, 86_400_000)
+        between("transaction_check_max", self.transaction_check_max, 1, 1_000_000)
+        between("transaction_checks_per_s", self.transaction_checks_per_s, 1, 1_000_000)
+        at_least("transaction_keep_ms", self.transaction_keep_ms, 1000)
         for name in ("parked_pulls_max", "topics_max", "topic_queues_max", "groups_max", "stop_timeout_ms"):
             at_least(name, getattr(self, name), 1)
 
