@@ -1,4 +1,4 @@
-"""What clients ask besides sending and pulling: heartbeats, members, offsets, times, locks."""
+"""What clients ask besides sending and pulling: heartbeats, members, offsets, times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 from kappamq.broker import consumers
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
-from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_clients import (
     CheckClientBody,
     ConsumerData,
     ConsumerList,
     HeartbeatData,
-    LockBatch,
-    LockBatchResponse,
     MessageModel,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -32,14 +29,12 @@ from kappamq.protocol.headers_client import (
     GetMaxOffset,
     GetMinOffset,
     HeartBeat,
-    LockQueues,
     QueryConsumerOffset,
     SearchOffset,
-    UnlockQueues,
     UnregisterClient,
     UpdateConsumerOffset,
 )
-from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
+from tests.broker.operating import beat, fill, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker, run, running, speaking
 from tests.store.stores import kernels
 from tests.waiting import eventually_async as eventually
@@ -257,72 +252,3 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             assert [await at(ms) for ms in (0, 100, 301)] == [0, 2, 8], "from the files, too"
 
     run(test())
-
-
-# -- locks -----------------------------------------------------------------------------------------------------------------
-
-
-async def lock(client: Speaker, client_id: str, *queue_ids: int, group: str = "g") -> set[int]:
-    wanted = LockBatch(consumer_group=group, client_id=client_id, queues={queue("t", number) for number in queue_ids})
-    answer = await ok(client, LockQueues(), wanted.encode())
-    return {locked.queue_id for locked in LockBatchResponse.decode(answer.body).locked}
-
-
-def test_locks_are_leases(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = VirtualClock()
-        async with running(tmp_path, clock=clock, net={"idle_s": 0}) as broker, speaking(broker) as client:
-            await make_topic(client, "t")
-            assert await lock(client, "one", 0, 1) == {0, 1}
-            assert await lock(client, "two", 1, 2) == {2}
-            assert await lock(client, "two", 1, group="another") == {1}
-            given = LockBatch(consumer_group="g", client_id="two", queues={queue("t", 0), queue("t", 2)})
-            await ok(client, UnlockQueues(), given.encode())
-            assert await lock(client, "three", 0, 1, 2) == {2}, "nobody gives back what another holds"
-            clock.advance(59)
-            assert await lock(client, "one", 1) == {1}
-            clock.advance(2)
-            assert await lock(client, "two", 0, 1) == {0}, "not renewed for a minute"
-
-    run(test())
-
-
-def test_locks_that_make_no_sense(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as broker, speaking(broker) as client:
-            await make_topic(client, "t")
-            one = {MessageQueue("t", "b", 0)}
-            for body in (LockBatch(consumer_group="g", queues=one), LockBatch(client_id="c", queues=one)):
-                await refused(client, LockQueues(), ResponseCode.INVALID_PARAMETER, "clientId", body=body.encode())
-            for broken in (b"", b"null", b"{"):
-                assert (await client.ask(LockQueues(), broken)).code != 0
-            rows = b",".join(b'{"brokerName":"b","queueId":%d,"topic":"t"}' % number for number in range(65_537))
-            many = b'{"clientId":"c","consumerGroup":"g","mqSet":[' + rows + b"]}"
-            await refused(client, LockQueues(), ResponseCode.NO_PERMISSION, "too many", body=many)
-            assert await lock(client, "c", 0) == {0}
-
-    run(test())
-
-
-@on_broker()
-async def test_only_queues_that_are_here_can_be_locked(broker: Broker, client: Speaker) -> None:
-    """Every lock is kept for a minute: there must not be more of them than queues."""
-    await make_topic(client, "t", 2)
-    others = [
-        MessageQueue("t", "b", 2),
-        MessageQueue("t", "b", -1),
-        MessageQueue("t", "other", 0),
-        MessageQueue("u", "b", 0),
-    ]
-    wanted = LockBatch(consumer_group="g", client_id="c", queues={queue("t", 0), *others})
-    locked = LockBatchResponse.decode((await ok(client, LockQueues(), wanted.encode())).body).locked
-    assert locked == {queue("t", 0)}
-    assert [len(leases) for leases in broker.locks._groups.values()] == [1]
-
-
-@on_broker(auto_create_group=False)
-async def test_only_groups_that_exist_can_lock(broker: Broker, client: Speaker) -> None:
-    await make_topic(client, "t", 2)
-    wanted = LockBatch(consumer_group="stranger", client_id="c", queues={queue("t", 0)})
-    await refused(client, LockQueues(), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "stranger", body=wanted.encode())
-    assert not broker.locks._groups

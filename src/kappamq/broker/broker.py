@@ -22,6 +22,7 @@ from kappamq.broker.consumers import Consumers
 from kappamq.broker.delivery import Delivery
 from kappamq.broker.gate import Gate
 from kappamq.broker.groups import Groups
+from kappamq.broker.locking import Locking
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.metadata import Metadata, Table
 from kappamq.broker.offsets import Offsets
@@ -97,9 +98,10 @@ class Broker:
         self.groups = Groups(config, clock.message_ms, self.metadata.record)
         self.offsets = Offsets(clock.message_ms, self.metadata.record)
         self.pending_resets = PendingResets(self.metadata.record)
+        self.locks = QueueLocks(config.name, config.queue_lock_ms / 1000, self.metadata.record)
         self.settings = Settings(config, self.store_config, self.net_config, clock.message_ms, self.metadata.record)
         self.delivery = Delivery(self)
-        own: list[Table] = [self.topics, self.groups, self.offsets, self.pending_resets, self.settings]
+        own: list[Table] = [self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings]
         for table in own + self.delivery.tables:
             self.metadata.add(table)
         self.recovered = store.open(_boot_id())
@@ -143,7 +145,7 @@ class Broker:
         self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
         self.clients.may_notify = self._may_notify
         self.subscriptions = Subscriptions(kernel)
-        self.locks = QueueLocks(config.queue_lock_ms / 1000)
+        self.locks.renew_all(clock.liveness())
         self.sends = Sends(
             store,
             config,
@@ -162,17 +164,9 @@ class Broker:
         )  # fmt: skip
         self.pulls.worker = self.upkeep.read
         self.consumers = Consumers(
-            config.name,
-            store,
-            clock,
-            self.topics,
-            self.groups,
-            self.clients,
-            self.offsets,
-            self.locks,
-            self.subscriptions,
-            self.upkeep.read,
+            store, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.upkeep.read
         )
+        self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, bursts)
         self.queries = Queries(store, self.upkeep.read)
         self.queries.flush_derived = self.upkeep.write_derived
         self._wire()
@@ -194,6 +188,7 @@ class Broker:
         for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
             bursts.handlers[code] = self.pulls.handle
         bursts.handlers.update(self.consumers.handlers())
+        bursts.handlers.update(self.locking.handlers())
         bursts.handlers.update(self.queries.handlers())
         bursts.on_pulls = self.pulls.left_by_kernel
         bursts.on_commits = self.pulls.commits_by_kernel

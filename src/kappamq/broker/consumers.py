@@ -1,4 +1,4 @@
-"""What clients ask besides sending and pulling: heartbeats, who else is there, offsets, queue locks."""
+"""What clients ask besides sending and pulling: heartbeats, who else is there, offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from kappamq.broker.burst import Handler
 from kappamq.broker.clients import Clients
 from kappamq.broker.groups import Groups
-from kappamq.broker.locks import QueueLocks
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import tag_codes
 from kappamq.broker.retry import retry_topic
@@ -17,8 +16,7 @@ from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.broker.upkeep import HOT_BYTES
 from kappamq.clock import Clock
-from kappamq.errors import BrokerError, InvalidParameter, NoPermission, QueryNotFound
-from kappamq.message import MessageQueue
+from kappamq.errors import BrokerError, InvalidParameter, QueryNotFound
 from kappamq.net.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import (
@@ -26,8 +24,6 @@ from kappamq.protocol.bodies_clients import (
     ConsumerData,
     ConsumerList,
     HeartbeatData,
-    LockBatch,
-    LockBatchResponse,
     MessageModel,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -55,17 +51,15 @@ log = logging.getLogger(__name__)
 
 class Consumers:
     def __init__(
-        self, broker_name: str, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        locks: QueueLocks, subscriptions: Subscriptions, worker: Callable[..., Awaitable[Any]],
+        self, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
+        subscriptions: Subscriptions, worker: Callable[..., Awaitable[Any]],
     ) -> None:  # fmt: skip
-        self._broker_name = broker_name
         self._store = store
         self._clock = clock
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
-        self._locks = locks
         self._subscriptions = subscriptions
         self._worker = worker
         self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
@@ -84,8 +78,6 @@ class Consumers:
             RequestCode.GET_MIN_OFFSET: self.min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
-            RequestCode.LOCK_BATCH_MQ: self.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
         }
 
     # -- who is there ------------------------------------------------------------------------------------------------------
@@ -210,27 +202,3 @@ class Consumers:
         low = self._store.kernel.queue_state(header.topic, header.queue_id)[0]
         stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
         return reply(frame, header=TimestampResponse(timestamp=-1 if stored is None else stored))
-
-    # -- locks -------------------------------------------------------------------------------------------------------------
-
-    def lock(self, connection: Connection, frame: Frame) -> Frame:
-        wanted = LockBatch.decode(frame.body)
-        if not wanted.client_id or not wanted.consumer_group:
-            raise InvalidParameter("a lock needs clientId and consumerGroup")
-        self._groups.existing(wanted.consumer_group)
-        if len(wanted.queues) > 65_536:
-            raise NoPermission(f"{len(wanted.queues)} queues in one lock request are too many")
-        ours = {queue for queue in wanted.queues if self._is_ours(queue)}
-        locked = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, self._clock.liveness())
-        return reply(frame, body=LockBatchResponse(locked).encode())
-
-    def _is_ours(self, queue: MessageQueue) -> bool:
-        """A lock of a queue that is not here would be one of a limitless number."""
-        topic = self._topics.get(queue.topic)
-        queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
-        return queue.broker == self._broker_name and 0 <= queue.queue_id < queues
-
-    def unlock(self, connection: Connection, frame: Frame) -> Frame:
-        given = LockBatch.decode(frame.body)
-        self._locks.unlock(given.consumer_group, given.client_id, given.queues)
-        return reply(frame)

@@ -151,6 +151,7 @@ _BROKER: list[Setting] = [
     Setting("shortPollingTimeMills", "broker", "short_polling_ms", INTEGER, live=True),
     Setting("channelExpiredTimeout", "broker", "client_expiry_ms", INTEGER, live=True),
     Setting("subscriptionExpiredTimeout", "broker", "group_expiry_ms", INTEGER, live=True),
+    Setting("lockInStrictMode", "broker", "lock_strictly", BOOLEAN, live=True),
 ]
 
 _STORE: list[Setting] = [
@@ -296,7 +297,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem isolateLogEnable
     litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
-    lockInStrictMode logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
+    logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     logicalDiskSpaceCleanForciblyThreshold mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond

@@ -57,6 +57,7 @@ class BrokerConfig:
     client_expiry_ms: int = 120_000  # a client is forgotten this long after its last heartbeat
     group_expiry_ms: int = 600_000  # a subscription nobody holds is forgotten after this
     queue_lock_ms: int = 60_000  # an ordered consumer that dies holds its queues no longer than this
+    lock_strictly: bool = False  # who locks a queue is told so only when the disk has it, also with async flush
     topics_max: int = 100_000  # larger: a broken client can fill more memory
     topic_queues_max: int = 65_536  # larger: one topic can take more memory
     groups_max: int = 100_000  # larger: a broken client can fill more memory

@@ -1,0 +1,83 @@
+"""Requests for queue locks (41, 42): only members of a group get them, and not before the log knows who has them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kappamq.broker.burst import Bursts, Handler
+from kappamq.broker.clients import Clients
+from kappamq.broker.groups import Groups
+from kappamq.broker.locks import QueueLocks
+from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import InvalidParameter, NoPermission, SubscriptionUnknown
+from kappamq.message import MessageQueue
+from kappamq.net.connection import Connection
+from kappamq.protocol.bodies_clients import LockBatch, LockBatchResponse
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+
+QUEUES_MAX = 65_536
+
+
+class Locking:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients, locks: QueueLocks, bursts: Bursts
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._locks = locks
+        self._bursts = bursts
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
+
+    def lock(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+        wanted = LockBatch.decode(frame.body)
+        if not wanted.client_id or not wanted.consumer_group:
+            raise InvalidParameter("a lock needs clientId and consumerGroup")
+        self._groups.existing(wanted.consumer_group)
+        if len(wanted.queues) > QUEUES_MAX:
+            raise NoPermission(f"{len(wanted.queues)} queues in one lock request are too many")
+        now = self._clock.liveness()
+        self._check_member(connection, wanted, now)
+        ours = {queue for queue in wanted.queues if self._is_ours(queue)}
+        held = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, now)
+        answer = reply(frame, body=LockBatchResponse(held.queues).encode())
+        return self._when_safe(answer, held.safe) if held.safe else answer
+
+    async def _when_safe(self, answer: Frame, end: int) -> Frame:
+        """An owner begins to consume when it hears from us: then a crash must not let us forget that it owns."""
+        await self._bursts.stored(end)
+        if self._config.lock_strictly:
+            await self._bursts.on_disk(end)
+        return answer
+
+    def _check_member(self, connection: Connection, wanted: LockBatch, now: float) -> None:
+        """A lock keeps others from consuming for a minute: it is for those who are there to consume.
+
+        An owner stays one without: after a restart of the broker its renewal may come before its next heartbeat."""
+        group, client_id = wanted.consumer_group, wanted.client_id
+        members = self._clients.consumers.get(group)
+        if members is not None and (connection in members.members or client_id in members.client_ids):
+            return
+        if not self._locks.is_owner(group, client_id, now):
+            raise SubscriptionUnknown(
+                f"client {client_id} is no member of consumer group {group}, so it cannot lock queues for it: "
+                "send a heartbeat that names the group first"
+            )
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        """A lock of a queue that is not here would be one of a limitless number."""
+        topic = self._topics.get(queue.topic)
+        queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
+        return queue.broker == self._config.name and 0 <= queue.queue_id < queues
+
+    def unlock(self, connection: Connection, frame: Frame) -> Frame:
+        given = LockBatch.decode(frame.body)
+        self._locks.unlock(given.consumer_group, given.client_id, given.queues)
+        return reply(frame)
