@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kappamq.client import Consumer as Consumer
     from kappamq.client import Producer as Producer
     from kappamq.client import PullConsumer as PullConsumer
+    from kappamq.client import replying as replying
     from kappamq.errors import KappaError as KappaError
     from kappamq.errors import Retry as Retry
     from kappamq.message import Message as Message
@@ -46,6 +47,7 @@ _HOME = {
     "AsyncConsumer": "client",
     "AsyncPullConsumer": "client",
     "AsyncAdmin": "client",
+    "replying": "client",
     "KappaError": "errors",
     "Retry": "errors",
     "errors": "errors",

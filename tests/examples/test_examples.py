@@ -27,6 +27,7 @@ EXPECTED = {
     "consumer_group.py": "ann alone:",
     "asyncio_consumer.py": "cake 9",
     "pull_consumer.py": "20 credits found",
+    "request_reply.py": "sencha: 6.80",
     "admin.py": "deleted: there is no topic",
 }
 

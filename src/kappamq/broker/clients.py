@@ -58,6 +58,7 @@ class Clients:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._named: dict[Connection, tuple[set[str], set[str]]] = {}  # producer and consumer groups of each connection
+        self._producing: dict[str, Connection] = {}  # client id -> where producers of that name were heard of last
         self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
             None
         )
@@ -73,7 +74,11 @@ class Clients:
         consumes.update(consumer.group for consumer in beat.consumers)
         for producer in beat.producers:
             members = self.producers.setdefault(producer.group, {})
+            before = members.get(connection)
             members[connection] = Client(beat.client_id, connection, language, version, now)
+            if before is not None and before.client_id != beat.client_id:
+                self._forget_producer(before)
+            self._producing[beat.client_id] = connection
         for consumer in beat.consumers:
             self._consumer(connection, beat, consumer, Client(beat.client_id, connection, language, version, now))
 
@@ -170,9 +175,19 @@ class Clients:
     def _drop_producer(self, name: str, connection: Connection) -> None:
         members = self.producers.get(name)
         if members is not None:
-            members.pop(connection, None)
+            gone = members.pop(connection, None)
             if not members:
                 del self.producers[name]
+            if gone is not None:
+                self._forget_producer(gone)
+
+    def _forget_producer(self, gone: Client) -> None:
+        """It may have other groups on the same connection; then it is still there."""
+        others = (self.producers.get(name, {}) for name in self._named.get(gone.connection, ((), ()))[0])
+        if self._producing.get(gone.client_id) is gone.connection and not any(
+            gone.connection in members and members[gone.connection].client_id == gone.client_id for members in others
+        ):
+            del self._producing[gone.client_id]
 
     def expire(self, now: float) -> list[Connection]:
         """Connections whose clients have not been heard of for too long; groups that stand empty for long are forgotten."""
@@ -203,6 +218,10 @@ class Clients:
                 if member.client_id == client_id:
                     return member
         return None
+
+    def producer(self, client_id: str) -> Connection | None:
+        """The connection of the client with producers that calls itself so."""
+        return self._producing.get(client_id)
 
     def is_broadcasting(self, group: str) -> bool:
         known = self.consumers.get(group)

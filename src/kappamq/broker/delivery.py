@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.metadata import Table
+from kappamq.broker.replies import Replies
 from kappamq.broker.retry import Retries
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Delivery:
             broker.config, broker.store, broker.topics, broker.groups, broker.appender, broker.upkeep.read
         )
         self.retries.holds_locks = lambda group: broker.locks.any_held(group, broker.clock.liveness())
+        self.replies = Replies(
+            broker.config, broker.clock, broker.topics, broker.clients, broker.sends, broker.appender, lambda: broker.address
+        )  # fmt: skip
 
     def handlers(self) -> dict[int, Handler]:
-        return {**self.retries.handlers()}
+        return {**self.retries.handlers(), **self.replies.handlers()}

@@ -18,7 +18,6 @@ _TIMER_CHECKPOINT_BYTES = 7 * 8
 
 _POP = "POP consumption is not supported by this version of the broker: use a push or pull consumer"
 _TRANSACTIONS = "transactional messages are not supported by this version of the broker"
-_REQUEST_REPLY = "request-reply messages are not supported by this version of the broker"
 _COPIES = "slaves and copies are not supported by this version of the broker: it runs as a single master"
 _ACCESS = "users and access control are not supported by this version of the broker"
 
@@ -27,8 +26,6 @@ REFUSED: dict[int, str] = {
     RequestCode.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
     RequestCode.RECALL_MESSAGE: "delayed messages are not supported by this version of the broker, so none can be recalled",
-    RequestCode.SEND_REPLY_MESSAGE: _REQUEST_REPLY,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _REQUEST_REPLY,
     RequestCode.POP_MESSAGE: _POP,
     RequestCode.ACK_MESSAGE: _POP,
     RequestCode.BATCH_ACK_MESSAGE: _POP,

@@ -79,8 +79,8 @@ class Sends:
         self.check_gate()
         fresh = self._topics.get(header.topic) is None
         topic = self._topics.for_send(header)
-        queue_id = self._queue(header, topic)
-        self._check_supported(header, topic)
+        queue_id = self.queue_of(header, topic)
+        self.check_supported(header, topic)
         store = self._batch if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE else self._single
         stored = store(connection, frame, header, topic, queue_id)
         if fresh:
@@ -94,7 +94,7 @@ class Sends:
         await self.told()
         self._answer(connection, frame, stored)
 
-    def _queue(self, header: SendMessage, topic: TopicConfig) -> int:
+    def queue_of(self, header: SendMessage, topic: TopicConfig) -> int:
         queues = max(topic.read_queues, topic.write_queues)
         if header.queue_id >= queues:
             raise InvalidParameter(
@@ -107,7 +107,7 @@ class Sends:
             return random.randrange(topic.write_queues)
         return header.queue_id
 
-    def _check_supported(self, header: SendMessage, topic: TopicConfig) -> None:
+    def check_supported(self, header: SendMessage, topic: TopicConfig) -> None:
         """What would need delivery features that are not built yet is refused, never stored as if it were plain."""
         if header.sys_flag & SYS_TRANSACTION:
             raise NotSupported(
@@ -145,6 +145,15 @@ class Sends:
     def _single(
         self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
     ) -> Stored:
+        draft = self.draft(connection, frame, header, topic, queue_id)
+        waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
+        placed = self._appender.append(draft)
+        return Stored(self.offset_id(placed.log_offset), queue_id, placed.queue_offset, unique, placed.end, waits)
+
+    def draft(
+        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
+    ) -> Draft:
+        """What a client sent, checked, and with what the broker adds to it."""
         body_max = self._store.config.message_bytes_max
         if not frame.body:
             raise IllegalMessage("the message has no body")
@@ -157,21 +166,16 @@ class Sends:
         self._check_properties(pairs)
         for name in _OURS:
             pairs.pop(name, None)
-        now = self._clock.message_ms()
-        unique = pairs.get("UNIQ_KEY")
-        if unique is None:
-            unique = pairs["UNIQ_KEY"] = self._unique_ids.next(now)
+        if "UNIQ_KEY" not in pairs:
+            pairs["UNIQ_KEY"] = self._unique_ids.next(self._clock.message_ms())
         pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
         pairs["CLUSTER"] = self._config.cluster
         sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
-        draft = Draft(
+        return Draft(
             topic.name, queue_id, frame.body, pairs, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0
         )  # fmt: skip
-        waits = draft.waits_for_disk
-        placed = self._appender.append(draft)
-        return Stored(self._offset_id(placed.log_offset), queue_id, placed.queue_offset, unique, placed.end, waits)
 
-    def _offset_id(self, log_offset: int) -> str:
+    def offset_id(self, log_offset: int) -> str:
         host: bytes = self._store.kernel.store_host
         return (host + log_offset.to_bytes(8, "big")).hex().upper()
 
@@ -215,7 +219,7 @@ class Sends:
                 )
             )  # fmt: skip
         placed = self._appender.append_group(drafts)
-        ids = ",".join(self._offset_id(place.log_offset) for place in placed)
+        ids = ",".join(self.offset_id(place.log_offset) for place in placed)
         return Stored(
             ids, queue_id, placed[0].queue_offset, None, placed[-1].end, (wait or "true").lower() != "false"
         )  # fmt: skip

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
     from kappamq.client.producer import AsyncProducer as AsyncProducer
     from kappamq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
+    from kappamq.client.requesting import replying as replying
 
 _HOME = {
     "Producer": "blocking",
@@ -27,6 +28,7 @@ _HOME = {
     "AsyncConsumer": "consumer",
     "AsyncPullConsumer": "pull_consumer",
     "AsyncAdmin": "admin",
+    "replying": "requesting",
 }
 
 __all__ = [*_HOME]  # noqa: PLE0604

@@ -49,6 +49,8 @@ class Producer(Blocking[AsyncProducer]):
     send = blocking(AsyncProducer.send)
     send_batch = blocking(AsyncProducer.send_batch)
     send_oneway = blocking(AsyncProducer.send_oneway)
+    request = blocking(AsyncProducer.request)
+    reply = blocking(AsyncProducer.reply)
     queues = blocking(AsyncProducer.queues)
 
     def send_async(

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from kappamq.client.channels import Channels
 from kappamq.client.nameservers import NameServers
+from kappamq.client.requests import Requests
 from kappamq.client.routes import MASTER_ID, Route, Routes
 from kappamq.client.settings import tls_context
 from kappamq.clock import Clock, SystemClock
@@ -82,6 +83,7 @@ class ClientCore:
             now=self.clock.liveness,
             nameservers=", ".join(config.nameservers),
         )
+        self.requests = Requests(self.clock)
         self._producers: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -241,6 +243,8 @@ class ClientCore:
             if member is not None:
                 member.group_changed()
             return reply(frame)
+        if frame.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self.requests.serve(frame)
         group = frame.ext.get("consumerGroup") or frame.ext.get("group") or ""
         member = self._members.get(group)
         return member.serve(frame) if member is not None else None

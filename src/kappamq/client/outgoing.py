@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from kappamq.config.client import ClientConfig
@@ -50,19 +51,31 @@ class Outgoing:
         )
 
 
-def single(message: Message, message_id: str, born_ms: int, config: ClientConfig) -> Outgoing:
-    """Prepare one message. Raises IllegalMessage or InvalidParameter, which say what to change."""
+def single(
+    message: Message,
+    message_id: str,
+    born_ms: int,
+    config: ClientConfig,
+    *,
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    sys_flag: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> Outgoing:
+    """Prepare one message. Raises IllegalMessage or InvalidParameter, which say what to change.
+
+    `sys_flag` and `extra`: bits and reserved properties that the client itself sets, as for a request or a transaction.
+    """
     _check_topic(message.topic)
     _check_body(len(message.body), config.message_bytes_max, "message")
-    body, sys_flag = message.body, 0
+    body, packed = message.body, 0
     if len(body) >= config.compress_over_bytes:
-        body, sys_flag = _compress(body, config)
+        body, packed = _compress(body, config)
     return Outgoing(
-        RequestCode.SEND_MESSAGE_V2,
+        code,
         message.topic,
         body,
-        _properties(message, message_id),
-        sys_flag,
+        _properties(message, message_id, extra or {}),
+        sys_flag | packed,
         message.flag,
         born_ms,
         (message_id,),
@@ -129,8 +142,8 @@ def _compress(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
     return packed, compression.COMPRESSED | method.value
 
 
-def _properties(message: Message, message_id: str) -> str:
-    named = {properties.UNIQUE_KEY: message_id, properties.WAIT: "true" if message.wait_stored else "false"}
+def _properties(message: Message, message_id: str, extra: Mapping[str, str] = MappingProxyType({})) -> str:
+    named = {**extra, properties.UNIQUE_KEY: message_id, properties.WAIT: "true" if message.wait_stored else "false"}
     if message.tags:
         named[properties.TAGS] = message.tags
     if message.keys:

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
 from kappamq.client.outgoing import single, size_in_batch, together
+from kappamq.client.requesting import Requesting
 from kappamq.client.selection import Selection
 from kappamq.client.selection import selection as named_selection
 from kappamq.client.sending import Key, Sending
@@ -24,7 +25,7 @@ from kappamq.protocol.names import check_group
 DEFAULT_GROUP: Final = "kappamq-producer"
 
 
-class AsyncProducer:
+class AsyncProducer(Requesting):
     """Sends messages, from any number of tasks at once.
 
     >>> async with AsyncProducer("127.0.0.1:9876", group="shop") as producer:  # doctest: +SKIP

@@ -32,6 +32,7 @@ class Route:
     publish: tuple[MessageQueue, ...]  # queues that take messages, sorted
     subscribe: tuple[MessageQueue, ...]  # queues that give messages, sorted
     provisional: bool = False  # borrowed from the default topic: this one does not exist yet
+    clusters: frozenset[str] = frozenset()  # of its brokers
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, borrowed_queues_max: int | None = None) -> Route:
@@ -50,7 +51,14 @@ class Route:
                 subscribe += (MessageQueue(topic, name, number) for number in range(queues.read_queues))
         if data.order_conf:
             publish = _ordered(topic, data.order_conf)
-        return cls(topic, addresses, tuple(sorted(publish)), tuple(sorted(subscribe)), borrowed_queues_max is not None)
+        return cls(
+            topic,
+            addresses,
+            tuple(sorted(publish)),
+            tuple(sorted(subscribe)),
+            borrowed_queues_max is not None,
+            frozenset(broker.cluster for broker in data.brokers),
+        )
 
     def master(self, broker: str) -> str:
         """Return the address that takes writes for `broker`. Raises NoRoute."""

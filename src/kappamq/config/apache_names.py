@@ -142,6 +142,7 @@ _BROKER: list[Setting] = [
     Setting("transactionCheckInterval", "broker", "transaction_check_interval_ms", INTEGER, live=True),
     Setting("transactionCheckMax", "broker", "transaction_check_max", INTEGER, live=True),
     Setting("traceTopicEnable", "broker", "trace_topic_enabled", BOOLEAN),
+    Setting("storeReplyMessageEnable", "broker", "store_replies", BOOLEAN, live=True),
     Setting("notifyConsumerIdsChangedEnable", "broker", "notify_consumer_changes", BOOLEAN, live=True),
     Setting("validateSystemTopicWhenUpdateTopic", "broker", "refuse_system_topics", BOOLEAN, live=True),
     Setting("registerNameServerPeriod", "broker", "register_period_ms", INTEGER, live=True),
@@ -326,7 +327,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
     slaveTimeout spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
     startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec storePathBrokerIdentity storePathEpochFile
-    storeReplyMessageEnable syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
     syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
     timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
     timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec

@@ -37,6 +37,7 @@ class BrokerConfig:
     trace_on: bool = True  # tells clients that they may trace; written into every message
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # where clients send their traces
     trace_topic_enabled: bool = False  # make that topic at the start
+    store_replies: bool = True  # replies of request-reply calls are kept as messages, besides being handed over
     notify_consumer_changes: bool = True  # off: consumers notice each other only at their next rebalance (20 s)
     refuse_system_topics: bool = True  # an operator cannot change topics the system lives on
 
