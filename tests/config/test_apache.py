@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kappamq.config import apache
@@ -203,6 +203,7 @@ def test_unknown_name() -> None:
     assert apache.unknown_name("listenport") == "listenport (did you mean listenPort?)"
 
 
+@example({"tls.client.trustCertPath": "~0"})
 @given(
     st.dictionaries(
         st.sampled_from(sorted({*BROKER_SETTINGS, *sorted(BROKER_IGNORED)[:5]})), st.text(max_size=12), max_size=4

@@ -7,6 +7,7 @@ that cannot be honoured is an error; a name that has no effect here, or that nob
 from __future__ import annotations
 
 import difflib
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -317,7 +318,8 @@ def _check_fixed(name: str, text: str) -> None:
 def _check_places(given: Mapping[str, str], root: Path) -> None:
     for name, below in _PLACES.items():
         text = given.get(name, "").strip()
-        if text and text != "null" and Path(text).expanduser().resolve() != (root.expanduser() / below).resolve():
+        place = (root.expanduser() / below).resolve()
+        if text and text != "null" and Path(os.path.expanduser(text)).resolve() != place:
             raise ConfigError(f"{name}={text} cannot be honoured: it always lies in {root / below}; leave it out")
 
 

@@ -85,6 +85,13 @@ def _text(text: str) -> str:
     return text.strip()
 
 
+def _path(text: str) -> Path:
+    try:
+        return Path(text.strip()).expanduser()
+    except RuntimeError:
+        raise ValueError("a path; the ~ in front of it names nobody who has a home here") from None
+
+
 TEXT = Kind("text", _text, str)
 INTEGER = Kind("number", _integer, str)
 BOOLEAN = Kind("true/false", _boolean, lambda value: "true" if value else "false")
@@ -92,14 +99,14 @@ PERCENT = Kind("percent", _percent, lambda value: str(round(value * 100)))
 HOURS = Kind("hours", _hours, lambda value: ";".join(f"{hour:02}" for hour in value))
 SECONDS = Kind("seconds", _integer, lambda value: str(round(value)))
 ADDRESSES = Kind("addresses", _addresses, ";".join)
-PATH = Kind("path", lambda text: Path(text.strip()).expanduser(), str)
+PATH = Kind("path", _path, str)
 
 # RocketMQ names the file, we keep the directory; a file of another name would not be found again.
 _KV_PATH = Kind("path", lambda text: _directory_of(text, "kvConfig.json"), lambda root: str(root / "kvConfig.json"))
 
 
 def _directory_of(text: str, file_name: str) -> Path:
-    path = Path(text.strip()).expanduser()
+    path = _path(text)
     if path.name != file_name:
         raise ValueError(f"a path that ends in /{file_name}")
     return path.parent
