@@ -139,7 +139,7 @@ def test_refusals_name_code_and_reason(tmp_path: Path, mode: str) -> None:
             "transaction",
         ),
         ({"topic": "t", "sys_flag": 0x80}, ResponseCode.MESSAGE_ILLEGAL, "sysFlag"),
-        ({"topic": "%RETRY%g", "default_topic": "none"}, ResponseCode.TOPIC_NOT_EXIST, "%RETRY%g"),
+        ({"topic": "%RETRY%" + "g" * 121}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "does not exist"),
         ({"topic": "new", "default_topic": "none"}, ResponseCode.TOPIC_NOT_EXIST, "topic create"),
     ]
 

@@ -9,15 +9,21 @@ import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.broker.retry import again, group_of, tries_max
-from kappamq.protocol import properties
-from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig
+from kappamq.protocol import batch, properties
+from kappamq.protocol.bodies_clients import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatch,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from kappamq.protocol.codes import VERSION, ResponseCode
-from kappamq.protocol.frame import request
+from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers_admin import UpdateGroup, ViewBrokerStats
-from kappamq.protocol.headers_client import HeartBeat, SendBack
+from kappamq.protocol.headers_client import HeartBeat, LockQueues, SendBack, UnlockQueues
 from kappamq.protocol.ids import parse_offset_id
 from kappamq.protocol.record import SYS_COMPRESSED, Record
-from tests.broker.operating import make_topic, ok, on_broker, refused, topic_header
+from tests.broker.operating import beat, make_topic, ok, on_broker, queue, refused, topic_header
 from tests.broker.running import Speaker
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"
@@ -89,8 +95,6 @@ async def test_a_compressed_body_stays_as_it_is(broker: Broker, client: Speaker)
 
 @on_broker()
 async def test_a_member_of_a_batch_comes_alone(broker: Broker, client: Speaker) -> None:
-    from kappamq.protocol import batch
-
     members = [batch.Member(b"%d" % n, f"UNIQ_KEY\x01u{n}", 0) for n in range(3)]
     assert (await client.send_batch("t", batch.encode(members))).code == 0
     first = (await client.read("t"))[0]
@@ -242,6 +246,85 @@ async def test_a_heartbeat_makes_the_retry_topic(broker: Broker, client: Speaker
     plain, other = (broker.topics.existing(f"%RETRY%{name}") for name in "gh")
     assert (plain.write_queues, plain.order, plain.sys_flag) == (2, False, 0)
     assert (other.write_queues, other.order, other.sys_flag) == (1, True, 2)
+
+
+# -- the message itself is sent, as clients do when naming it did not work -------------------------------------------------
+
+
+async def resend(client: Speaker, times: int, **changes: Any) -> Frame:
+    text = "UNIQ_KEY\x01u\x02RETRY_TOPIC\x01t\x02ORIGIN_MESSAGE_ID\x01first"
+    return await client.send(RETRY, b"tea", properties=text, reconsume_times=times, **changes)
+
+
+@on_broker()
+async def test_one_more_try_than_for_a_named_record(broker: Broker, client: Speaker) -> None:
+    """A named record is counted on when it is copied, one that is sent has been counted on by its consumer."""
+    await group(client, retry_times_max=3)
+    for times, topic in ((0, RETRY), (3, RETRY), (4, DLQ)):
+        before = len(await client.read(topic)) if broker.topics.get(topic) else 0
+        assert (await resend(client, times)).code == 0
+        assert [record.reconsume_times for record in (await client.read(topic))[before:]] == [times], topic
+    assert (await resend(client, 4, max_reconsume_times=5)).code == 0
+    assert len(await client.read(DLQ)) == 1, "the consumer's own limit goes before the group's"
+    frame = request(client.send_header(RETRY, 0, "UNIQ_KEY\x01u", reconsume_times=4, max_reconsume_times=5), b"tea")
+    frame.version = OLD
+    assert (await client.channel.request(frame)).code == 0
+    assert len(await client.read(DLQ)) == 2, "too old a client to have one"
+
+
+@on_broker()
+async def test_what_a_dead_letter_that_was_sent_tells(broker: Broker, client: Speaker) -> None:
+    answer = await resend(client, 17, queue_id=0)
+    assert (answer.code, answer.ext["queueId"]) == (0, "0")
+    (dead,) = await client.read(DLQ)
+    pairs = dead.property_map()
+    assert (dead.queue_id, dead.reconsume_times, pairs["DELAY"]) == (0, 17, "0")
+    assert (pairs["DLQ_ORIGIN_TOPIC"], pairs["DLQ_ORIGIN_MESSAGE_ID"]) == ("t", "u")
+    assert answer.ext["msgId"] == dead.offset_id
+
+
+@on_broker()
+async def test_who_consumes_in_order_retries_nothing_later(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    await beat(client, "c", consumers={"g": ["t"]})
+    lock = LockBatch(consumer_group="g", client_id="c", queues={queue("t", 0)}).encode()
+    assert (await resend(client, 1)).code == 0
+    assert len(await client.read(RETRY)) == 1
+    await ok(client, LockQueues(), lock)
+    assert (await resend(client, 1)).code == 0
+    assert (len(await client.read(RETRY)), len(await client.read(DLQ))) == (1, 1)
+    await ok(client, UnlockQueues(), lock)
+    assert (await resend(client, 1)).code == 0
+    assert (len(await client.read(RETRY)), len(await client.read(DLQ))) == (2, 1)
+
+
+@on_broker()
+async def test_the_first_send_makes_the_retry_topic(broker: Broker, client: Speaker) -> None:
+    await group(client, retry_queues=2)
+    assert (await resend(client, 0, queue_id=-1, default_topic="none")).code == 0
+    assert broker.topics.existing(RETRY).write_queues == 2
+
+
+@on_broker(auto_create_group=False)
+async def test_no_retry_topic_without_a_group(broker: Broker, client: Speaker) -> None:
+    answer = await resend(client, 0)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert "[g] does not exist" in (answer.remark or "")
+    assert broker.topics.get(RETRY) is None
+
+
+@on_broker()
+async def test_a_batch_is_not_retried(broker: Broker, client: Speaker) -> None:
+    await group(client)
+    answer = await client.send_batch(RETRY, batch.encode([batch.Member(b"x", "UNIQ_KEY\x01u", 0)]))
+    assert (answer.code, "retry group" in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+
+
+@on_broker()
+async def test_dead_letters_are_a_topic_like_others(broker: Broker, client: Speaker) -> None:
+    await send_back(client, await stored(client), level=-1)
+    assert (await client.send(DLQ, b"by hand")).code == 0
+    assert [record.body for record in await client.read(DLQ)] == [b"tea", b"by hand"]
 
 
 @on_broker()

@@ -118,8 +118,6 @@ async def test_a_topic_of_many_tags_marks_its_messages(broker: Broker, client: S
 @on_broker()
 async def test_what_is_not_built_yet_is_refused(broker: Broker, client: Speaker) -> None:
     for config in (
-        TopicConfig("%RETRY%g", 1, 1),
-        TopicConfig("%DLQ%g", 1, 1),
         TopicConfig("batches", 1, 1, attributes={"queue.type": "BatchCQ"}),
         TopicConfig("compact", 1, 1, attributes={"cleanup.policy": "COMPACTION"}),
     ):

@@ -70,6 +70,7 @@ class Sends:
         self.check_gate: Callable[[], None] = lambda: None
         self.run: Callable[[Coroutine[Any, Any, None]], None]
         self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
+        self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         if frame.code == RequestCode.SEND_MESSAGE:
@@ -115,10 +116,6 @@ class Sends:
             )
         if header.sys_flag & ~(SYS_PLAIN | SYS_TRANSACTION | _SYS_MULTI_TAGS):
             raise IllegalMessage(f"sysFlag {header.sys_flag:#x} sets bits that only a broker may set")
-        if names.is_retry_topic(topic.name) or names.is_dlq_topic(topic.name):
-            raise NotSupported(
-                f"sending to {topic.name} (consumer retries) is not supported by this version of the broker"
-            )
         if (
             topic.attributes.get("queue.type", "").startswith("Batch")
             or topic.attributes.get("cleanup.policy") == "COMPACTION"
@@ -146,6 +143,9 @@ class Sends:
         self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
     ) -> Stored:
         draft = self.draft(connection, frame, header, topic, queue_id)
+        if names.is_retry_topic(topic.name):
+            self.place_retried(draft, header, frame.version)
+            queue_id = draft.queue_id
         waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
         placed = self._appender.append(draft)
         return Stored(self.offset_id(placed.log_offset), queue_id, placed.queue_offset, unique, placed.end, waits)
@@ -193,6 +193,8 @@ class Sends:
     def _batch(
         self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
     ) -> Stored:
+        if names.is_retry_topic(topic.name):
+            raise IllegalMessage(f"batch request does not support retry group {topic.name}: send them one by one")
         limit = self._store.config.message_bytes_max
         if len(frame.body) > limit:
             raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")

@@ -45,6 +45,7 @@ class Topics:
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
         self.on_delete: Callable[[str], None] = lambda name: None
+        self.make_retry_topic: Callable[[str], TopicConfig] = self.existing
         for topic in self._built_in():
             self._put(topic)
 
@@ -111,6 +112,8 @@ class Topics:
         return topic
 
     def _create_for_send(self, header: SendMessage) -> TopicConfig:
+        if names.is_retry_topic(header.topic):
+            return self.make_retry_topic(header.topic)
         template = self.table.get(header.default_topic)
         if template is None or not template.permission & PERMISSION_INHERIT or not self._config.auto_create_topic:
             return self.existing(header.topic)
