@@ -295,7 +295,7 @@ def test_records_that_cannot_be_read(tmp_path: Path, mode: str) -> None:
             for _ in range(5):
                 await books.send()
             broker.kernel.hot_from = broker.store.log.end  # as if they had left the memory long ago
-            files.fail("pread", on="commitlog")
+            files.fail("warm", on="commitlog")
             answer = await client.pull("t", 0, explicit=True)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "Input/output error" in (answer.remark or "")

@@ -269,6 +269,7 @@ class Round:
         r, both = self.r, self.both
         both.set("log_min", r.choice([0, 0, self.position // 2, self.position]))
         both.set("hot_from", r.choice([0, 0, self.position // 2, self.position]))
+        both.mark_warm(r.choice([0, 0, 0, 1, 256, 256 + 7, 1 << 57, -1]), r.random() < 0.5)
         both.set("index_enabled", r.random() < 0.9)
         both.set("accepting", r.random() < 0.97)
         both.set("force_slow", r.random() < 0.01)

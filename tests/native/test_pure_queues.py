@@ -306,6 +306,43 @@ def test_cold_gone_and_unmapped(make: Make) -> None:
     assert pull(kernel, 0, warm=True) == (GONE, (3, 0, 3))
 
 
+def test_old_blocks_that_are_in_memory(make: Make) -> None:
+    kernel = make()
+    append(kernel, 3)
+    size = kernel.append_offset // 3
+    publish(kernel)
+    kernel.hot_from = 3 * size
+    assert pull(kernel, 0)[0] == COLD
+    kernel.mark_warm(256, True)  # has the same place, and is another one
+    assert pull(kernel, 0)[0] == COLD
+    kernel.mark_warm(0, True)
+    assert pull(kernel, 0)[0] == FOUND
+    kernel.mark_warm(256, False)
+    assert pull(kernel, 0)[0] == FOUND
+    kernel.mark_warm(0, False)
+    assert pull(kernel, 0)[0] == COLD
+    for bad in (-1, (1 << 58) + 1):
+        with pytest.raises(ValueError, match="no block"):
+            kernel.mark_warm(bad, True)
+
+
+def test_a_cold_record_ends_an_answer_from_memory(make: Make) -> None:
+    """Entries may be in any order."""
+    kernel = make()
+    append(kernel, 3)
+    size = kernel.append_offset // 3
+    publish(kernel)
+    kernel.set_queue("tea", 0, 0, 3)
+    entries = b"".join(ENTRY.pack(at * size, size, 0) for at in (2, 0, 1))
+    kernel.lend_entries("tea", 0, 0, entries)
+    kernel.hot_from = 2 * size
+    found, answer = pull(kernel, 0)
+    assert found == FOUND
+    ((head, body),) = requests.answers(answer)
+    assert (len(body), head["extFields"]["nextBeginOffset"]) == (size, "1")
+    assert pull(kernel, 1) == (COLD, (0, 2 * size))
+
+
 def test_records_that_do_not_lie_where_they_should(make: Make) -> None:
     """They are passed over; a pull ends before the first of them, so that nobody loses the good ones before it."""
     kernel = make()

@@ -85,6 +85,10 @@ class FaultyFiles(Files):
         self._do("pread", self._paths[fd])
         return super().pread(fd, count, at)
 
+    def warm(self, fd: int, count: int, at: int) -> None:
+        self._do("warm", self._paths[fd])
+        super().warm(fd, count, at)
+
     def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
         self._do("pwrite", self._paths[fd])
         super().pwrite(fd, data, at)

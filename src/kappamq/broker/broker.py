@@ -28,6 +28,7 @@ from kappamq.broker.metadata import Metadata, Table
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import Pulls
 from kappamq.broker.query import Queries
+from kappamq.broker.read_ahead import ReadAhead
 from kappamq.broker.registration import Registration
 from kappamq.broker.resets import PendingResets
 from kappamq.broker.send import Sends
@@ -163,6 +164,7 @@ class Broker:
             self.net_config.connection_inflight_max,
         )  # fmt: skip
         self.pulls.worker = self.upkeep.read
+        self.pulls.ahead = ReadAhead(store, clock, self.upkeep.read)
         self.consumers = Consumers(
             store, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.upkeep.read
         )
@@ -198,7 +200,7 @@ class Broker:
         self.topics.on_delete = self._topic_deleted
         self.groups.on_change = self.subscriptions.drop_group
         self.upkeep.on_shortened = self.topics.forget_deleted
-        self.upkeep.on_tick += [self.pulls.expire, self._expire_clients]
+        self.upkeep.on_tick += [self.pulls.expire, self.pulls.ahead.expire, self._expire_clients]
         self.registration.on_order_topics = self._order_topics
 
     # -- small reactions that tie parts together ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from kappamq.broker.clients import Clients
 from kappamq.broker.groups import Groups
 from kappamq.broker.long_poll import LongPoll
 from kappamq.broker.offsets import Offsets
+from kappamq.broker.read_ahead import COMPACT_BYTES, ReadAhead
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
@@ -57,10 +58,6 @@ KernelPull = tuple[int, int, int, int, int, int, int, int, bool, Any]
 
 _ENTRIES_AT_ONCE = 4096
 _LENT_MAX = 1024
-_READ_AHEAD_BYTES = 8 << 20
-_COMPACT_BYTES = 16 << 20
-_WARM_S = 10.0
-_WARM_MAX = 4096
 _TRIES = 4
 _COLD_PULL_BYTES = 512 << 10
 
@@ -108,9 +105,7 @@ class Pulls:
         self._run = run
         self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._warm: OrderedDict[tuple[int, int], float] = (
-            OrderedDict()
-        )  # stretches of the log that a worker has read lately
+        self.ahead: ReadAhead
         # (group, topic, queue id, offset of the pull) -> where it must go instead: see resets.py
         self.take_reset: Callable[[str, str, int, int], int | None] = lambda group, topic, queue_id, offset: None
         self.missed = 0  # pulls that were answered without a message
@@ -225,7 +220,7 @@ class Pulls:
             else:
                 self._work_for(request, self._fetch_entries(request, tries))
         elif verdict == COLD and tries < _TRIES:
-            if self._is_warm(*payload):
+            if self.ahead.has(*payload):
                 self._try(request, True, tries + 1)
             else:
                 self._work_for(request, self._fetch_records(request, payload, tries))
@@ -286,15 +281,20 @@ class Pulls:
             self._try(request, False, tries + 1 if lent else _TRIES)
 
     async def _fetch_records(self, request: PullRequest, span: tuple[int, int], tries: int) -> None:
+        low, high = span
         try:
-            await self.worker(self._warm_up, request, span)
+            if high - low > COMPACT_BYTES:
+                await self.worker(self._read_records, request)
+            else:
+                try:
+                    await self.ahead.fetch(low, high)
+                except OSError:  # something near it cannot be read, maybe nothing that is asked for
+                    await self.worker(self._read_records, request)
         except OSError as error:
-            if self._store.log.fd_at(span[0]) is not None:
+            if self._store.log.fd_at(low) is not None:
                 self._unreadable(request, error)
                 return
             # Its file was deleted meanwhile: the kernel knows where the queue begins now.
-        else:
-            self._note_warm(*span)
         if request.connection.is_open:
             self._try(request, True, tries + 1)
 
@@ -305,42 +305,14 @@ class Pulls:
 
     worker: Callable[..., Awaitable[Any]]
 
-    def _warm_up(self, request: PullRequest, span: tuple[int, int]) -> None:
-        """Worker: read the records, so that they are in the page cache when the loop gathers them."""
-        low, high = span
-        files, log_files = self._store.files, self._store.log
+    def _read_records(self, request: PullRequest) -> None:
+        """Worker: read just the records of one pull, so that they are in memory when the loop gathers them."""
+        data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
+        data = data or self._store.queues.read(request.topic, request.queue_id, request.offset, request.count)
         segment_bytes = self._store.config.segment_bytes
-        if high - low > _COMPACT_BYTES:
-            data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
-            data = data or self._store.queues.read(request.topic, request.queue_id, request.offset, request.count)
-            for log_offset, size, _code in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
-                fd = log_files.fd_at(log_offset)
-                if fd is not None and 0 < size <= segment_bytes:
-                    files.pread(fd, size, log_offset % segment_bytes)
-            return
-        high = min(high + _READ_AHEAD_BYTES, log_files.end)
-        while low < high:
-            fd = log_files.fd_at(low)
-            if fd is None:
-                return
-            count = min(high - low, 1 << 20, segment_bytes - low % segment_bytes)
-            files.pread(fd, count, low % segment_bytes)
-            low += count
-
-    def _note_warm(self, low: int, high: int) -> None:
-        ahead = _READ_AHEAD_BYTES if high - low <= _COMPACT_BYTES else 0
-        self._warm[low, high + ahead] = self._clock.liveness() + _WARM_S
-        while len(self._warm) > _WARM_MAX:
-            self._warm.popitem(last=False)
-
-    def _is_warm(self, low: int, high: int) -> bool:
-        now = self._clock.liveness()
-        for (warm_low, warm_high), until in reversed(self._warm.items()):
-            if until < now:
-                return False  # older ones are colder still
-            if warm_low <= low and high <= warm_high:
-                return True
-        return False
+        for log_offset, size, _code in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
+            if 0 < size <= segment_bytes:
+                self._store.warm(log_offset, size)
 
     # -- waiting and refusing ----------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ cdef extern from "kernel.h" nogil:
         NO_MEMORY
         SYS_TRANSACTION
     const int64_t QUEUE_OFFSET_MAX
+    const int64_t WARM_BLOCKS
     const int64_t LOG_OFFSET_MAX
 
     struct span_t "span":
@@ -123,6 +124,7 @@ cdef extern from "kernel.h" nogil:
         size_t store_host_size
         c_bool tail_crc, accepting, force_slow, index_enabled
         int64_t hot_from, log_min
+        int64_t *warm
         int64_t *delays_ms
         size_t delay_count
         size_t dirty_count
@@ -414,6 +416,16 @@ cdef class Kernel:
     @tail_bytes_max.setter
     def tail_bytes_max(self, int64_t value):
         self.k.tail_bytes_max = value
+
+    def mark_warm(self, block, bint is_warm):
+        cdef int64_t number = int64(block)
+        if number < 0 or number > QUEUE_OFFSET_MAX:
+            raise ValueError(f"there is no block {block}")
+        cdef int64_t *slot = &self.k.warm[number % WARM_BLOCKS]
+        if is_warm:
+            slot[0] = number + 1
+        elif slot[0] == number + 1:
+            slot[0] = 0
 
     @property
     def hot_from(self):

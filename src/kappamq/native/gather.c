@@ -52,6 +52,20 @@ void gather_copy(const struct gather *gather, uint8_t *to)
     }
 }
 
+static inline bool is_warm(const struct kernel *kernel, int64_t log_offset)
+{
+    int64_t block = log_offset / WARM_BLOCK_BYTES;
+    return kernel->warm[block % WARM_BLOCKS] == block + 1;
+}
+
+/* In memory, as far as anybody knows: to look at it will not make the loop wait for the disk. */
+static inline bool resident(const struct kernel *kernel, int64_t log_offset, int32_t size)
+{
+    if (log_offset >= kernel->hot_from)
+        return true;
+    return size > 0 && log_offset <= INT64_MAX - size && is_warm(kernel, log_offset) && is_warm(kernel, log_offset + size - 1);
+}
+
 /* Where a record of the log can be read, NULL if it is not mapped or does not lie where it should. */
 static const uint8_t *record_at(const struct kernel *kernel, int64_t log_offset, int32_t size)
 {
@@ -169,7 +183,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     /* Pass one: what fits. */
     const uint8_t *start = entries->data + (offset - first) * ENTRY_BYTES, *at = start, *stop = start + look * ENTRY_BYTES;
     int64_t count = 0, total = 0, first_byte = 0, last_end = 0;
-    bool gone = false;
+    bool gone = false, readable = warm;
     for (; at < stop; at += ENTRY_BYTES) {
         int64_t log_offset = get64(at);
         int32_t size = get32(at + 8);
@@ -178,9 +192,14 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
         } else if (wanted(codes, get32(at + 16))) {
             if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
                 break;
-            /* What does not lie where it should is passed over, but costs nobody the good ones before it. Whether the answer is
-             * COLD depends on the first one, and so does whether the others are looked at: entries may be in any order. */
-            if ((warm || (count ? first_byte : log_offset) >= kernel->hot_from) && !record_at(kernel, log_offset, size)) {
+            /* Whether the answer is COLD depends on the first one; one that is cold ends an answer from memory. */
+            bool here = warm || resident(kernel, log_offset, size);
+            if (!count)
+                readable = here;
+            else if (readable && !here)
+                break;
+            /* What does not lie where it should is passed over, but costs nobody the good ones before it. */
+            if (readable && !record_at(kernel, log_offset, size)) {
                 if (count)
                     break;
                 gone = true;
@@ -200,7 +219,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     /* Pass two: gather them. */
     int verdict = FOUND;
     size_t pieces = replies->count, text = replies->text.size, bytes = replies->total;
-    if (!warm && first_byte < kernel->hot_from) {
+    if (!readable) {
         verdict = COLD;
     } else {
         uint8_t head[384];

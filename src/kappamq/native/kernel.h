@@ -33,6 +33,8 @@ enum {
     TOPIC_BYTES_LIMIT = 32767,
     BATCH_MEMBERS_MAX = 8192,
     SCAN_ENTRIES_MAX = 800,
+    WARM_BLOCKS = 256,
+    WARM_BLOCK_BYTES = 4 << 20,
     FILLER_BYTES = 0x7FFFFFFF, /* record size of entries that stand for no record */
     GAP_ENTRIES_MAX = 65536,
     TAIL_KEEP_BYTES = 1024 * 20,
@@ -238,6 +240,7 @@ struct kernel {
     size_t store_host_size;
     bool tail_crc, accepting, force_slow, index_enabled;
     int64_t hot_from, log_min;
+    int64_t warm[WARM_BLOCKS]; /* number of the block, one more than it is: 0 for none */
     int64_t *delays_ms;
     size_t delay_count;
     struct bytes added, sent_json, sent_binary;

@@ -40,6 +40,9 @@ QUEUE_OFFSET_MAX: Final = 1 << 58
 BATCH_MEMBERS_MAX: Final = 8192
 """A larger batch is Python's: its answer lists an id per member."""
 
+WARM_BLOCK_BYTES: Final = 4 << 20
+WARM_BLOCKS: Final = 256
+"""Old stretches of the log that are known to be in memory: so many blocks of so many bytes at once, one per remainder."""
 SYS_COMPRESSED: Final = 0x1
 SYS_TRANSACTION: Final = 0xC
 SYS_BORN_V6: Final = 0x10

@@ -25,6 +25,8 @@ from kappamq.native.layout import (
     TOO_SMALL,
     TOPIC_BYTES_LIMIT,
     TOPIC_FOLD,
+    WARM_BLOCK_BYTES,
+    WARM_BLOCKS,
 )  # fmt: skip
 from kappamq.native.pure_record import (
     Buffer,
@@ -108,6 +110,7 @@ class Queues:
         self.segment_bytes = segment_bytes
         self.topics: dict[bytes, Topic] = {}
         self.hot_from = 0  # log bytes from here on are in memory for sure
+        self._warm: dict[int, int] = {}  # blocks of older log bytes that are in memory, by their remainder
         self.log_min = 0  # first log byte that still exists
         self.tail_bytes_max = 16 << 20
         self.index_enabled = True
@@ -380,7 +383,7 @@ class Queues:
         total = 0
         look = min(len(entries) // ENTRY.size - (offset - first), end - offset, max(SCAN_ENTRIES_MAX, count_max))
         at = (offset - first) * ENTRY.size
-        gone = False
+        gone, readable = False, warm
         next_offset = offset
         log_min = self.log_min
         for log_offset, size, code in ENTRY.iter_unpack(entries[at : at + look * ENTRY.size]):
@@ -389,11 +392,14 @@ class Queues:
             elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):
                     break
-                # What does not lie where it should is passed over, but costs nobody the good ones before it. Whether the
-                # answer is COLD depends on the first one, and so does whether the others are looked at: entries may be in
-                # any order.
-                first_byte = chosen[0][0] if chosen else log_offset
-                if (warm or first_byte >= self.hot_from) and not self._lies_there(log_offset, size):
+                # Whether the answer is COLD depends on the first one; one that is cold ends an answer from memory.
+                here = warm or self._is_resident(log_offset, size)
+                if not chosen:
+                    readable = here
+                elif readable and not here:
+                    break
+                # What does not lie where it should is passed over, but costs nobody the good ones before it.
+                if readable and not self._lies_there(log_offset, size):
                     if chosen:
                         break
                     gone = True
@@ -404,9 +410,27 @@ class Queues:
             next_offset += 1
         if not chosen:
             return GONE if gone else NO_MATCH, next_offset, low, end, []
-        if not warm and chosen[0][0] < self.hot_from:
+        if not readable:
             return COLD, next_offset, low, end, chosen
         return FOUND, next_offset, low, end, chosen
+
+    def mark_warm(self, block: int, is_warm: bool) -> None:
+        """This block of the log has been read into memory, or nobody knows any more whether it is there."""
+        if block < 0 or block > QUEUE_OFFSET_MAX:
+            raise ValueError(f"there is no block {block}")
+        if is_warm:
+            self._warm[block % WARM_BLOCKS] = block
+        elif self._warm.get(block % WARM_BLOCKS) == block:
+            del self._warm[block % WARM_BLOCKS]
+
+    def _is_resident(self, log_offset: int, size: int) -> bool:
+        if log_offset >= self.hot_from:
+            return True
+        last = log_offset + size - 1
+        return size > 0 and all(
+            self._warm.get(block % WARM_BLOCKS) == block
+            for block in (log_offset // WARM_BLOCK_BYTES, last // WARM_BLOCK_BYTES)
+        )
 
     def _lies_there(self, log_offset: int, size: int) -> bool:
         number, at = divmod(log_offset, self.segment_bytes)

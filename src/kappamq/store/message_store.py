@@ -339,10 +339,14 @@ class MessageStore:
 
     def warm(self, log_offset: int, size: int) -> None:
         """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
-        fd = self.log.fd_at(log_offset)
-        if fd is not None:
+        end = min(log_offset + size, self.log.end)
+        while log_offset < end:
             at = log_offset % self.config.segment_bytes
-            self.files.pread(fd, min(size, self.config.segment_bytes - at), at)
+            count = min(end - log_offset, self.config.segment_bytes - at)
+            fd = self.log.fd_at(log_offset)
+            if fd is not None:
+                self.files.warm(fd, count, at)
+            log_offset += count
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 

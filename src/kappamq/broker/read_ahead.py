@@ -1,0 +1,96 @@
+"""Old parts of the log on their way from the disk to consumers: read in blocks by workers, the next one before it is needed.
+
+The kernel answers pulls from blocks it is told of. A block that was read ahead is told to the kernel when the first pull
+reaches it: that pull comes by here, and so the block behind it is read while this one is being consumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kappamq.clock import Clock
+from kappamq.native.layout import WARM_BLOCK_BYTES, WARM_BLOCKS
+from kappamq.store.message_store import MessageStore
+
+Worker = Callable[..., Awaitable[Any]]
+
+COMPACT_BYTES = 4 * WARM_BLOCK_BYTES
+"""A pull whose records lie farther apart has just these read: what lies between them is somebody else's."""
+_WARM_S = 10.0  # then nobody knows whether the memory was needed for something else
+_BLOCKS_MAX = WARM_BLOCKS // 2
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    reading: asyncio.Future[None] | None
+    until: float = 0.0  # liveness
+
+
+class ReadAhead:
+    def __init__(self, store: MessageStore, clock: Clock, worker: Worker) -> None:
+        self._store = store
+        self._kernel = store.kernel
+        self._clock = clock
+        self._worker = worker
+        self._blocks: OrderedDict[int, Block] = OrderedDict()  # the one read longest ago first
+
+    def has(self, low: int, high: int) -> bool:
+        """Whether all of it is in memory. If so, the kernel knows from now on, and what follows is being read."""
+        numbers = _numbers(low, high)
+        now = self._clock.liveness()
+        for number in numbers:
+            block = self._blocks.get(number)
+            if block is None or block.reading is not None or block.until < now:
+                return False
+        for number in numbers:
+            self._kernel.mark_warm(number, True)
+        self._read(numbers[-1] + 1)
+        return True
+
+    async def fetch(self, low: int, high: int) -> None:
+        """Have it read. Raises OSError if some of it cannot be."""
+        await asyncio.gather(*filter(None, [self._read(number) for number in _numbers(low, high)]))
+        self.has(low, high)
+
+    def expire(self) -> None:
+        """From time to time: blocks that were read long ago may have left memory."""
+        now = self._clock.liveness()
+        for number, block in list(self._blocks.items()):
+            if block.reading is None:
+                if block.until >= now and len(self._blocks) <= _BLOCKS_MAX:
+                    break
+                self._forget(number)
+
+    def _read(self, number: int) -> asyncio.Future[None] | None:
+        """Somebody reads this block, None if it has been read."""
+        block = self._blocks.get(number)
+        if block is not None and (block.reading is not None or block.until >= self._clock.liveness()):
+            return block.reading
+        start = number * WARM_BLOCK_BYTES
+        if start >= self._kernel.hot_from:
+            return None
+        reading = asyncio.ensure_future(self._worker(self._store.warm, start, WARM_BLOCK_BYTES))
+        self._blocks[number] = Block(reading)
+        self._blocks.move_to_end(number)
+        reading.add_done_callback(lambda done: self._has_read(number, done))
+        return reading
+
+    def _has_read(self, number: int, reading: asyncio.Future[None]) -> None:
+        block = self._blocks[number]
+        if reading.cancelled() or reading.exception() is not None:
+            self._forget(number)  # whoever needs it hears of it
+            return
+        block.reading, block.until = None, self._clock.liveness() + _WARM_S
+        self.expire()
+
+    def _forget(self, number: int) -> None:
+        del self._blocks[number]
+        self._kernel.mark_warm(number, False)
+
+
+def _numbers(low: int, high: int) -> range:
+    return range(low // WARM_BLOCK_BYTES, (max(low, high - 1)) // WARM_BLOCK_BYTES + 1)
