@@ -104,6 +104,21 @@ def test_nobody_is_told_in_broadcasting_or_where_it_is_not_wanted() -> None:
     assert one.notices() == []
 
 
+def test_members_that_subscribe_differently_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    clients, one, two = make(), Peer(), Peer()
+    for _ in range(3):
+        beat(clients, one, "c1", {"g": [topic("t", 1, "a")], "h": [topic("t")]})
+        beat(clients, two, "c2", {"g": [topic("t", 2, "b")], "h": [topic("t")]})
+    (warning,) = caplog.messages
+    for text in ("group g", "c2 wants 'b' of t", "c1 wants 'a' of t", "lost"):
+        assert text in warning
+    assert list(clients.conflicts()) == [("g", ["c1 wants 'a' of t but c2 wants 'b' of t"])]
+    beat(clients, two, "c2", {"g": []}, fingerprint=7, without_subscriptions=True)
+    assert len(caplog.messages) == 1, "it says nothing new"
+    clients.lost(two, now=0.0)  # type: ignore[arg-type]
+    assert list(clients.conflicts()) == []
+
+
 def test_the_newest_subscription_counts() -> None:
     clients, peer = make(), Peer()
     heard: list[tuple[str, str | None, str]] = []

@@ -10,6 +10,7 @@ import pytest
 from kappamq.broker import consumers
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
+from kappamq.protocol.bodies_admin import ConsumerConnection
 from kappamq.protocol.bodies_clients import (
     CheckClientBody,
     ConsumerData,
@@ -19,8 +20,10 @@ from kappamq.protocol.bodies_clients import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from kappamq.protocol.bodies_topics import KVTable
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo, GetConsumerConnections, UpdateGroup
 from kappamq.protocol.headers_client import (
     BoundaryType,
     CheckClientConfig,
@@ -63,6 +66,42 @@ async def test_a_heartbeat_makes_group_and_retry_topic(broker: Broker, client: S
     broadcast = ConsumerData(group="all", message_model=MessageModel.BROADCASTING)
     await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[broadcast]).encode())
     assert broker.topics.get("%RETRY%all") is None, "who gets everything retries nothing"
+
+
+@on_broker()
+async def test_members_that_subscribe_differently_hear_of_it(broker: Broker, client: Speaker) -> None:
+    """The beat is fine, and whoever reads its remark knows why messages are missing; operators find it, too."""
+    assert (await client.subscribe("g", "t", "a")).remark is None
+    async with speaking(broker) as other:
+        beat_ = HeartbeatData(
+            client_id="c2", consumers=[ConsumerData(group="g", subscriptions=[SubscriptionData("t", "b")])]
+        )
+        answer = await ok(other, HeartBeat(), beat_.encode())
+        assert answer.remark == "c1 wants 'a' of t but c2 wants 'b' of t"
+        assert (await client.subscribe("g", "t", "a")).remark == answer.remark
+        known = ConsumerConnection.decode((await ok(client, GetConsumerConnections(consumer_group="g"))).body)
+        assert known.conflicts == [answer.remark]
+        table = KVTable.decode((await ok(client, GetBrokerRuntimeInfo())).body).table
+        assert table["kappamqConflictingGroups"] == f"g: {answer.remark}"
+        await ok(other, UnregisterClient(client_id="c2", consumer_group="g"))
+        assert (await client.subscribe("g", "t", "a")).remark is None
+    known = ConsumerConnection.decode((await ok(client, GetConsumerConnections(consumer_group="g"))).body)
+    assert known.conflicts is None
+
+
+@on_broker(auto_create_group=False)
+async def test_a_group_nobody_made_is_skipped_and_named(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    await ok(client, UpdateGroup(), SubscriptionGroupConfig(name="known").encode())
+    consumers_ = [ConsumerData(group=name) for name in ("unknown", "known", "a b")]
+    answer = await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=consumers_).encode())
+    assert "[unknown] does not exist: create it" in (answer.remark or "")
+    assert "[a b] does not exist and cannot" in (answer.remark or "")
+    assert list(broker.clients.consumers) == ["known"]
+    assert broker.topics.get("%RETRY%unknown") is None
+    for name, text in (("unknown", "updateSubGroup"), ("a b", "not allowed")):
+        pulled = await client.pull("t", 0, group=name)
+        assert (pulled.code, text in (pulled.remark or "")) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, True), name
 
 
 @on_broker()

@@ -144,3 +144,17 @@ def test_the_client_id_shows_where_we_are() -> None:
     assert local_host("127.0.0.1:9876") == "127.0.0.1"
     assert local_host("[::1]:9876") in ("::1", __import__("socket").gethostname())
     assert local_host("some.name:9876")  # no look-up, so no waiting
+
+
+@on_loop
+async def test_what_a_broker_says_about_a_group_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    """As when members of the group subscribe differently: the beat is taken, and its answer has a remark."""
+    async with fake_cluster(tea=1) as cluster:
+        for _ in range(3):
+            cluster.broker.script(RequestCode.HEART_BEAT, ResponseCode.SUCCESS)
+        async with AsyncProducer(**cluster.options(heartbeat_ms=20)) as producer:
+            await producer.send(Message("tea", b"x"))
+            await eventually_async(lambda: len(cluster.broker.seen(RequestCode.HEART_BEAT)) >= 6)
+    assert [message for message in caplog.messages if "about our consumer groups: scripted 0" in message] == [
+        f"broker {cluster.broker.address} about our consumer groups: scripted 0"
+    ]

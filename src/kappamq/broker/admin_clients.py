@@ -61,6 +61,7 @@ class AdminClients:
             consume_type=group.consume_type,
             message_model=group.message_model,
             from_where=group.from_where,
+            conflicts=group.agreement.conflicts or None,
         )
         return reply(frame, body=await self._worker(body.encode))
 

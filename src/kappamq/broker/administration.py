@@ -66,6 +66,7 @@ class Administration:
         self.progress.get_tps = self.stats.get_tps
         self.runtime.connections = lambda: len(broker.server.connections)
         self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
+        self.runtime.conflicts = broker.clients.conflicts
         broker.pulls.take_reset = pending.take
         broker.consumers.pending_reset = pending.get
         broker.consumers.on_asked = self.stats.asked

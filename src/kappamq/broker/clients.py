@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from kappamq.broker.agreement import Agreement, Interest
 from kappamq.errors import InvalidParameter
 from kappamq.net.connection import Connection
 from kappamq.protocol.bodies_clients import (
@@ -17,6 +19,8 @@ from kappamq.protocol.bodies_clients import (
 )
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers_client import NotifyConsumersChanged
+
+log = logging.getLogger(__name__)
 
 GROUPS_PER_CONNECTION_MAX = 1000
 SUBSCRIPTIONS_MAX = 10_000
@@ -44,6 +48,7 @@ class ConsumerGroup:
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     left: float = 0.0  # when the last member went
+    agreement: Agreement = field(default_factory=Agreement)
     recount: bool = False  # somebody has gone: there may be topics that nobody names any more
 
     @property
@@ -126,8 +131,19 @@ class Clients:
             client.topics = frozenset(subscription.topic for subscription in data.subscriptions)
             group.recount |= before is not None and before.topics != client.topics
             changed |= self._subscribe(group, data.subscriptions)
+            self._compare(group, client, data)
         if changed:
             self._notify(group)
+
+    def _compare(self, group: ConsumerGroup, client: Client, data: ConsumerData) -> None:
+        interest = Interest.of(data.message_model, data.subscriptions)
+        conflict = group.agreement.note(client.connection, client.client_id, interest)
+        if conflict is not None:
+            log.warning(
+                "members of consumer group %s subscribe differently, so messages get lost: %s. "
+                "Let all members of a group subscribe to the same, or give them groups of their own",
+                *(group.name, conflict),
+            )
 
     def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> bool:
         """Take over newer subscriptions and drop topics nobody in the group names any more; True if the topics changed."""
@@ -169,6 +185,7 @@ class Clients:
     def _drop_consumer(self, name: str, connection: Connection, now: float) -> None:
         group = self.consumers.get(name)
         if group is not None and group.members.pop(connection, None) is not None:
+            group.agreement.leave(connection)
             group.left, group.recount = now, True
             self._notify(group)
 
@@ -226,6 +243,12 @@ class Clients:
     def is_broadcasting(self, group: str) -> bool:
         known = self.consumers.get(group)
         return known is not None and known.message_model is MessageModel.BROADCASTING
+
+    def conflicts(self) -> Iterator[tuple[str, list[str]]]:
+        """Groups whose members contradict each other, and how."""
+        for group in self.consumers.values():
+            if found := group.agreement.conflicts:
+                yield group.name, found
 
     def subscribers(self, topic: str) -> Iterator[ConsumerGroup]:
         for group in self.consumers.values():

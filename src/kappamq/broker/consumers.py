@@ -86,11 +86,13 @@ class Consumers:
         beat = HeartbeatData.decode(frame.body)
         if not beat.client_id:
             raise InvalidParameter("the heartbeat names no client (clientID)")
-        known = []
+        known, remarks = [], []
         for consumer in beat.consumers:
             group = self._groups.get(consumer.group)
             if group is None:
-                continue  # as RocketMQ: the group stays unknown and its pulls are told so
+                # As RocketMQ: the group stays unknown, its pulls are told so, and the others in this beat are welcome.
+                remarks.append(self._groups.why_not(consumer.group))
+                continue
             if consumer.message_model is MessageModel.CLUSTERING and not consumer.group.startswith(
                 names.SYSTEM_GROUP_PREFIX
             ):
@@ -98,7 +100,12 @@ class Consumers:
             known.append(consumer)
         beat.consumers = known
         self._clients.heartbeat(connection, beat, frame.language, frame.version, self._clock.liveness())
-        return reply(frame, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+        for consumer in known:
+            remarks += self._clients.consumers[consumer.group].agreement.conflicts[:1]
+        remark = (
+            "; ".join(remarks) or None
+        )  # all is well with the beat; who reads this learns what is not with its groups
+        return reply(frame, remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
 
     def _ensure_retry_topic(self, group: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
         if self._topics.get(names.retry_topic(group.name)) is None:

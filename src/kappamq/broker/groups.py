@@ -12,6 +12,7 @@ from kappamq.protocol.bodies_clients import SubscriptionGroupConfig, Subscriptio
 from kappamq.protocol.bodies_topics import DataVersion
 
 Record = Callable[[str, Any], int]
+_SHOWN = 140  # characters of a name that cannot be one
 
 
 class Groups:
@@ -47,10 +48,21 @@ class Groups:
     def existing(self, name: str) -> SubscriptionGroupConfig:
         group = self.get(name)
         if group is None:
-            raise GroupNotFound(
-                f"subscription group [{name}] does not exist: create it with mqadmin updateSubGroup, or allow autoCreateSubscriptionGroup"
-            )
+            raise GroupNotFound(self.why_not(name))
         return group
+
+    def why_not(self, name: str) -> str:
+        """Why there is no such group, and what to do about it."""
+        try:
+            names.check_group(name)
+        except InvalidParameter as error:
+            return f"subscription group [{name[:_SHOWN]}] does not exist and cannot: {error}"
+        if len(self.table) >= self._config.groups_max and self._config.auto_create_group:
+            return f"subscription group [{name}] does not exist, and there are {len(self.table)} already (groups_max)"
+        return (
+            f"subscription group [{name}] does not exist: create it with mqadmin updateSubGroup, "
+            "or allow autoCreateSubscriptionGroup"
+        )
 
     def update(self, group: SubscriptionGroupConfig) -> None:
         names.check_group(group.name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.gate import Gate
@@ -19,6 +20,7 @@ from kappamq.store.retention import Usage
 
 VERSION_TEXT = "V5_3_3"
 DELAY_LEVELS = 18
+_CONFLICTS_NAMED = 10
 # We have one loop and no queues between threads; tools still want to see them, and empty.
 _POOLS = {
     "send": 10_000,
@@ -47,6 +49,7 @@ class Runtime:
         self._began = clock.liveness()
         self.connections: Callable[[], int] = lambda: 0
         self.parked_pulls: Callable[[], int] = lambda: 0
+        self.conflicts: Callable[[], Iterable[tuple[str, list[str]]]] = lambda: ()
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.info}
@@ -153,8 +156,14 @@ class Runtime:
             "kappamqSlowFrames": str(kernel.left_frames),
             "kappamqConnections": str(self.connections()),
             "kappamqParkedPulls": str(self.parked_pulls()),
+            "kappamqConflictingGroups": _conflicts(self.conflicts()),
             "kappamqRefusing": "; ".join(self._gate.reasons) or "nothing",
         }
+
+
+def _conflicts(groups: Iterable[tuple[str, list[str]]]) -> str:
+    named = [f"{name}: {texts[0]}" for name, texts in islice(groups, _CONFLICTS_NAMED)]
+    return "; ".join(named) or "none"
 
 
 def _rates(values: tuple[float, ...] | list[float]) -> str:

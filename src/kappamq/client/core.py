@@ -86,6 +86,7 @@ class ClientCore:
         self.requests = Requests(self.clock)
         self._producers: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
+        self._remarks: dict[str, str | None] = {}  # what brokers last said to our heartbeats
         self._tasks: list[asyncio.Task[None]] = []
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
@@ -211,6 +212,11 @@ class ClientCore:
         answer = await channel.request(HeartBeat(), body, timeout=self.request_timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise for_code(answer.code, answer.remark)
+        if answer.remark != self._remarks.get(channel.address):
+            # Our brokers say here what is wrong with a group: members that subscribe differently, or that it is unknown.
+            self._remarks[channel.address] = answer.remark
+            if answer.remark:
+                log.warning("broker %s about our consumer groups: %s", channel.address, answer.remark)
 
     async def _tell(self, channels: list[Channel]) -> None:
         await asyncio.gather(*(self.heartbeat_to(channel) for channel in channels), return_exceptions=True)

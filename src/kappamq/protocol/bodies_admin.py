@@ -24,6 +24,8 @@ class ConsumerConnection(Body):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = wire("consumeFromWhere", default=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    # Ours; other brokers do not say. None: all members subscribe to the same.
+    conflicts: list[str] | None = wire("kappamqConflicts", default=None)
 
 
 class ProducerConnection(Body):
