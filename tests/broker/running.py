@@ -98,7 +98,8 @@ class Speaker:
         return SendMessageV2(**(values | changes))
 
     async def send_batch(self, topic: str, body: bytes, queue_id: int = 0, **changes: Any) -> Frame:
-        header = self.send_header(topic, queue_id, "UNIQ_KEY\x01B", **({"batch": True} | changes))
+        text = changes.pop("properties", "UNIQ_KEY\x01B")
+        header = self.send_header(topic, queue_id, text, **({"batch": True} | changes))
         return await self.ask(header, body, code=RequestCode.SEND_BATCH_MESSAGE)
 
     async def subscribe(

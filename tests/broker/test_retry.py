@@ -22,9 +22,11 @@ from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers_admin import UpdateGroup, ViewBrokerStats
 from kappamq.protocol.headers_client import HeartBeat, LockQueues, SendBack, UnlockQueues
 from kappamq.protocol.ids import parse_offset_id
+from kappamq.protocol.names import SCHEDULE_TOPIC
 from kappamq.protocol.record import SYS_COMPRESSED, Record
 from tests.broker.operating import beat, make_topic, ok, on_broker, queue, refused, topic_header
 from tests.broker.running import Speaker
+from tests.broker.timing import AT_ONCE, settled
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"
 OLD = 120  # the last version whose maxReconsumeTimes is not looked at
@@ -47,6 +49,7 @@ async def send_back(client: Speaker, record: Record, level: int = 0, **changes: 
 
 async def waiting(broker: Broker, client: Speaker) -> list[Record]:
     """Copies on their way to the retry topic, wherever they wait for their time."""
+    await settled(broker)
     return await client.read(RETRY)
 
 
@@ -54,7 +57,7 @@ async def group(client: Speaker, **changes: Any) -> None:
     await ok(client, UpdateGroup(), SubscriptionGroupConfig(name="g", **changes).encode())
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_copy_says_what_it_is_a_copy_of(broker: Broker, client: Speaker) -> None:
     first = await stored(client, "UNIQ_KEY\x01u1\x02TAGS\x01a\x02KEYS\x01k1 k2\x02mine\x01yes", flag=7)
     await send_back(client, first)
@@ -62,7 +65,9 @@ async def test_a_copy_says_what_it_is_a_copy_of(broker: Broker, client: Speaker)
     pairs = copy.property_map()
     assert (copy.topic, copy.body, copy.flag, copy.reconsume_times) == (RETRY, b"tea", 7, 1)
     assert (copy.born_ms, copy.born_host, copy.born_port) == (first.born_ms, first.born_host, first.born_port)
-    assert copy.prepared_offset == first.log_offset, "whatever is copied names its source"
+    source = broker.store.decoded(copy.prepared_offset)  # it has waited for its time: a copy of a copy
+    assert source is not None
+    assert (source.topic, source.prepared_offset) == (SCHEDULE_TOPIC, first.log_offset), "copies name their source"
     assert {"TAGS": "a", "KEYS": "k1 k2", "mine": "yes", "UNIQ_KEY": "u1"}.items() <= pairs.items()
     assert {
         "RETRY_TOPIC": "t",
@@ -72,7 +77,7 @@ async def test_a_copy_says_what_it_is_a_copy_of(broker: Broker, client: Speaker)
     }.items() <= pairs.items()
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_each_try_is_later_and_the_first_origin_stays(broker: Broker, client: Speaker) -> None:
     first = record = await stored(client)
     for number in range(1, 4):
@@ -85,7 +90,7 @@ async def test_each_try_is_later_and_the_first_origin_stays(broker: Broker, clie
     assert (await waiting(broker, client))[-1].property_map()["DELAY"] == "17", "the consumer chose"
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_compressed_body_stays_as_it_is(broker: Broker, client: Speaker) -> None:
     record = await stored(client, body=b"not really zlib", sys_flag=SYS_COMPRESSED)
     await send_back(client, record)
@@ -93,7 +98,7 @@ async def test_a_compressed_body_stays_as_it_is(broker: Broker, client: Speaker)
     assert (copy.body, copy.sys_flag & SYS_COMPRESSED) == (b"not really zlib", SYS_COMPRESSED)
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_member_of_a_batch_comes_alone(broker: Broker, client: Speaker) -> None:
     members = [batch.Member(b"%d" % n, f"UNIQ_KEY\x01u{n}", 0) for n in range(3)]
     assert (await client.send_batch("t", batch.encode(members))).code == 0
@@ -101,10 +106,12 @@ async def test_a_member_of_a_batch_comes_alone(broker: Broker, client: Speaker) 
     assert properties.BATCH_BYTES in first.property_map()
     await send_back(client, first)
     (copy,) = await waiting(broker, client)
-    assert (copy.body, properties.BATCH_BYTES in copy.property_map()) == (b"0", False)
+    parked = broker.store.decoded(copy.prepared_offset)
+    assert parked is not None
+    assert (parked.body, properties.BATCH_BYTES in parked.property_map()) == (b"0", False)
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_after_the_last_try_it_is_a_dead_letter(broker: Broker, client: Speaker) -> None:
     record = first = await stored(client, "UNIQ_KEY\x01u1\x02KEYS\x01k")
     for _ in range(2):
@@ -122,7 +129,7 @@ async def test_after_the_last_try_it_is_a_dead_letter(broker: Broker, client: Sp
     assert len(await waiting(broker, client)) == 2
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_negative_level_means_dead_at_once(broker: Broker, client: Speaker) -> None:
     await send_back(client, await stored(client), level=-1)
     assert [record.reconsume_times for record in await client.read(DLQ)] == [1]
@@ -146,7 +153,7 @@ def test_how_many_tries(setting: int, asked: int | None, version: int, most: int
     assert tries_max(SubscriptionGroupConfig(name="g", retry_times_max=setting), asked, version) == most
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_the_groups_own_limit_counts_where_the_consumer_names_none(broker: Broker, client: Speaker) -> None:
     await group(client, retry_times_max=1)
     record = await stored(client)
@@ -158,7 +165,7 @@ async def test_the_groups_own_limit_counts_where_the_consumer_names_none(broker:
     assert len(await client.read(DLQ)) == 1
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_group_without_retry_queues_wants_nothing_again(broker: Broker, client: Speaker) -> None:
     await group(client, retry_queues=0)
     record = await stored(client)
@@ -168,7 +175,7 @@ async def test_a_group_without_retry_queues_wants_nothing_again(broker: Broker, 
     assert broker.topics.get(RETRY) is None
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_retry_queues_share_the_copies(broker: Broker, client: Speaker) -> None:
     await group(client, retry_queues=3)
     record = await stored(client)
@@ -190,7 +197,7 @@ async def test_an_unknown_group(broker: Broker, client: Speaker) -> None:
     assert broker.topics.get(RETRY) is None
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_group_with_an_impossible_name(broker: Broker, client: Speaker) -> None:
     record = await stored(client)
     for name in ("a b", "../../x", "g" * 121, ""):
@@ -199,7 +206,7 @@ async def test_a_group_with_an_impossible_name(broker: Broker, client: Speaker) 
     assert not [name for name in broker.topics.table if name.startswith("%")]
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_an_offset_at_which_nothing_begins(broker: Broker, client: Speaker) -> None:
     record = await stored(client)
     for offset in (-1, record.log_offset + 1, broker.kernel.append_offset, 1 << 62):
@@ -211,7 +218,7 @@ async def test_an_offset_at_which_nothing_begins(broker: Broker, client: Speaker
     await send_back(client, record)
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_what_was_never_meant_for_consumers_does_not_get_to_them(broker: Broker, client: Speaker) -> None:
     """The log also holds the broker's own records, half messages and delayed ones that are not due."""
     await stored(client)
@@ -220,7 +227,7 @@ async def test_what_was_never_meant_for_consumers_does_not_get_to_them(broker: B
     await refused(client, back(found[0]), ResponseCode.SYSTEM_ERROR, "not for consumers")
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_retry_topic_that_is_closed(broker: Broker, client: Speaker) -> None:
     record = await stored(client)
     await send_back(client, record)
@@ -236,7 +243,7 @@ async def test_a_broker_that_takes_no_messages(broker: Broker, client: Speaker) 
     await refused(client, back(0), ResponseCode.NO_PERMISSION, "sending message is forbidden")
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_heartbeat_makes_the_retry_topic(broker: Broker, client: Speaker) -> None:
     await group(client, retry_queues=2)
     await make_topic(client, "ordered", order=True)
@@ -256,7 +263,7 @@ async def resend(client: Speaker, times: int, **changes: Any) -> Frame:
     return await client.send(RETRY, b"tea", properties=text, reconsume_times=times, **changes)
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_one_more_try_than_for_a_named_record(broker: Broker, client: Speaker) -> None:
     """A named record is counted on when it is copied, one that is sent has been counted on by its consumer."""
     await group(client, retry_times_max=3)
@@ -272,7 +279,7 @@ async def test_one_more_try_than_for_a_named_record(broker: Broker, client: Spea
     assert len(await client.read(DLQ)) == 2, "too old a client to have one"
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_what_a_dead_letter_that_was_sent_tells(broker: Broker, client: Speaker) -> None:
     answer = await resend(client, 17, queue_id=0)
     assert (answer.code, answer.ext["queueId"]) == (0, "0")
@@ -283,7 +290,7 @@ async def test_what_a_dead_letter_that_was_sent_tells(broker: Broker, client: Sp
     assert answer.ext["msgId"] == dead.offset_id
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_who_consumes_in_order_retries_nothing_later(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
     await beat(client, "c", consumers={"g": ["t"]})
@@ -298,7 +305,7 @@ async def test_who_consumes_in_order_retries_nothing_later(broker: Broker, clien
     assert (len(await client.read(RETRY)), len(await client.read(DLQ))) == (2, 1)
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_the_first_send_makes_the_retry_topic(broker: Broker, client: Speaker) -> None:
     await group(client, retry_queues=2)
     assert (await resend(client, 0, queue_id=-1, default_topic="none")).code == 0
@@ -313,21 +320,21 @@ async def test_no_retry_topic_without_a_group(broker: Broker, client: Speaker) -
     assert broker.topics.get(RETRY) is None
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_a_batch_is_not_retried(broker: Broker, client: Speaker) -> None:
     await group(client)
     answer = await client.send_batch(RETRY, batch.encode([batch.Member(b"x", "UNIQ_KEY\x01u", 0)]))
     assert (answer.code, "retry group" in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_dead_letters_are_a_topic_like_others(broker: Broker, client: Speaker) -> None:
     await send_back(client, await stored(client), level=-1)
     assert (await client.send(DLQ, b"by hand")).code == 0
     assert [record.body for record in await client.read(DLQ)] == [b"tea", b"by hand"]
 
 
-@on_broker()
+@on_broker(delay_levels=AT_ONCE)
 async def test_how_much_was_sent_back_is_counted(broker: Broker, client: Speaker) -> None:
     record = await stored(client)
     await send_back(client, record)
@@ -335,7 +342,7 @@ async def test_how_much_was_sent_back_is_counted(broker: Broker, client: Speaker
     assert b'"sum":1' in answer.body
 
 
-@on_broker(store={"flush": "sync"})
+@on_broker(delay_levels=AT_ONCE, store={"flush": "sync"})
 async def test_an_answer_means_as_much_as_that_to_a_send(broker: Broker, client: Speaker) -> None:
     record = await stored(client)
     await send_back(client, record)

@@ -34,3 +34,10 @@ def test_the_rest() -> None:
         checks.one_of("x", "c", ("a", "b"))
     with pytest.raises(ConfigError, match="not empty"):
         checks.not_empty("x", " ")
+
+
+def test_durations() -> None:
+    assert checks.durations_ms("x", "1s 5m 2h 1d") == (1000, 300_000, 7_200_000, 86_400_000)
+    for text in ("", "1", "5x", "1s,2s", "-1s", "1s 2"):
+        with pytest.raises(ConfigError, match="x must be durations"):
+            checks.durations_ms("x", text)

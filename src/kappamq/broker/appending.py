@@ -42,6 +42,7 @@ class Draft:
     born: bytes = bytes(8)  # address and port
     reconsume_times: int = 0
     source: int = 0  # log offset of the record this is a copy of
+    waited: bool = False  # its time has come: placers leave it alone
 
     @classmethod
     def of(cls, record: Record) -> Draft:
@@ -115,7 +116,7 @@ class Appender:
         return self._bursts.stored(end, flushed=flushed)
 
     def _place(self, draft: Draft, now_ms: int) -> None:
-        if draft.is_final:
+        if draft.is_final and not draft.waited:
             for placer in self.placers:
                 placer(draft, now_ms)
 

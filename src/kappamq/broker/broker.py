@@ -55,9 +55,6 @@ log = logging.getLogger(__name__)
 
 _PENDING_BYTES_MAX = 4 << 20
 _EXPIRE_S = 1.0
-DELAYS_MS = tuple(
-    1000 * s for s in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
 
 
 class Broker:
@@ -91,7 +88,7 @@ class Broker:
             pending_bytes_max=_PENDING_BYTES_MAX, transfer_bytes_max=self.store_config.transfer_bytes_max,
             transfer_count_max=self.store_config.transfer_count_max,
         )  # fmt: skip
-        kernel.delays_ms = DELAYS_MS
+        kernel.delays_ms = config.delays_ms
         self.store = store = MessageStore(self.store_config, self.kernel_module, kernel, self._files)
         self.gate = Gate(kernel)
         self.metadata = Metadata(store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8))

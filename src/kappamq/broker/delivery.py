@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kappamq.broker.burst import Handler
+from kappamq.broker.delay import DelayPositions, Delays
 from kappamq.broker.metadata import Table
 from kappamq.broker.replies import Replies
 from kappamq.broker.retry import Retries
@@ -20,7 +21,8 @@ class Delivery:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.tables: list[Table] = []
+        self.delay_positions = DelayPositions(broker.clock.message_ms)
+        self.tables: list[Table] = [self.delay_positions]
 
     def serve(self) -> None:
         """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
@@ -34,6 +36,14 @@ class Delivery:
         self.replies = Replies(
             broker.config, broker.clock, broker.topics, broker.clients, broker.sends, broker.appender, lambda: broker.address
         )  # fmt: skip
+        self.delays = Delays(
+            broker.store, broker.topics, broker.appender, broker.agenda, self.delay_positions, broker.config.delays_ms,
+            broker.upkeep.read,
+        )  # fmt: skip
+        broker.appender.placers.append(self.delays.place)
+        broker.agenda.add(self.delays)
+        broker.upkeep.keepers.append(self.delays)
+        broker.upkeep.saved_seldom.add(self.delay_positions.file)
 
     def handlers(self) -> dict[int, Handler]:
-        return {**self.retries.handlers(), **self.replies.handlers()}
+        return {**self.retries.handlers(), **self.replies.handlers(), **self.delays.handlers()}

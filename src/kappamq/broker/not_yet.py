@@ -9,7 +9,6 @@ from kappamq.broker.burst import Handler
 from kappamq.errors import NotSupported
 from kappamq.net.connection import Connection
 from kappamq.protocol import fastjson
-from kappamq.protocol.bodies_admin import DelayOffsets
 from kappamq.protocol.bodies_topics import DataVersion
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
@@ -51,7 +50,6 @@ class NotYet:
     def handlers(self) -> dict[int, Handler]:
         return {
             **dict.fromkeys(REFUSED, self.refuse),
-            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
             RequestCode.GET_TIMER_METRICS: self.timer_metrics,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
@@ -59,9 +57,6 @@ class NotYet:
 
     def refuse(self, connection: Connection, frame: Frame) -> Frame:
         raise NotSupported(f" request type {frame.code} not supported: {REFUSED[frame.code]}")
-
-    def delay_offsets(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=DelayOffsets().encode())
 
     def timer_checkpoint(self, connection: Connection, frame: Frame) -> Frame:
         return reply(frame, body=bytes(_TIMER_CHECKPOINT_BYTES))

@@ -48,6 +48,7 @@ class Runtime:
         self._began_ms = clock.message_ms()
         self._began = clock.liveness()
         self.connections: Callable[[], int] = lambda: 0
+        self.delay_position: Callable[[int], int] = lambda level: 0
         self.parked_pulls: Callable[[], int] = lambda: 0
         self.conflicts: Callable[[], Iterable[tuple[str, list[str]]]] = lambda: ()
 
@@ -144,8 +145,8 @@ class Runtime:
             table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         for level in range(1, DELAY_LEVELS + 1):
-            low, end, _next, _stored = self._store.kernel.queue_state(names.SCHEDULE_TOPIC, level - 1)
-            table[f"scheduleMessageOffset_{level}"] = f"{low},{end}"  # nothing of it is delivered by this version
+            end = self._store.kernel.queue_state(names.SCHEDULE_TOPIC, level - 1)[1]
+            table[f"scheduleMessageOffset_{level}"] = f"{self.delay_position(level)},{end}"
         return table
 
     def _about_us(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from kappamq.protocol.headers_client import SendMessage, SendMessageResponse, Se
 from kappamq.protocol.ids import UniqueIds
 from kappamq.store.message_store import MessageStore
 
-_DELAYED = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
+_TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 _OURS = (
     "MSG_REGION",
     "TRACE_ON",
@@ -125,7 +125,7 @@ class Sends:
             )
 
     def _check_properties(self, pairs: dict[str, str]) -> None:
-        for name in _DELAYED:
+        for name in _TIMED:
             if pairs.get(name, "0") != "0":
                 raise NotSupported(
                     f"delayed delivery ({name}) is not supported by this version of the broker: send it without a delay"
@@ -204,11 +204,13 @@ class Sends:
             raise IllegalMessage(f"the batch cannot be read: {error}") from error
         if not split:
             raise IllegalMessage("the batch is empty")
+        _not_delayed(properties.decode(header.properties or ""))
         drafts = []
         wait: str | None = None
         for member in split:
             pairs = properties.decode(member.properties)
             self._check_properties(pairs)
+            _not_delayed(pairs)
             if not member.body:
                 raise IllegalMessage("a message of the batch has no body")
             for name in _OURS:
@@ -225,3 +227,8 @@ class Sends:
         return Stored(
             ids, queue_id, placed[0].queue_offset, None, placed[-1].end, (wait or "true").lower() != "false"
         )  # fmt: skip
+
+
+def _not_delayed(pairs: dict[str, str]) -> None:
+    if pairs.get("DELAY", "0") != "0":
+        raise IllegalMessage("a batch cannot be delayed (DELAY): send delayed messages one by one")

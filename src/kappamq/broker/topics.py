@@ -52,13 +52,14 @@ class Topics:
     def _built_in(self) -> list[TopicConfig]:
         config = self._config
         inherit = _READ_WRITE | PERMISSION_INHERIT
+        levels = max(18, len(config.delays_ms))
         topics = [
             TopicConfig(names.SELF_TEST_TOPIC, 1, 1, _READ_WRITE),
             TopicConfig(names.BENCHMARK_TOPIC, 1024, 1024, _READ_WRITE),
             TopicConfig(config.cluster, 16, 16, inherit),
             TopicConfig(config.name, 1, 1, inherit),
             TopicConfig(names.OFFSET_MOVED_TOPIC, 1, 1, _READ_WRITE),
-            TopicConfig(names.SCHEDULE_TOPIC, 18, 18, _READ_WRITE),
+            TopicConfig(names.SCHEDULE_TOPIC, levels, levels, _READ_WRITE),
             TopicConfig(names.reply_topic(config.cluster), 1, 1, _READ_WRITE),
             TopicConfig(names.HALF_TOPIC, 1, 1, _READ_WRITE),
             TopicConfig(names.HALF_OP_TOPIC, 1, 1, _READ_WRITE),

@@ -76,6 +76,8 @@ class Upkeep:
         self.keepers: list[Keeper] = []
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
         self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
+        # Snapshots of what changes all the time: written now and then, and at the end.
+        self.saved_seldom = {offsets.file}
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
@@ -228,7 +230,7 @@ class Upkeep:
             due = True
         if due:
             self._save_offsets_at = now + _SAVE_OFFSETS_S
-        work = self._metadata.collect(leave=() if due else (self._offsets.file,))
+        work = self._metadata.collect(leave=() if due else self.saved_seldom)
         if work:
             await self._save(work)
 

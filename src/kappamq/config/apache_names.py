@@ -157,6 +157,7 @@ _BROKER: list[Setting] = [
     Setting("flushConsumerOffsetInterval", "broker", "offsets_flush_ms", INTEGER, live=True),
     Setting("longPollingEnable", "broker", "long_polling", BOOLEAN, live=True),
     Setting("shortPollingTimeMills", "broker", "short_polling_ms", INTEGER, live=True),
+    Setting("messageDelayLevel", "broker", "delay_levels", TEXT),
     Setting("channelExpiredTimeout", "broker", "client_expiry_ms", INTEGER, live=True),
     Setting("subscriptionExpiredTimeout", "broker", "group_expiry_ms", INTEGER, live=True),
     Setting("lockInStrictMode", "broker", "lock_strictly", BOOLEAN, live=True),
@@ -312,7 +313,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles
     maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
     maxTransferCountOnMessageInDisk memTableFlushIntervalMs
-    messageDelayLevel messageIndexSafe metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    messageIndexSafe metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
     metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
     offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kappamq.config.checks import address, at_least, between, not_empty
+from kappamq.config.checks import address, at_least, between, durations_ms, not_empty
 from kappamq.errors import ConfigError
 
 PERMISSION_WRITE, PERMISSION_READ = 2, 4
@@ -59,6 +59,7 @@ class BrokerConfig:
     group_expiry_ms: int = 600_000  # a subscription nobody holds is forgotten after this
     queue_lock_ms: int = 60_000  # an ordered consumer that dies holds its queues no longer than this
     lock_strictly: bool = False  # who locks a queue is told so only when the disk has it, also with async flush
+    delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # what DELAY=1, 2, ... stand for
     topics_max: int = 100_000  # larger: a broken client can fill more memory
     topic_queues_max: int = 65_536  # larger: one topic can take more memory
     groups_max: int = 100_000  # larger: a broken client can fill more memory
@@ -97,8 +98,14 @@ class BrokerConfig:
         between("transaction_check_max", self.transaction_check_max, 1, 1_000_000)
         between("transaction_checks_per_s", self.transaction_checks_per_s, 1, 1_000_000)
         at_least("transaction_keep_ms", self.transaction_keep_ms, 1000)
+        durations_ms("delay_levels", self.delay_levels)
         for name in ("parked_pulls_max", "topics_max", "topic_queues_max", "groups_max", "stop_timeout_ms"):
             at_least(name, getattr(self, name), 1)
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """How long messages of each delay level wait, level 1 first."""
+        return durations_ms("delay_levels", self.delay_levels)
 
     @property
     def writable(self) -> bool:

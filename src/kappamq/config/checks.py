@@ -10,6 +10,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\[\]:\s/;,]+):(\d{1,5})", re.ASCII)
 
 
@@ -38,3 +39,11 @@ def address(name: str, value: str) -> None:
 def not_empty(name: str, value: str) -> None:
     if not value or value != value.strip():
         raise ConfigError(f"{name} must be a text that is not empty and has no blanks around it; got {value!r}")
+
+
+def durations_ms(name: str, value: str) -> tuple[int, ...]:
+    """`1s 5m 2h` -> milliseconds of each."""
+    found = [re.fullmatch(r"(\d{1,9})([smhd])", part, re.ASCII) for part in value.split()]
+    if not found or None in found:
+        raise ConfigError(f"{name} must be durations such as 1s 5m 2h 1d, separated by blanks; got {value!r}")
+    return tuple(int(part[1]) * _UNIT_MS[part[2]] for part in found if part is not None)

@@ -18,7 +18,7 @@ from typing import Any
 from kappamq.config.store import StoreConfig
 from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
 from kappamq.native.layout import ENTRY
-from kappamq.protocol.record import decode
+from kappamq.protocol.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.derived import Derived, DerivedWork
@@ -352,6 +352,15 @@ class MessageStore:
 
     def record(self, log_offset: int) -> bytes | None:
         """The whole record at `log_offset`, None if there is none. May wait for the disk."""
+        found = self._found(log_offset)
+        return None if found is None else found[0]
+
+    def decoded(self, log_offset: int) -> Record | None:
+        """The same, as its fields."""
+        found = self._found(log_offset)
+        return None if found is None else found[1]
+
+    def _found(self, log_offset: int) -> tuple[bytes, Record] | None:
         if not self.log.min <= log_offset < self.dispatched.offset:
             return None
         head = self.log.slice(log_offset, 8)
@@ -365,7 +374,7 @@ class MessageStore:
             found = decode(data, check_crc=True)
         except ProtocolError:
             return None
-        return data if found.log_offset == log_offset else None
+        return (data, found) if found.log_offset == log_offset else None
 
     def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """(log offset, record bytes, tag code) of a message in its queue. May wait for the disk."""

@@ -1,0 +1,45 @@
+"""Stored records that are about to be copied, read so that the loop never waits for the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kappamq.native.layout import ENTRY
+from kappamq.protocol.record import Record
+from kappamq.store.message_store import MessageStore
+
+Place = tuple[int, int, int]
+"""An entry of a queue: log offset, record bytes, tag code."""
+
+
+class Sources:
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[Place] | None:
+        """Up to `count` entries of a queue from `first` on that consumers may see; None if the disk has to be asked."""
+        _low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+        count = min(count, end - first)
+        if count <= 0:
+            return []
+        data = self._store.kernel.tail_entries(topic, queue_id, first, count)
+        if not data:
+            data = self._store.queues.read_resident(topic, queue_id, first, count)
+        return None if data is None else _places(data)
+
+    def read_entries(self, topic: str, queue_id: int, first: int, count: int) -> list[Place]:
+        """Worker: the same from the queue's files, however long the disk takes."""
+        return _places(self._store.queues.read(topic, queue_id, first, count))
+
+    def are_warm(self, places: Sequence[Place]) -> bool:
+        """Whether the records are in memory for sure."""
+        hot_from = self._store.kernel.hot_from
+        return all(place[0] >= hot_from for place in places)
+
+    def read(self, places: Sequence[Place]) -> list[Record | None]:
+        """The records, None for each that is gone or damaged. May wait for the disk unless they are warm."""
+        return [self._store.decoded(place[0]) for place in places]
+
+
+def _places(data: bytes) -> list[Place]:
+    return list(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]))
