@@ -110,6 +110,7 @@ class SendResult:
     offset_id: str = ""
     transaction_id: str = ""
     region: str = ""
+    trace_on: bool = True  # the broker allows traces
 
     @property
     def ok(self) -> bool:

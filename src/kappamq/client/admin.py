@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
 from kappamq.client.offsets import time_ms
-from kappamq.client.queries import MessageQueries
 from kappamq.client.routes import MASTER_ID, Route
 from kappamq.client.settings import client_config
+from kappamq.client.trace import TraceQueries
 from kappamq.config import properties as properties_text
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ClientClosed, ConsumerOffline, InvalidParameter, KappaError, NoRoute, TopicNotFound
@@ -66,7 +66,7 @@ VISIBLE_S: Final = 5.0
 LOOK_S: Final = 0.05
 
 
-class AsyncAdmin(MessageQueries):
+class AsyncAdmin(TraceQueries):
     """Asks name server and brokers.
 
     >>> async with AsyncAdmin("127.0.0.1:9876") as admin:  # doctest: +SKIP

@@ -277,3 +277,4 @@ class Admin(Blocking[AsyncAdmin]):
     query_by_id = blocking(AsyncAdmin.query_by_id)
     query_by_time = blocking(AsyncAdmin.query_by_time)
     offsets_at = blocking(AsyncAdmin.offsets_at)
+    trace_of = blocking(AsyncAdmin.trace_of)

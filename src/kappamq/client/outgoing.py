@@ -15,8 +15,11 @@ from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.compression import Compression
 from kappamq.protocol.headers_client import SendMessageV2
 from kappamq.protocol.names import check_topic, is_retry_topic, is_sendable
+from kappamq.protocol.trace import MessageKind
 
 _METHODS: Final = {"zlib": Compression.ZLIB, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
+SYS_PREPARED: Final = 0x4
+"""In a system flag: the first half of a transaction."""
 _LEVEL_MAX: Final = {Compression.ZLIB: 9, Compression.LZ4: 12, Compression.ZSTD: 22}
 
 
@@ -32,6 +35,7 @@ class Outgoing:
     flag: int
     born_ms: int
     message_ids: tuple[str, ...]  # of each message in it
+    kind: MessageKind = MessageKind.NORMAL  # what traces call it
 
     def header(self, group: str, queue_id: int, broker: str, config: ClientConfig) -> SendMessageV2:
         return SendMessageV2(
@@ -79,6 +83,7 @@ def single(
         message.flag,
         born_ms,
         (message_id,),
+        _kind(message, sys_flag),
     )
 
 
@@ -109,6 +114,14 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
     return Outgoing(
         RequestCode.SEND_BATCH_MESSAGE, first.topic, body, properties.encode(own), 0, 0, born_ms, tuple(message_ids)
     )
+
+
+def _kind(message: Message, sys_flag: int) -> MessageKind:
+    if sys_flag & SYS_PREPARED:
+        return MessageKind.HALF
+    if message.delay_level:
+        return MessageKind.DELAY
+    return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
 
 
 def size_in_batch(message: Message) -> int:

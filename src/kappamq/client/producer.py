@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
-from kappamq.client.outgoing import single, size_in_batch, together
+from kappamq.client.outgoing import Outgoing, single, size_in_batch, together
 from kappamq.client.requesting import Requesting
+from kappamq.client.routes import MASTER_ID
 from kappamq.client.selection import Selection
 from kappamq.client.selection import selection as named_selection
 from kappamq.client.sending import Key, Sending
 from kappamq.client.settings import client_config
+from kappamq.client.tracing import Tracer, trace_group
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ClientClosed, IllegalMessage, KappaError
 from kappamq.message import Message, MessageQueue, SendResult
@@ -48,6 +51,7 @@ class AsyncProducer(Requesting):
         self._core: ClientCore | None = None
         self._closed = False
         self._ids: UniqueIds | None = None
+        self._tracer: Tracer | None = None
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -64,6 +68,8 @@ class AsyncProducer(Requesting):
             self._core = sharing.acquire(self.config)
             self._core.add_producer(self.group)
             self._ids = unique_ids(self._core.client_id)
+            if self.config.trace:
+                self._tracer = tracer(self.config, self.group, self._core)
         return self._core
 
     async def close(self) -> None:
@@ -71,6 +77,8 @@ class AsyncProducer(Requesting):
         self._closed = True
         core, self._core = self._core, None
         if core is not None:
+            if self._tracer is not None:
+                await self._tracer.close()
             await core.remove_producer(self.group)
             await sharing.release(core)
 
@@ -92,7 +100,7 @@ class AsyncProducer(Requesting):
         now_ms = core.clock.message_ms()
         outgoing = single(message, self._next_id(now_ms), now_ms, self.config)
         chosen = key if key is not None else message.sharding_key or None
-        return (await self.sending.deliver(core, outgoing, chosen, queue, timeout))[0]
+        return (await self._deliver(core, [message], outgoing, chosen, queue, timeout))[0]
 
     async def send_batch(
         self,
@@ -113,7 +121,7 @@ class AsyncProducer(Requesting):
         now_ms = core.clock.message_ms()
         ids = [self._next_id(now_ms) for _ in listed]
         outgoing = together(listed, ids, now_ms, self.config)
-        return await self.sending.deliver(core, outgoing, key, queue, timeout)
+        return await self._deliver(core, listed, outgoing, key, queue, timeout)
 
     async def send_oneway(
         self,
@@ -148,9 +156,39 @@ class AsyncProducer(Requesting):
         """Return the queues of `topic` that take messages."""
         return list((await self.start().routes.find_for_sending(topic)).publish)
 
+    async def _deliver(
+        self,
+        core: ClientCore,
+        messages: Sequence[Message],
+        outgoing: Outgoing,
+        key: Key | None,
+        queue: MessageQueue | None,
+        timeout: float | None,
+    ) -> list[SendResult]:
+        traces = self._tracer
+        if traces is None:
+            return await self.sending.deliver(core, outgoing, key, queue, timeout)
+        try:
+            results = await self.sending.deliver(core, outgoing, key, queue, timeout)
+        except KappaError:
+            traces.published(messages, outgoing.message_ids, None, began_ms=outgoing.born_ms, kind=outgoing.kind)
+            raise
+        route = core.routes.cached(outgoing.topic)
+        host = route.addresses.get(results[0].queue.broker, {}).get(MASTER_ID, "") if route is not None else ""
+        traces.published(
+            messages, outgoing.message_ids, results, began_ms=outgoing.born_ms, kind=outgoing.kind, store_host=host
+        )
+        return results
+
     def _next_id(self, now_ms: int) -> str:
         assert self._ids is not None
         return self._ids.next(now_ms)
+
+
+def tracer(config: ClientConfig, group: str, core: ClientCore) -> Tracer:
+    """Return a started tracer that sends with a producer of its own; for producers and consumers."""
+    inner = AsyncProducer(config=replace(config, trace=False), group=trace_group(group))
+    return Tracer(config, group, core.clock, inner.send, inner.close)
 
 
 def unique_ids(client_id: str) -> UniqueIds:

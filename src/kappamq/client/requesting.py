@@ -12,13 +12,13 @@ import inspect
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kappamq.client.core import ClientCore
-from kappamq.client.outgoing import single
+from kappamq.client.outgoing import Outgoing, single
 from kappamq.client.routes import MASTER_ID
-from kappamq.client.sending import Key, Sending
+from kappamq.client.sending import Key
 from kappamq.config.client import ClientConfig
 from kappamq.errors import IllegalMessage, KappaError, NoRoute, NotConnected, RequestTimeout
 from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult
@@ -43,13 +43,23 @@ class Requesting(ABC):
     """The part of a producer that asks and answers."""
 
     config: ClientConfig
-    sending: Sending
 
     @abstractmethod
     def start(self) -> ClientCore: ...
 
     @abstractmethod
     def _next_id(self, now_ms: int) -> str: ...
+
+    @abstractmethod
+    async def _deliver(
+        self,
+        core: ClientCore,
+        messages: Sequence[Message],
+        outgoing: Outgoing,
+        key: Key | None,
+        queue: MessageQueue | None,
+        timeout: float | None,
+    ) -> list[SendResult]: ...
 
     async def request(
         self,
@@ -79,7 +89,7 @@ class Requesting(ABC):
         try:
             async with asyncio.timeout(limit):
                 await _be_known_to_repliers(core, message.topic)
-                (stored,) = await self.sending.deliver(core, outgoing, chosen, queue, limit)
+                (stored,) = await self._deliver(core, [message], outgoing, chosen, queue, limit)
                 return await waiting
         except KappaError:
             raise
@@ -118,9 +128,9 @@ class Requesting(ABC):
         # Where the request was stored, there its sender is known for sure.
         first = MessageQueue(message.topic, request.queue.broker, 0)
         try:
-            return (await self.sending.deliver(core, outgoing, None, first, timeout))[0]
+            return (await self._deliver(core, [message], outgoing, None, first, timeout))[0]
         except (NotConnected, NoRoute):
-            return (await self.sending.deliver(core, outgoing, None, None, timeout))[0]
+            return (await self._deliver(core, [message], outgoing, None, None, timeout))[0]
 
 
 async def _be_known_to_repliers(core: ClientCore, topic: str) -> None:

@@ -221,6 +221,7 @@ def _results(answer: Frame, outgoing: Outgoing, queue: MessageQueue, status: Sen
             offset_id=offset_ids[number] if number < len(offset_ids) else "",
             transaction_id=header.transaction_id or "",
             region=header.region or "",
+            trace_on=header.trace_on != "false",
         )
         for number, message_id in enumerate(outgoing.message_ids)
     ]

@@ -67,6 +67,15 @@ class ClientConfig:
     consume_batch: int = 1
     consume_timeout_ms: int = 15 * 60_000
 
+    # Message trace.
+    trace: bool = False  # tell the trace topic about every message sent and consumed
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_batch: int = 10  # entries in one trace message
+    trace_flush_ms: int = 5000  # a trace is sent after this even if the message is not full
+    trace_waiting_max: int = (
+        4096  # beyond it traces are dropped and counted; larger: more memory while brokers are slow
+    )
+
     # TLS.
     tls: bool = False
     tls_verify: bool = True  # off: encrypted, but anyone may pose as the server
@@ -115,5 +124,9 @@ class ClientConfig:
         between("consume_threads", self.consume_threads, 1, 1000)
         between("consume_batch", self.consume_batch, 1, 1024)
         at_least("consume_timeout_ms", self.consume_timeout_ms, 1)
+        not_empty("trace_topic", self.trace_topic)
+        between("trace_batch", self.trace_batch, 1, 100)
+        between("trace_flush_ms", self.trace_flush_ms, 1, 3_600_000)
+        at_least("trace_waiting_max", self.trace_waiting_max, 1)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key belong together: give both, or none")

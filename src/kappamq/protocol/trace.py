@@ -1,0 +1,202 @@
+r"""What clients write about messages into the trace topic: who sent, consumed, committed or recalled each, and how long it took.
+
+The body of a trace message is text: entries that end in \x02, their fields separated by \x01, the first of them the kind.
+
+    Pub             time region group topic id tags keys store-host body-bytes cost kind offset-id success
+    SubBefore       time region group request id retries keys
+    SubAfter        request id cost success keys outcome [time group]
+    EndTransaction  time region group topic id tags keys store-host kind transaction-id state from-check
+    Recall          time region group topic id success
+
+A SubBefore and its SubAfter have the same request. The classes below have their fields in the order of the wire.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, fields
+from enum import IntEnum
+from typing import ClassVar, Final
+
+ENTRY_END: Final = "\x02"
+FIELD_END: Final = "\x01"
+NOTHING: Final = "null"
+"""How Java writes a text that is not there. An empty one at the end of an entry would make its reader fail."""
+
+COMMITTED: Final = "COMMIT_MESSAGE"
+ROLLED_BACK: Final = "ROLLBACK_MESSAGE"
+UNKNOWN: Final = "UNKNOW"  # spelled like this in Java
+
+
+class MessageKind(IntEnum):
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+    ORDER = 4
+
+
+class Outcome(IntEnum):
+    """How consuming a message ended."""
+
+    SUCCESS = 0
+    TIMEOUT = 1
+    EXCEPTION = 2
+    NOTHING_RETURNED = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A producer sent the message, or tried to."""
+
+    name: ClassVar = "Pub"
+
+    time_ms: int
+    region: str = ""
+    group: str
+    topic: str
+    message_id: str
+    tags: str = ""
+    keys: str = ""  # joined by blanks
+    store_host: str = ""
+    body_bytes: int
+    cost_ms: int
+    kind: int = MessageKind.NORMAL
+    offset_id: str = ""
+    success: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeBegun:
+    """A consumer got the message."""
+
+    name: ClassVar = "SubBefore"
+
+    time_ms: int
+    region: str = ""
+    group: str
+    request_id: str
+    message_id: str
+    retry_times: int = 0
+    keys: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeEnded:
+    """It is done with it, well or not."""
+
+    name: ClassVar = "SubAfter"
+
+    request_id: str
+    message_id: str
+    cost_ms: int
+    success: bool
+    keys: str = ""
+    outcome: int = Outcome.SUCCESS
+    time_ms: int = 0
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnded:
+    """The producer decided about a half message."""
+
+    name: ClassVar = "EndTransaction"
+
+    time_ms: int
+    region: str = ""
+    group: str
+    topic: str
+    message_id: str
+    tags: str = ""
+    keys: str = ""
+    store_host: str = ""
+    kind: int = MessageKind.COMMIT
+    transaction_id: str = ""
+    state: str = UNKNOWN
+    from_check: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """A message that was still waiting for its time was taken back."""
+
+    name: ClassVar = "Recall"
+
+    time_ms: int
+    region: str = ""
+    group: str
+    topic: str
+    message_id: str
+    success: bool
+
+
+Entry = Published | ConsumeBegun | ConsumeEnded | TransactionEnded | Recalled
+
+_KINDS: Final[dict[str, type[Entry]]] = {
+    kind.name: kind for kind in (Published, ConsumeBegun, ConsumeEnded, TransactionEnded, Recalled)
+}
+_NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_SEPARATORS = str.maketrans({FIELD_END: " ", ENTRY_END: " "})
+_PUBLISHED_OLD_FIELDS: Final = 12  # before 4.4 there was no offset id
+
+
+def encode(entry: Entry) -> str:
+    """Return the text of one entry, with its end."""
+    texts = [entry.name]
+    for item in fields(entry):
+        value = getattr(entry, item.name)
+        if isinstance(value, bool):
+            texts.append("true" if value else "false")
+        elif isinstance(value, int):
+            texts.append(str(int(value)))
+        else:
+            texts.append(value.translate(_SEPARATORS) or NOTHING)
+    return FIELD_END.join(texts) + ENTRY_END
+
+
+def decode(body: bytes) -> list[Entry]:
+    """Return the entries of a trace message; those that cannot be read, or are of a kind we do not know, are left out."""
+    found = (_entry(text) for text in body.decode("utf-8", "replace").split(ENTRY_END))
+    return [entry for entry in found if entry is not None]
+
+
+def index_keys(entries: Iterable[Entry]) -> list[str]:
+    """Return what a trace message is to be found by: the ids of the messages it speaks of, then their keys."""
+    listed = list(entries)
+    ids = dict.fromkeys(entry.message_id for entry in listed if entry.message_id)
+    keys = dict.fromkeys(key for entry in listed if not isinstance(entry, Recalled) for key in entry.keys.split())
+    return list(ids | keys)
+
+
+def _entry(text: str) -> Entry | None:
+    name, *texts = text.split(FIELD_END)
+    kind = _KINDS.get(name)
+    if kind is None:
+        return None
+    if kind is Published and len(texts) == _PUBLISHED_OLD_FIELDS:
+        texts.insert(-1, "")
+    values: dict[str, str | int | bool] = {}
+    for item in fields(kind):
+        if not texts:
+            if item.default is MISSING:
+                return None
+            continue
+        value = _VALUE[str(item.type)](texts.pop(0))
+        if value is None:
+            return None
+        values[item.name] = value
+    return kind(**values)  # type: ignore[arg-type]
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+_VALUE: Final[dict[str, Callable[[str], str | int | bool | None]]] = {
+    "str": lambda text: "" if text == NOTHING else text,
+    "int": _integer,
+    "bool": lambda text: text.lower() == "true",
+}
