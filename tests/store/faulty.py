@@ -59,11 +59,11 @@ class FaultyFiles(Files):
 
     # -- the calls ---------------------------------------------------------------------------------------------------------
 
-    def make_folder(self, path: Path) -> None:
+    def make_folder(self, path: Path | str) -> None:
         self._do("make_folder", str(path))
         super().make_folder(path)
 
-    def open(self, path: Path, create: bool = False, writable: bool = True) -> int:
+    def open(self, path: Path | str, create: bool = False, writable: bool = True) -> int:
         self._do("open" if create else "open_existing", str(path))
         fd = super().open(path, create, writable)
         self._paths[fd] = str(path)
@@ -101,7 +101,7 @@ class FaultyFiles(Files):
         self._do("sync_folder", str(path))
         super().sync_folder(path)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path | str) -> None:
         self._do("remove", str(path))
         super().remove(path)
 

@@ -14,6 +14,7 @@ import pytest
 
 from kappamq import native
 from kappamq.errors import DiskFull, StoreError, StoreReadOnly
+from kappamq.store import message_store
 from kappamq.store.message_store import MessageStore
 from tests.store.faulty import CHANGING, FaultyFiles, Module, SlowFlusher
 from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened
@@ -345,3 +346,31 @@ def test_a_rotten_record_costs_nobody_the_messages_before_it(tmp_path: Path, kin
         assert (verdict, b'"nextBeginOffset":"60"' in payload) == (0, True)
         verdict, payload = store.kernel.pull("t", 0, 40, 1, None, 1, False, True)
         assert (verdict, b'"nextBeginOffset":"42"' in payload) == (0, True)
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_many_recovered_queues_are_written_beside_serving(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is ready a broker does not make thousands of files; crashes in between cost nothing."""
+    monkeypatch.setattr(message_store, "_STORE_AT_START_QUEUES", 3)
+    with opened(config(tmp_path), kind, clean=False) as store:
+        writer = Writer(store)
+        for queue_id in range(20):
+            writer.send(b"%d" % queue_id, queue_id=queue_id)
+            writer.send(b"again", queue_id=queue_id)
+        writer.write()
+    with opened(config(tmp_path), kind, clean=False) as store:
+        assert store.kernel.dirty_queues() == 20
+        check(store, writer)
+    with opened(config(tmp_path), kind, clean=False) as store:
+        check(store, writer)
+        later = Writer(store, writer.now_ms)
+        later.expected = writer.expected
+        later.send(b"more", queue_id=3)
+        later.write()
+        later.write_derived()
+        assert store.kernel.dirty_queues() == 0
+    with opened(config(tmp_path), kind) as store:
+        assert store.recovered.scanned_from == store.recovered.end
+        check(store, later)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -15,7 +16,7 @@ _CHUNK = bytes(1 << 20)
 
 
 class Files:
-    def list(self, folder: Path) -> list[str]:
+    def list(self, folder: Path | str) -> list[str]:
         """Names in a folder, sorted; none if there is no such folder."""
         try:
             return sorted(os.listdir(folder))
@@ -25,10 +26,10 @@ class Files:
     def exists(self, path: Path) -> bool:
         return path.exists()
 
-    def make_folder(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+    def make_folder(self, path: Path | str) -> None:
+        os.makedirs(path, exist_ok=True)
 
-    def open(self, path: Path, create: bool = False, writable: bool = True) -> int:
+    def open(self, path: Path | str, create: bool = False, writable: bool = True) -> int:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
 
@@ -124,8 +125,9 @@ class Files:
         finally:
             os.close(fd)
 
-    def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+    def remove(self, path: Path | str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)

@@ -33,6 +33,7 @@ from kappamq.store.watermark import Watermark
 log = logging.getLogger(__name__)
 
 _CATCH_UP_BYTES = 1 << 20
+_STORE_AT_START_QUEUES = 1000  # making the files of so many takes about a tenth of a second
 _CATCH_UP_AT_STOP_BYTES = 256 << 20
 
 
@@ -129,10 +130,11 @@ class MessageStore:
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
         self._flusher = self.kernel_module.Flusher()
         self.catching_up()  # where there is nothing to catch up with, keys are entered as they come from now on
-        try:
-            self._store_all()
-        except OSError as error:
-            log.warning("what was recovered could not be written yet (%s): it comes again", error)
+        if self.kernel.dirty_queues() <= _STORE_AT_START_QUEUES:  # else upkeep does it beside serving
+            try:
+                self._store_all()
+            except OSError as error:
+                log.warning("what was recovered could not be written yet (%s): it comes again", error)
         return found
 
     def _store_all(self) -> DerivedWork:

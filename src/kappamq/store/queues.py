@@ -20,18 +20,19 @@ from kappamq.store.files import Files
 _FILLER = ENTRY.pack(0, FILLER_BYTES, 0)
 _PAGE_BYTES = 4096
 _SYNC_EACH_MAX = 256
+_ENTRIES_AT_ONCE = 200
 
 
 class _Descriptors:
     """The queue files used last, open. For one thread."""
 
     def __init__(self, folder: Path, file_bytes: int, open_max: int, files: Files) -> None:
-        self._folder = folder
+        self._folder = str(folder)  # text: a Path would take as long as the calls it is made for
         self._file_bytes = file_bytes
         self._files = files
         self._open_max = open_max
         self._open: OrderedDict[tuple[str, int, int], int] = OrderedDict()
-        self.made: set[Path] = set()  # files whose names may not be on disk yet
+        self.made: set[str] = set()  # files whose names may not be on disk yet
 
     def get(self, topic: str, queue_id: int, start: int, create: bool = False) -> int | None:
         key = (topic, queue_id, start)
@@ -39,13 +40,14 @@ class _Descriptors:
         if fd is not None:
             self._open.move_to_end(key)
             return fd
-        path = self._folder / topic / str(queue_id) / f"{start:020d}"
+        folder = f"{self._folder}/{topic}/{queue_id}"
+        path = f"{folder}/{start:020d}"
         try:
             fd = self._files.open(path)
         except FileNotFoundError:
             if not create:
                 return None
-            self._files.make_folder(path.parent)
+            self._files.make_folder(folder)
             fd = self._files.open(path, create=True)
             self.made.add(path)
         if create:
@@ -63,7 +65,12 @@ class _Descriptors:
 
     def forget(self, topic: str, queue_id: int | None = None, start: int | None = None) -> None:
         """Close what is open of a topic, a queue or one file."""
-        for key in [k for k in self._open if k[0] == topic and queue_id in (None, k[1]) and start in (None, k[2])]:
+        if queue_id is not None and start is not None:
+            fd = self._open.pop((topic, queue_id, start), None)
+            if fd is not None:
+                self._files.close(fd)
+            return
+        for key in [k for k in self._open if k[0] == topic and queue_id in (None, k[1])]:
             self._files.close(self._open.pop(key))
 
     def close(self) -> None:
@@ -122,7 +129,9 @@ class QueueFiles:
         # A file is found again only if its folder is on disk, too.
         made, self._writing.made = self._writing.made, set()
         folders = {
-            folder for path in made for folder in (path.parent, path.parent.parent, self.folder, self.folder.parent)
+            folder
+            for path in map(Path, made)
+            for folder in (path.parent, path.parent.parent, self.folder, self.folder.parent)
         }
         for folder in sorted(folders, reverse=True):
             if self._files.exists(folder):
@@ -219,11 +228,16 @@ class QueueFiles:
             if not descriptors:
                 return 0, 0
 
+            held, held_first = b"", 0  # the entries read last: most queues are short, and one read shows all they have
+
             def entry(offset: int) -> tuple[int, int]:
-                start, position, wanted = self._place(offset, 1)
-                if start not in descriptors:
-                    return 0, 0
-                log_offset, size, _code = ENTRY.unpack(self._files.pread(descriptors[start], wanted, position))
+                nonlocal held, held_first
+                if not held_first <= offset < held_first + len(held) // ENTRY.size:
+                    start, position, wanted = self._place(offset, _ENTRIES_AT_ONCE)
+                    if start not in descriptors:
+                        return 0, 0
+                    held, held_first = self._files.pread(descriptors[start], wanted, position), offset
+                log_offset, size, _code = ENTRY.unpack_from(held, (offset - held_first) * ENTRY.size)
                 return log_offset, size
 
             def is_real(offset: int) -> bool:
@@ -235,7 +249,11 @@ class QueueFiles:
                 return size == FILLER_BYTES or log_offset < log_min
 
             first = min(descriptors) // ENTRY.size
-            end = _bisect(first, max(descriptors) // ENTRY.size + self.file_entries, is_real)
+            high = max(descriptors) // ENTRY.size + self.file_entries
+            early = min(first + _ENTRIES_AT_ONCE, high)
+            if not (is_real(first) and is_real(early - 1)):
+                high = early
+            end = _bisect(first, high, is_real)
             return _bisect(first, end, is_gone), end
         finally:
             for fd in descriptors.values():
@@ -249,13 +267,13 @@ class QueueFiles:
         log_offset, size, code = ENTRY.unpack(data)
         return log_offset, size, code
 
-    def _path(self, topic: str, queue_id: int, start: int) -> Path:
-        return self.folder / topic / str(queue_id) / f"{start:020d}"
+    def _path(self, topic: str, queue_id: int, start: int) -> str:
+        return f"{self.folder}/{topic}/{queue_id}/{start:020d}"
 
     def _starts(self, topic: str, queue_id: int) -> list[int]:
         return [
             int(name)
-            for name in self._files.list(self.folder / topic / str(queue_id))
+            for name in self._files.list(f"{self.folder}/{topic}/{queue_id}")
             if name.isdigit() and len(name) == 20
         ]
 

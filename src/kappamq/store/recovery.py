@@ -65,9 +65,10 @@ def recover(
             store.queues.cut(topic, queue_id, 0)
         log.open_end(0)
         return found
-    start, ours = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
+    start, ours, loaded = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
     found.scanned_from = start
-    _load_queues(store, start)
+    if not loaded:
+        _load_queues(store, start)
     if not clean or not ours:
         _cut_queues(store)
     flushed = position.flushed if ours and position is not None else 0
@@ -79,8 +80,9 @@ def recover(
 
 def _where_to_begin(
     store: MessageStore, position: Position | None, checkpoint: Checkpoint, clean: bool, boot_id: str, found: Recovered
-) -> tuple[int, bool]:
-    """(offset from which on every record is entered anew, whether the last writer was one of us)."""
+) -> tuple[int, bool, bool]:
+    """(offset from which on every record is entered anew, whether the last writer was one of us, whether the kernel knows
+    already what the queue files hold of records below that offset)."""
     log_min = store.log.min
     if position is not None:
         if position.boot_id == boot_id:
@@ -96,19 +98,19 @@ def _where_to_begin(
             found.index_from = max(log_min, min(position.index, trusted))
             queues, entries = _load_queues(store, trusted)
             if queues >= counts[0] and entries >= counts[1]:
-                return trusted, True
+                return trusted, True, True
             found.notes.append(
                 f"queue files hold {entries} entries in {queues} queues, expected {counts[1]} in {counts[0]}"
             )
             found.rebuilt = True
-            return log_min, True
+            return log_min, True, False
         found.notes.append(
             "the log is not as we left it, another broker may have written here: its files are taken as they are"
         )
     found.writer = "foreign"
     newest = _newest_known(store)
     found.index_from = start = newest if clean else min(newest, _java_start(store, checkpoint))
-    return start, False
+    return start, False, False
 
 
 def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
