@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from kappamq.client import replying as replying
     from kappamq.errors import KappaError as KappaError
     from kappamq.errors import Retry as Retry
+    from kappamq.message import RETRY as RETRY
     from kappamq.message import Message as Message
     from kappamq.message import MessageQueue as MessageQueue
     from kappamq.message import PullResult as PullResult
     from kappamq.message import PullStatus as PullStatus
     from kappamq.message import ReceivedMessage as ReceivedMessage
+    from kappamq.message import Redeliver as Redeliver
     from kappamq.message import SendResult as SendResult
     from kappamq.message import SendStatus as SendStatus
+    from kappamq.message import sql as sql
 
 _HOME = {
     "Message": "message",
@@ -39,6 +42,9 @@ _HOME = {
     "SendStatus": "message",
     "PullResult": "message",
     "PullStatus": "message",
+    "Redeliver": "message",
+    "RETRY": "message",
+    "sql": "message",
     "Producer": "client",
     "Consumer": "client",
     "PullConsumer": "client",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,44 @@ class ReceivedMessage:
     def text(self) -> str:
         """The body as text; bytes that are not UTF-8 show as replacement characters."""
         return self.body.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redeliver:
+    """What a listener returns when its message is not done: it comes again later. Raising anything says the same.
+
+    `RETRY` is the plain form. Broadcast messages do not come again.
+    """
+
+    level: int = 0  # delay level of the broker; 0: from the third level on, one more each time; -1: to the dead letters
+    pause_ms: int | None = None  # ordered consumption: how long the queue waits; None: as configured (`suspend_ms`)
+    done: int = 0  # of a list of messages: so many from its beginning are done
+
+    def __post_init__(self) -> None:
+        if self.level < -1:
+            raise ValueError(f"level is -1 (dead letters), 0 (the broker decides) or a delay level; got {self.level}")
+        if self.done < 0 or (self.pause_ms is not None and self.pause_ms < 0):
+            raise ValueError(f"done and pause_ms are not negative; got {self}")
+
+
+RETRY: Final = Redeliver()
+"""Return this from a listener to get the message again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A filter on message properties, for `subscribe`; made by `sql("price > 100 AND country = 'PE'")`."""
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expression, str) or not self.expression.strip():
+            raise TypeError(f'an SQL filter is a text such as "price > 100"; got {self.expression!r}')
+
+
+def sql(expression: str) -> SqlFilter:
+    """Select messages by their properties instead of by tags."""
+    return SqlFilter(expression)
 
 
 class SendStatus(enum.StrEnum):

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from kappamq.message import MessageQueue
 from kappamq.protocol import batch
-from kappamq.protocol.bodies_clients import ConsumerData, ConsumerList, HeartbeatData
+from kappamq.protocol.bodies_clients import ConsumerData, ConsumerList, HeartbeatData, LockBatch, LockBatchResponse
 from kappamq.protocol.bodies_topics import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, FrameDecoder, reply, request
@@ -25,6 +26,7 @@ from kappamq.protocol.headers_client import (
     PullMessage,
     PullMessageResponse,
     QueryConsumerOffset,
+    SendBack,
     SendMessageResponse,
     SendMessageV2,
     UnregisterClient,
@@ -154,6 +156,10 @@ class FakeBroker(FakeServer):
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = defaultdict(dict)
         self.producers: set[str] = set()
+        self.log: list[Record] = []
+        self.locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}  # -> client id, loop time of the renewal
+        self.lock_s = 60.0
+        self.sent_back: list[SendBack] = []
         self._arrived: set[asyncio.Future[None]] = set()
         self._handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE_V2: self._send,
@@ -166,6 +172,10 @@ class FakeBroker(FakeServer):
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.LITE_PULL_MESSAGE: self._pull,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
         }
 
     def handle(self, peer: Peer, frame: Frame) -> Answer:
@@ -192,23 +202,26 @@ class FakeBroker(FakeServer):
             record.body for (name, _), records in sorted(self.queues.items()) if name == topic for record in records
         ]
 
-    def _store(self, topic: str, queue_id: int, body: bytes, text: str, sys_flag: int = 0) -> int:
+    def _store(
+        self, topic: str, queue_id: int, body: bytes, text: str, sys_flag: int = 0, reconsume_times: int = 0
+    ) -> int:
         records = self.queues[topic, queue_id]
         offset = self.first[topic, queue_id] + len(records)
-        records.append(
-            Record(
-                topic=topic,
-                body=body,
-                properties=text,
-                queue_id=queue_id,
-                queue_offset=offset,
-                log_offset=offset * 1000,
-                sys_flag=sys_flag,
-                born_host=b"\x7f\0\0\1",
-                store_host=b"\x7f\0\0\1",
-                store_port=self.port,
-            )
+        record = Record(
+            topic=topic,
+            body=body,
+            properties=text,
+            queue_id=queue_id,
+            queue_offset=offset,
+            log_offset=len(self.log) * 1000,
+            sys_flag=sys_flag,
+            reconsume_times=reconsume_times,
+            born_host=b"\x7f\0\0\1",
+            store_host=b"\x7f\0\0\1",
+            store_port=self.port,
         )
+        records.append(record)
+        self.log.append(record)
         for waiter in self._arrived:
             if not waiter.done():
                 waiter.set_result(None)
@@ -221,7 +234,14 @@ class FakeBroker(FakeServer):
         if frame.code == RequestCode.SEND_BATCH_MESSAGE:
             members = batch.split(frame.body)
         offsets = [
-            self._store(header.topic, header.queue_id, member.body, member.properties, header.sys_flag)
+            self._store(
+                header.topic,
+                header.queue_id,
+                member.body,
+                member.properties,
+                header.sys_flag,
+                header.reconsume_times or 0,
+            )
             for member in members
         ]
         ids = ",".join(f"{self.name}-{offset}" for offset in offsets)
@@ -304,6 +324,36 @@ class FakeBroker(FakeServer):
     def _update_offset(self, peer: Peer, frame: Frame) -> Frame:
         told = UpdateConsumerOffset.decode(frame.ext)
         self.offsets[told.consumer_group, told.topic, told.queue_id] = told.commit_offset
+        return reply(frame)
+
+    def _lock(self, peer: Peer, frame: Frame) -> Frame:
+        wanted, now = LockBatch.decode(frame.body), asyncio.get_running_loop().time()
+        granted = set()
+        for queue in wanted.queues:
+            owner, renewed = self.locks.get((wanted.consumer_group, queue), ("", 0.0))
+            if owner in ("", wanted.client_id) or now - renewed > self.lock_s:
+                self.locks[wanted.consumer_group, queue] = (wanted.client_id, now)
+                granted.add(queue)
+        return reply(frame, body=LockBatchResponse(locked=granted).encode())
+
+    def _unlock(self, peer: Peer, frame: Frame) -> Frame:
+        given = LockBatch.decode(frame.body)
+        for queue in given.queues:
+            if self.locks.get((given.consumer_group, queue), ("", 0.0))[0] == given.client_id:
+                del self.locks[given.consumer_group, queue]
+        return reply(frame)
+
+    def _send_back(self, peer: Peer, frame: Frame) -> Frame:
+        """Into the retry topic, or to the dead letters, at once: delays are not this fake's business."""
+        header = SendBack.decode(frame.ext)
+        self.sent_back.append(header)
+        record = self.log[header.log_offset // 1000]
+        dead = header.delay_level < 0 or record.reconsume_times >= (header.max_reconsume_times or 0)
+        text = record.properties
+        if "RETRY_TOPIC" not in text:
+            text += f"RETRY_TOPIC\x01{record.topic}\x02"
+        topic = ("%DLQ%" if dead else "%RETRY%") + header.group
+        self._store(topic, 0, record.body, text, record.sys_flag, record.reconsume_times + (not dead))
         return reply(frame)
 
     def _max_offset(self, peer: Peer, frame: Frame) -> Frame:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from kappamq.client.inbox import Inbox
+from kappamq.client.inbox import Delivery, Inbox
 from kappamq.client.process_queue import Limits, ProcessQueue
 from kappamq.message import MessageQueue, ReceivedMessage
 
@@ -16,21 +16,22 @@ def message(offset: int) -> ReceivedMessage:
     )
 
 
-def process_queue() -> ProcessQueue:
-    return ProcessQueue(QUEUE, 0, Limits())
+def process_queue(queue: MessageQueue = QUEUE) -> ProcessQueue:
+    return ProcessQueue(queue, 0, Limits())
+
+
+def offsets_of(delivery: Delivery | None) -> list[int]:
+    return [] if delivery is None else [message.queue_offset for message in delivery.messages]
 
 
 def offset_of(delivery) -> int | None:
-    return None if delivery is None else delivery[1].queue_offset
+    return None if delivery is None else delivery.message.queue_offset
 
 
 def test_messages_leave_in_the_order_they_came() -> None:
     inbox, queue = Inbox(), process_queue()
     inbox.put(queue, [message(1), message(2)])
     assert [offset_of(inbox.take()) for _ in range(3)] == [1, 2, None]
-    assert queue.reading == 2
-    inbox.done(queue)
-    assert queue.reading == 1
 
 
 def test_a_queue_that_was_dropped_delivers_no_more() -> None:
@@ -39,7 +40,134 @@ def test_a_queue_that_was_dropped_delivers_no_more() -> None:
     inbox.put(kept, [message(2)])
     gone.dropped = True
     assert offset_of(inbox.take()) == 2
-    assert gone.reading == 0
+
+
+def test_queues_take_turns() -> None:
+    inbox, busy, other = Inbox(), process_queue(), process_queue()
+    inbox.put(busy, [message(n) for n in range(5)])
+    inbox.put(other, [message(100), message(101)])
+    assert [offset_of(inbox.take()) for _ in range(7)] == [0, 100, 1, 101, 2, 3, 4]
+
+
+def test_a_list_holds_messages_of_one_queue() -> None:
+    inbox, one, two = Inbox(), process_queue(), process_queue()
+    inbox.put(one, [message(n) for n in range(5)])
+    inbox.put(two, [message(100)])
+    assert [offsets_of(inbox.take(3)) for _ in range(4)] == [[0, 1, 2], [100], [3, 4], []]
+    assert len(inbox) == 0
+
+
+def test_a_paused_queue_waits_until_somebody_looks_again() -> None:
+    inbox, queue = Inbox(), process_queue()
+    inbox.put(queue, [message(1)])
+    queue.paused = True
+    inbox.put(queue, [message(2)])
+    assert inbox.take() is None
+    assert len(inbox) == 2
+    queue.paused = False
+    assert inbox.take() is None
+    inbox.look_again(queue)
+    assert [offset_of(inbox.take()) for _ in range(3)] == [1, 2, None]
+
+
+def test_nothing_comes_in_behind_the_end() -> None:
+    inbox, queue = Inbox(), process_queue()
+    inbox.close()
+    inbox.put(queue, [message(1)])
+    assert (inbox.take(), len(inbox)) == (None, 0)
+
+
+def ordered(now: float = 0.0) -> Inbox:
+    return Inbox(ordered=True, now=lambda: now)
+
+
+def test_in_order_one_delivery_of_a_queue_is_out_at_a_time() -> None:
+    inbox, one, two = ordered(), process_queue(), process_queue(MessageQueue("tea", "b", 1))
+    inbox.put(one, [message(1), message(2)])
+    inbox.put(two, [message(7)])
+    first = inbox.take()
+    assert (offset_of(first), offset_of(inbox.take()), inbox.take()) == (1, 7, None)
+    assert first is not None
+    inbox.done(first)
+    inbox.done(first)  # twice does no harm
+    assert offset_of(inbox.take()) == 2
+    assert inbox.take() is None
+    inbox.done_with(QUEUE, 1)  # an old one
+    assert inbox.is_out(QUEUE)
+    inbox.done_with(QUEUE, 2)
+    assert not inbox.is_out(QUEUE)
+
+
+def test_in_order_what_failed_comes_first_and_not_before_the_pause_is_over() -> None:
+    inbox, queue = ordered(), process_queue()
+    inbox.put(queue, [message(1), message(2), message(3), message(4)])
+    delivery = inbox.take(3)
+    assert delivery is not None
+    queue.suspended = True
+    inbox.done(delivery, delivery.messages[1:])
+    assert (inbox.take(), len(inbox)) == (None, 3)
+    queue.suspended = False
+    inbox.look_again(queue)
+    assert offsets_of(inbox.take(9)) == [2, 3, 4]
+
+
+def test_in_order_nothing_leaves_without_the_lock() -> None:
+    times = [10.0]
+    inbox, queue = Inbox(ordered=True, now=lambda: times[0]), process_queue()
+    queue.lease_until = 20.0
+    inbox.put(queue, [message(1), message(2)])
+    delivery = inbox.take()
+    assert delivery is not None
+    times[0] = 20.0
+    inbox.done(delivery)
+    assert inbox.take() is None
+    queue.lease_until = 50.0
+    inbox.look_again(queue)
+    assert offset_of(inbox.take()) == 2
+
+
+def test_in_order_a_queue_taken_again_waits_for_what_is_still_out() -> None:
+    inbox, before = ordered(), process_queue()
+    inbox.put(before, [message(1), message(2)])
+    delivery = inbox.take()
+    assert delivery is not None
+    inbox.drop(before)
+    after = process_queue()
+    inbox.put(after, [message(1), message(2)])
+    assert inbox.take() is None
+    inbox.done(delivery, delivery.messages)  # put back into a queue that is not ours any more: for nobody
+    assert [offset_of(inbox.take()), inbox.take()] == [1, None]
+
+
+def test_in_order_waiting_for_a_queue_ends_when_its_reader_is_done() -> None:
+    async def scenario() -> bool:
+        inbox, queue = ordered(), process_queue()
+        await inbox.wait_free(QUEUE)
+        inbox.put(queue, [message(1)])
+        delivery = inbox.take()
+        assert delivery is not None
+        waiting = asyncio.create_task(inbox.wait_free(QUEUE))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await asyncio.to_thread(inbox.done, delivery)
+        await asyncio.wait_for(waiting, 5)
+        return inbox.is_out(QUEUE)
+
+    assert asyncio.run(scenario()) is False
+
+
+def test_in_order_a_task_is_woken_by_a_reader_in_a_thread() -> None:
+    async def scenario() -> int | None:
+        inbox, queue = ordered(), process_queue()
+        inbox.put(queue, [message(1), message(2)])
+        delivery = inbox.take()
+        assert delivery is not None
+        waiting = asyncio.create_task(inbox.take_async())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(inbox.done, delivery)
+        return offset_of(await asyncio.wait_for(waiting, 5))
+
+    assert asyncio.run(scenario()) == 2
 
 
 def test_a_blocked_thread_wakes_for_a_message_and_for_the_end() -> None:

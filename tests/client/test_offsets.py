@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,14 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kappamq.client.admin import AsyncAdmin
-from kappamq.client.offsets import Offsets, check_consume_from, time_ms
+from kappamq.client.offsets import ConsumeFrom, Offsets, check_consume_from, time_ms
 from kappamq.errors import Busy, ConfigError
 from kappamq.message import MessageQueue
 from kappamq.protocol.codes import RequestCode, ResponseCode
-from kappamq.protocol.frame import reply
+from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_client import BoundaryType, OffsetResponse, QueryConsumerOffset, SearchOffset
-from tests.client.fake import FakeCluster, fake_cluster
+from tests.client.fake import FakeCluster, Peer, fake_cluster
 from tests.client.loop import on_loop
+from tests.waiting import eventually_async
 
 QUEUE = MessageQueue("tea", "broker-0", 0)
 RETRY = MessageQueue("%RETRY%g", "broker-0", 0)
@@ -31,16 +33,21 @@ async def offsets() -> AsyncIterator[tuple[FakeCluster, Offsets]]:
         yield cluster, Offsets(admin.start(), "g")
 
 
+async def start(cluster: FakeCluster, queue: MessageQueue, where: ConsumeFrom) -> int:
+    async with AsyncAdmin(**cluster.options()) as admin:
+        return await Offsets(admin.start(), "g", where).start_of(queue)
+
+
 @on_loop
 async def test_a_group_without_offsets_begins_where_it_was_told() -> None:
-    async with offsets() as (cluster, group):
+    async with offsets() as (cluster, _):
         searched = lambda peer, frame: reply(frame, header=OffsetResponse(offset=4))  # noqa: E731
         cluster.broker.script(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, searched)
-        assert await group.starting_point(QUEUE, "last") == 5
-        assert await group.starting_point(QUEUE, "first") == 3
-        assert await group.starting_point(QUEUE, 1_700_000_000_000) == 4
-        assert await group.starting_point(RETRY, "last") == 3  # what is to be tried again is never skipped
-        assert await group.starting_point(RETRY, 1_700_000_000_000) == 5
+        assert await start(cluster, QUEUE, "last") == 5
+        assert await start(cluster, QUEUE, "first") == 3
+        assert await start(cluster, QUEUE, 1_700_000_000_000) == 4
+        assert await start(cluster, RETRY, "last") == 3  # what is to be tried again is never skipped
+        assert await start(cluster, RETRY, 1_700_000_000_000) == 5
         asked = [
             QueryConsumerOffset.decode(frame.ext) for frame in cluster.broker.seen(RequestCode.QUERY_CONSUMER_OFFSET)
         ]
@@ -49,10 +56,10 @@ async def test_a_group_without_offsets_begins_where_it_was_told() -> None:
 
 @on_loop
 async def test_a_stored_offset_wins() -> None:
-    async with offsets() as (cluster, group):
+    async with offsets() as (cluster, _):
         cluster.broker.offsets["g", "tea", 0] = 4
-        for start in ("last", "first", 5):
-            assert await group.starting_point(QUEUE, start) == 4  # type: ignore[arg-type]
+        for where in ("last", "first", 5):
+            assert await start(cluster, QUEUE, where) == 4  # type: ignore[arg-type]
 
 
 @on_loop
@@ -66,6 +73,36 @@ async def test_only_what_changed_is_stored() -> None:
         group.forget(QUEUE)
         await group.commit({QUEUE: 6}, strict=True)
         assert len(cluster.broker.seen(UPDATE)) == 3
+
+
+@on_loop
+async def test_offsets_never_go_back_unless_the_queue_begins_anew() -> None:
+    async with offsets() as (cluster, group):
+        await group.commit({QUEUE: 5}, strict=True)
+        await group.commit({QUEUE: 4}, strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 5
+        group.forget(QUEUE)
+        await group.commit({QUEUE: 4}, strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 4
+
+
+@on_loop
+async def test_a_commit_that_was_on_its_way_when_the_queue_began_anew_is_forgotten() -> None:
+    async with offsets() as (cluster, group):
+        late = asyncio.Event()
+
+        async def slow(peer: Peer, frame: Frame) -> Frame:
+            await late.wait()
+            return reply(frame)
+
+        cluster.broker.script(UPDATE, slow)
+        old = asyncio.ensure_future(group.commit({QUEUE: 100}))
+        await eventually_async(lambda: cluster.broker.seen(UPDATE))
+        group.forget(QUEUE)
+        late.set()
+        await old
+        await group.commit({QUEUE: 3}, strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 3
 
 
 @on_loop

@@ -69,6 +69,27 @@ def test_whoever_makes_room_wakes_the_pull_once() -> None:
     assert not queue.when_room(lambda: woken.append(2))
 
 
+def test_a_paused_queue_counts_as_full_until_it_is_woken() -> None:
+    queue, woken = held(0), []
+    queue.paused = True
+    assert queue.full() == "it is paused"
+    assert queue.when_room(lambda: woken.append(1))
+    queue.paused = False
+    queue.woken()
+    queue.woken()
+    assert woken == [1]
+
+
+def test_the_range_is_what_is_held() -> None:
+    queue = held(3, 4, 9)
+    assert queue.range == (3, 9)
+    queue.acknowledge(3)
+    assert queue.range == (4, 9)
+    queue.acknowledge(4)
+    queue.acknowledge(9)
+    assert queue.range == (0, 0)
+
+
 @given(st.lists(st.integers(0, 200), unique=True, min_size=1).map(sorted), st.randoms())
 def test_committable_is_the_obvious_minimum(offsets: list[int], dice) -> None:
     queue = held(*offsets)

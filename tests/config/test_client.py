@@ -30,6 +30,9 @@ def test_name_servers_may_be_one_text() -> None:
         ({"compress_kind": "rar"}, "compress_kind"),
         ({"send_retries": -1}, "send_retries"),
         ({"inflight_max": 0}, "inflight_max"),
+        ({"reconsume_max": -2}, "reconsume_max"),
+        ({"lock_renew_ms": 30_000}, "lost before it is renewed"),
+        ({"topic_bytes_max": 0}, "topic_bytes_max"),
         ({"tls_cert": Path("c")}, "belong together"),
     ],
 )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kappamq.client.admin import AsyncAdmin as AsyncAdmin
     from kappamq.client.blocking import Admin as Admin
-    from kappamq.client.blocking import Consumer as Consumer
     from kappamq.client.blocking import Producer as Producer
-    from kappamq.client.blocking import PullConsumer as PullConsumer
+    from kappamq.client.blocking_consumers import Consumer as Consumer
+    from kappamq.client.blocking_consumers import PullConsumer as PullConsumer
     from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
     from kappamq.client.producer import AsyncProducer as AsyncProducer
     from kappamq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Producer": "blocking",
-    "Consumer": "blocking",
-    "PullConsumer": "blocking",
+    "Consumer": "blocking_consumers",
+    "PullConsumer": "blocking_consumers",
     "Admin": "blocking",
     "AsyncProducer": "producer",
     "AsyncConsumer": "consumer",

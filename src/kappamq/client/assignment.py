@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
-from kappamq.client.balance import Strategy, share
+from kappamq.client.consume_stats import ConsumeStats
 from kappamq.client.core import ClientCore
 from kappamq.client.inbox import Inbox
-from kappamq.client.offsets import ConsumeFrom, Offsets
 from kappamq.client.process_queue import Limits, ProcessQueue
 from kappamq.client.pull_loop import PullLoop
-from kappamq.client.pulling import Interest
-from kappamq.errors import BrokerError, KappaError, NoRoute, NotAvailable
+from kappamq.client.pulling import Interest, PullStyle
+from kappamq.client.queue_locks import QueueLocks
+from kappamq.client.shares import Shares
+from kappamq.errors import KappaError
 from kappamq.message import MessageQueue
-from kappamq.protocol.bodies_clients import ConsumerList
-from kappamq.protocol.headers_client import GetConsumerList
-from kappamq.protocol.names import is_retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +31,17 @@ HANDOVER_S: Final = 0.2
 _TAKEN_AT_ONCE: Final = 64
 
 
+class Store(Protocol):
+    """Where it is kept how far a group has come: at the brokers, or in a file."""
+
+    async def start_of(self, queue: MessageQueue) -> int:
+        """Where to begin with a queue."""
+
+    async def commit(self, offsets: dict[MessageQueue, int], *, strict: bool = False) -> None: ...
+
+    def forget(self, queue: MessageQueue) -> None: ...
+
+
 @dataclass(slots=True)
 class Held:
     """A queue that is ours, and the task that pulls it."""
@@ -42,17 +50,8 @@ class Held:
     task: asyncio.Task[None]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What of a topic is ours, and among how many it was shared out."""
-
-    topic: str
-    mine: set[MessageQueue]
-    members: int
-
-
 class Assignment:
-    """Which queues are ours. `interests` gives the subscriptions of the moment."""
+    """Which queues are ours. `interests` gives the subscriptions of the moment. `locked`: each under a lock of its broker."""
 
     def __init__(
         self,
@@ -60,25 +59,32 @@ class Assignment:
         group: str,
         interests: Callable[[], Iterable[Interest]],
         inbox: Inbox,
-        offsets: Offsets,
+        store: Store,
+        shares: Shares,
         *,
-        strategy: Strategy,
-        start: ConsumeFrom,
+        style: PullStyle,
+        stats: ConsumeStats,
+        locked: bool = False,
     ) -> None:
         self._core = core
         self._group = group
         self._interests = interests
         self._inbox = inbox
-        self._offsets = offsets
-        self._strategy = strategy
-        self._start = start
+        self._store = store
+        self._shares = shares
+        self._style = style
+        self._stats = stats
+        self.locks = QueueLocks(core, group, self._lock_changed) if locked else None
         config = core.config
         self._limits = Limits(config.cached_messages_max, config.cached_bytes_max, config.consume_span_max)
         self._held: dict[MessageQueue, Held] = {}
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
-        self._missing: set[str] = set()
         self._taking = asyncio.Semaphore(_TAKEN_AT_ONCE)
+        self._paused: set[MessageQueue] = set()
+        self._all_paused = False
+        self._errands: set[asyncio.Task[None]] = set()
 
     @property
     def queues(self) -> list[ProcessQueue]:
@@ -90,13 +96,15 @@ class Assignment:
 
     def start(self, *, balanced: bool) -> None:
         self._rounds = asyncio.create_task(self._keep_balanced(balanced))
+        if self.locks is not None:
+            self.locks.start()
 
     def soon(self) -> None:
         """Something changed: look again."""
         self._wanted.set()
 
     async def stop_pulling(self) -> None:
-        """Take no more; what is held stays acknowledgeable."""
+        """Take no more; what is held stays acknowledgeable, and locked."""
         tasks = [held.task for held in self._held.values()]
         if self._rounds is not None:
             tasks.append(self._rounds)
@@ -104,20 +112,71 @@ class Assignment:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def leave(self) -> None:
+        """The end: what is out stays locked, for as long as the broker remembers; all other locks are given back."""
+        for task in [*self._leaving.values(), *self._errands]:
+            task.cancel()
+        for held in self._held.values():
+            self._inbox.drop(held.queue)
+        if self.locks is not None:
+            await self.locks.stop()
+            queues = {*self._held, *self._leaving}
+            await self.locks.release([queue for queue in queues if not self._inbox.is_out(queue)])
+
+    # --- how far we are ---
+
+    def offsets(self) -> dict[MessageQueue, int]:
+        """What may be stored: of a queue whose lock may be another's by now, nothing."""
+        return {
+            queue: held.queue.committable
+            for queue, held in self._held.items()
+            if not held.queue.dropped and (self.locks is None or self.locks.holds(queue))
+        }
+
     def restart(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`, whatever is held of the queue."""
+        """Go on at `offset`, whatever is held of the queue, and store that."""
         held = self._held.pop(queue, None)
         if held is None:
             return
-        held.queue.dropped = True
+        self._inbox.drop(held.queue)
         if held.task is not asyncio.current_task():
             held.task.cancel()
+        self._store.forget(queue)
         self._begin(queue, offset)
+        self._errand(self._store.commit({queue: offset}))
+
+    # --- pausing ---
+
+    def pause(self, queues: Collection[MessageQueue] | None) -> None:
+        """Pull and hand out nothing of these queues, of all if None; also if they come to us only later."""
+        if queues is None:
+            self._all_paused = True
+        else:
+            self._paused.update(queues)
+        for held in self._held.values():
+            held.queue.paused = self._is_paused(held.queue.queue)
+
+    def resume(self, queues: Collection[MessageQueue] | None) -> None:
+        if queues is None:
+            self._all_paused = False
+            self._paused.clear()
+        else:
+            self._paused.difference_update(queues)
+        for held in self._held.values():
+            if held.queue.paused and not self._is_paused(held.queue.queue):
+                held.queue.paused = False
+                held.queue.woken()
+                self._inbox.look_again(held.queue)
+
+    def _is_paused(self, queue: MessageQueue) -> bool:
+        return self._all_paused or queue in self._paused
+
+    # --- balancing ---
 
     async def balance(self) -> bool:
         """Take what is ours and give up what is not. False if something could not be found out."""
         topics = {interest.topic for interest in self._interests()}
-        shares = [await self._share(topic) for topic in sorted(topics)]
+        shares = [await self._shares.of(topic) for topic in sorted(topics)]
         known = [share for share in shares if share is not None]
         kept = {queue for share in known for queue in share.mine}
         told = {share.topic for share in known}
@@ -125,9 +184,11 @@ class Assignment:
             [queue for queue in self._held if queue.topic not in topics or (queue.topic in told and queue not in kept)]
         )
         new = sorted(kept - self._held.keys())
-        if new and any(share.members > 1 for share in known):
+        # With locks, the one before us gives its lock back when it has stored how far it was.
+        if new and self.locks is None and any(share.members > 1 for share in known):
             await asyncio.sleep(HANDOVER_S)
         taken = await asyncio.gather(*(self._take(queue) for queue in new))
+        self._set_limits()
         return all(taken) and len(known) == len(shares)
 
     async def _keep_balanced(self, balanced: bool) -> None:
@@ -146,58 +207,16 @@ class Assignment:
                 log.exception("balancing the queues of group %s failed", self._group)
                 balanced = False
 
-    async def _share(self, topic: str) -> Share | None:
-        """Return what of a topic is ours; None if that cannot be told now, and all stays as it is."""
-        try:
-            self._core.routes.keep(topic)
-            route = await self._core.routes.find(topic)
-            members = await self._members(topic) if route.subscribe else []
-        except NoRoute as error:
-            # A broker makes the retry topic when it first hears of the group; nobody waits for that.
-            if is_retry_topic(topic):
-                return Share(topic, set(), 0)
-            if topic not in self._missing:
-                log.warning("group %s waits for its topic: %s", self._group, error)
-            self._missing.add(topic)
-            return None
-        except KappaError as error:
-            log.warning("group %s keeps its queues of %s as they are: %s", self._group, topic, error)
-            return None
-        self._missing.discard(topic)
-        mine = share(self._strategy, self._core.client_id, members, route.subscribe)
-        return Share(topic, mine, len(members))
-
-    async def _members(self, topic: str) -> list[str]:
-        """Return the client ids of the group; any broker of the topic knows them."""
-        route = await self._core.routes.find(topic)
-        brokers = sorted(broker for broker, addresses in route.addresses.items() if addresses)
-        error: KappaError | None = None
-        for broker in random.sample(brokers, len(brokers)):
-            address = route.reader(broker)
-            try:
-                members = await self._members_at(address)
-                if self._core.client_id not in members:
-                    # It was restarted, or our last heartbeat got lost. Without us in the list we would give up all.
-                    await self._core.heartbeat_to(await self._core.brokers.get(address))
-                    members = await self._members_at(address)
-                if self._core.client_id in members:
-                    return members
-                error = NotAvailable(f"{address} does not list this consumer in group {self._group} yet")
-            except KappaError as failed:
-                error = failed
-        raise error or NoRoute(f"topic {topic!r} has no broker at the moment")
-
-    async def _members_at(self, address: str) -> list[str]:
-        try:
-            answer = await self._core.ask(address, GetConsumerList(consumer_group=self._group))
-        except BrokerError:
-            return []  # how a broker says that it does not know the group
-        return ConsumerList.decode(answer.body).consumer_ids
-
     async def _take(self, queue: MessageQueue) -> bool:
+        if queue in self._leaving:
+            return False  # a listener is still at work from last time
         try:
             async with self._taking:
-                offset = await self._offsets.starting_point(queue, self._start)
+                # First the lock, then the question where to begin: the answer must not change any more.
+                if self.locks is not None and not await self.locks.acquire(queue):
+                    log.info("group %s waits for %s: another consumer still has its lock", self._group, queue)
+                    return False
+                offset = await self._store.start_of(queue)
         except KappaError as error:
             log.warning("group %s cannot start with %s yet: %s", self._group, queue, error)
             return False
@@ -207,22 +226,87 @@ class Assignment:
 
     def _begin(self, queue: MessageQueue, offset: int) -> None:
         held = ProcessQueue(queue, offset, self._limits)
-        loop = PullLoop(self._core, self._group, held, self._interest, self._inbox, self._offsets, self.restart)
+        held.paused = self._is_paused(queue)
+        if self.locks is not None:
+            held.lease_until = self.locks.until(queue)
+        loop = PullLoop(
+            self._core, self._group, held, self._interest, self._inbox, self.restart, self._style, self._stats
+        )
         self._held[queue] = Held(held, asyncio.create_task(loop.run()))
 
     def _interest(self, topic: str) -> Interest | None:
         return next((interest for interest in self._interests() if interest.topic == topic), None)
 
-    async def _give_up(self, queues: list[MessageQueue]) -> None:
-        if not queues:
+    def _set_limits(self) -> None:
+        """Limits for a whole topic are shared out among our queues of it."""
+        config = self._core.config
+        if config.topic_messages_max is None and config.topic_bytes_max is None:
             return
+        counts: dict[str, int] = {}
+        for queue in self._held:
+            counts[queue.topic] = counts.get(queue.topic, 0) + 1
+        for queue, held in self._held.items():
+            messages, size = self._limits.messages_max, self._limits.bytes_max
+            if config.topic_messages_max is not None:
+                messages = max(1, config.topic_messages_max // counts[queue.topic])
+            if config.topic_bytes_max is not None:
+                size = max(1, config.topic_bytes_max // counts[queue.topic])
+            held.queue.limits = Limits(messages, size, self._limits.span_max)
+
+    async def _give_up(self, queues: list[MessageQueue]) -> None:
         given_up = [(queue, self._held.pop(queue)) for queue in queues]
         for queue, held in given_up:
             log.info("group %s leaves %s to another consumer", self._group, queue)
-            held.queue.dropped = True
+            self._inbox.drop(held.queue)
             held.task.cancel()
-        # The next owner starts where we say we are, so say it before doing anything else.
-        await self._offsets.commit({queue: held.queue.committable for queue, held in given_up})
-        for queue in queues:
-            self._offsets.forget(queue)
+        if self.locks is not None:
+            for queue, held in given_up:
+                self._leaving[queue] = asyncio.create_task(self._hand_over(held.queue))
+        elif given_up:
+            # The next owner starts where we say we are, so say it before doing anything else.
+            await self._store.commit({queue: held.queue.committable for queue, held in given_up})
+            for queue in queues:
+                self._store.forget(queue)
         await asyncio.gather(*(held.task for _, held in given_up), return_exceptions=True)
+
+    # --- locks ---
+
+    async def _hand_over(self, left: ProcessQueue) -> None:
+        """Let the message in hand be finished, store how far we are, then unlock."""
+        assert self.locks is not None
+        queue = left.queue
+        try:
+            # The lock is renewed meanwhile. A listener that hangs must not keep the queue from everybody for ever.
+            async with asyncio.timeout(self._core.config.consume_timeout_ms / 1000):
+                await self._inbox.wait_free(queue)
+            if self.locks.holds(queue):
+                await self._store.commit({queue: left.committable})
+            await self.locks.release([queue])
+        except TimeoutError:
+            log.warning("group %s: a listener hangs with %s, whose lock runs out now", self._group, queue)
+            self.locks.forget(queue)
+        finally:
+            self._store.forget(queue)
+            self._leaving.pop(queue, None)
+
+    def _lock_changed(self, queue: MessageQueue, until: float, lapsed: bool) -> None:
+        held = self._held.get(queue)
+        if held is None:
+            return
+        if lapsed and until > self._core.clock.liveness():
+            # Ours again, but somebody else may have had it: begin where the broker says, not with what we hold.
+            log.info("group %s has the lock of %s again", self._group, queue)
+            self._held.pop(queue)
+            self._inbox.drop(held.queue)
+            held.task.cancel()
+            self._store.forget(queue)
+            self.soon()
+            return
+        held.queue.lease_until = until
+        if until > self._core.clock.liveness():
+            self._inbox.look_again(held.queue)
+
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)

@@ -1,26 +1,21 @@
-"""The same clients for programs without an event loop. Everything may be called from any number of threads at once."""
+"""Producers and admins for programs without an event loop; consumers are in blocking_consumers.py.
+
+Everything may be called from any number of threads at once.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
 from kappamq.client.admin import AsyncAdmin
-from kappamq.client.balance import Strategy
-from kappamq.client.consumer import AsyncConsumer, Topics
-from kappamq.client.inbox import Delivery
-from kappamq.client.listening import Listener
 from kappamq.client.loop_thread import Blocking, blocking
-from kappamq.client.offsets import ConsumeFrom
 from kappamq.client.pressure import Allowance
 from kappamq.client.producer import DEFAULT_GROUP, AsyncProducer
-from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.client.selection import Selection
 from kappamq.config.client import ClientConfig
-from kappamq.errors import ConfigError
-from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from kappamq.message import Message, MessageQueue, SendResult
 
 
 class Producer(Blocking[AsyncProducer]):
@@ -80,163 +75,6 @@ class Producer(Blocking[AsyncProducer]):
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Cut messages of one topic into lists that `send_batch` takes."""
         return self.inner.in_batches(messages, count_max)
-
-
-class _InHand(threading.local):
-    delivery: Delivery | None = None
-
-
-class Consumer(Blocking[AsyncConsumer]):
-    """A member of a consumer group. With a `listener` messages are pushed to it; without, they are asked for.
-
-    >>> with Consumer("127.0.0.1:9876", group="billing", topics={"orders": "new || paid"}) as consumer:
-    ...     for message in consumer:  # doctest: +SKIP
-    ...         ...  # asking for the next message acknowledges this one
-    """
-
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | None = None,
-        *,
-        group: str,
-        topics: Topics,
-        listener: Listener | None = None,
-        consume_from: ConsumeFrom = "last",
-        balance: str | Strategy = "averagely",
-        idle_timeout: float | None = None,
-        config: ClientConfig | None = None,
-        **options: Any,
-    ) -> None:
-        """`consume_from`: where a group begins that has no offsets yet. `idle_timeout`: iteration ends after so many
-        seconds without a message. `listener`: a function (called in threads) or coroutine function (called in tasks),
-        `consume_threads` of them at once. `options`: fields of ClientConfig.
-        """
-        super().__init__(
-            AsyncConsumer(
-                nameserver,
-                group=group,
-                topics=topics,
-                listener=listener,
-                consume_from=consume_from,
-                balance=balance,
-                config=config,
-                **options,
-            )
-        )
-        self._idle_timeout = idle_timeout
-        self._has_listener = listener is not None
-        self._in_hand = _InHand()
-        self._started = False
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Left without an error: the message in hand was dealt with.
-        if kind is None:
-            self._acknowledge_in_hand()
-        self.close()
-
-    def start(self) -> None:
-        """Join the group and begin to pull. Raises NotConnected if no name server can be reached."""
-        self._run(self.inner.start())
-        self._started = True
-
-    commit = blocking(AsyncConsumer.commit)
-    subscribe = blocking(AsyncConsumer.subscribe)
-    unsubscribe = blocking(AsyncConsumer.unsubscribe)
-
-    def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds. It stays yours until you `ack` it."""
-        delivery = self._take(timeout)
-        return delivery[1] if delivery is not None else None
-
-    def ack(self, message: ReceivedMessage) -> None:
-        """This message is done. Late is fine, and twice does no harm."""
-        self.inner.ack(message)
-
-    def poll(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """Acknowledge the message that the last `poll` of this thread returned, and return the next."""
-        self._acknowledge_in_hand()
-        delivery = self._in_hand.delivery = self._take(timeout)
-        return delivery[1] if delivery is not None else None
-
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        while (message := self.poll(self._idle_timeout)) is not None:
-            yield message
-
-    @property
-    def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment."""
-        return self.inner.assigned
-
-    @property
-    def positions(self) -> dict[MessageQueue, int]:
-        """For each of our queues the offset below which everything is done."""
-        return self.inner.positions
-
-    def _take(self, timeout: float | None) -> Delivery | None:
-        if self._has_listener:
-            raise ConfigError(
-                "this consumer has a listener that gets the messages: leave it out to ask for them yourself"
-            )
-        if not self._started:
-            self.start()
-        return self.inner.inbox.take_blocking(timeout)
-
-    def _acknowledge_in_hand(self) -> None:
-        delivery, self._in_hand.delivery = self._in_hand.delivery, None
-        if delivery is not None:
-            delivery[0].acknowledge(delivery[1].queue_offset)
-            self.inner.inbox.done(delivery[0])
-
-
-class PullConsumer(Blocking[AsyncPullConsumer]):
-    """Reads queues by hand: any queue, any offset.
-
-    >>> with PullConsumer("127.0.0.1:9876", group="audit") as consumer:  # doctest: +SKIP
-    ...     for queue in consumer.queues("orders"):
-    ...         result = consumer.pull(queue, consumer.min_offset(queue))
-    """
-
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | None = None,
-        *,
-        group: str,
-        config: ClientConfig | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(AsyncPullConsumer(nameserver, group=group, config=config, **options))
-
-    def __enter__(self) -> Self:
-        return self
-
-    queues = blocking(AsyncPullConsumer.queues)
-    pull = blocking(AsyncPullConsumer.pull)
-    position = blocking(AsyncPullConsumer.position)
-    commit = blocking(AsyncPullConsumer.commit)
-    committed = blocking(AsyncPullConsumer.committed)
-    search = blocking(AsyncPullConsumer.search)
-    min_offset = blocking(AsyncPullConsumer.min_offset)
-    max_offset = blocking(AsyncPullConsumer.max_offset)
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Let the next `pull` without an offset begin here."""
-        self.inner.seek(queue, offset)
-
-    def read(
-        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: str = "*"
-    ) -> Iterator[ReceivedMessage]:
-        """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
-        parts = self.inner.read_parts(queue, start, stop, tags=tags)
-
-        async def following() -> list[ReceivedMessage] | None:
-            return await anext(parts, None)
-
-        while (part := self._run(following())) is not None:
-            yield from part
 
 
 class Admin(Blocking[AsyncAdmin]):

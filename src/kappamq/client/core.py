@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -52,17 +52,17 @@ class Member(Protocol):
     def group_changed(self) -> None:
         """Another member joined or left."""
 
-    def serve(self, frame: Frame) -> Frame | None:
+    def serve(self, frame: Frame) -> Frame | Awaitable[Frame] | None:
         """Answer a broker's request about this group; None if it is not supported."""
 
 
 class ClientCore:
     """Made by `acquire`, given back by `release`. Belongs to the loop that made it."""
 
-    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: ClientConfig, clock: Clock | None = None, *, lasting_id: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
-        self.client_id = _client_id(config)
+        self.client_id = _client_id(config, lasting=lasting_id)
         self.users = 0
         tls = tls_context(config)
         seconds = config.connect_timeout_ms / 1000
@@ -115,15 +115,16 @@ class ClientCore:
         *,
         timeout: float | None = None,
         accept: Collection[int] = SUCCESS,
+        code: int | None = None,
     ) -> Frame:
         """Ask a broker something that may be asked twice. Raises the error that a code not in `accept` stands for."""
         if self._closed:
             raise ClientClosed("this client is closed")
         limit = self.request_timeout if timeout is None else timeout
-        answer = await self.brokers.request(address, header, body, limit)
+        answer = await self.brokers.request(address, header, body, limit, code=code)
         if answer.code == GoingAway.code:
             self.brokers.drop(address)
-            answer = await self.brokers.request(address, header, body, limit)
+            answer = await self.brokers.request(address, header, body, limit, code=code)
         if answer.code not in accept:
             raise for_code(answer.code, answer.remark)
         return answer
@@ -136,16 +137,18 @@ class ClientCore:
         timeout: float | None = None,
         accept: Collection[int] = SUCCESS,
         broker_id: int = MASTER_ID,
+        code: int | None = None,
     ) -> Frame:
         """Ask the broker that has `queue`; if it cannot be reached, look its address up again and ask once more."""
         address = (await self.routes.find(queue.topic)).reader(queue.broker, broker_id)
         try:
-            return await self.ask(address, header, timeout=timeout, accept=accept)
+            return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
         except NotConnected:
             route = await self.routes.refresh(queue.topic)
             if route is None or route.reader(queue.broker, broker_id) == address:
                 raise
-        return await self.ask(route.reader(queue.broker, broker_id), header, timeout=timeout, accept=accept)
+        address = route.reader(queue.broker, broker_id)
+        return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
 
     async def ask_nameserver(self, header: Header, body: bytes = b"") -> Frame:
         if self._closed:
@@ -243,7 +246,7 @@ class ClientCore:
 
     # --- requests of brokers ---
 
-    def _serve(self, channel: Channel, frame: Frame) -> Frame | None:
+    def _serve(self, channel: Channel, frame: Frame) -> Frame | Awaitable[Frame | None] | None:
         if frame.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             member = self._members.get(NotifyConsumersChanged.decode(frame.ext).consumer_group)
             if member is not None:
@@ -268,9 +271,9 @@ async def every(seconds: float, work: Callable[[], Coroutine[Any, Any, None]], w
             log.exception("%s failed", what)
 
 
-def _client_id(config: ClientConfig) -> str:
+def _client_id(config: ClientConfig, *, lasting: bool = False) -> str:
     instance = config.instance
-    if instance == "DEFAULT":
+    if instance == "DEFAULT" and not lasting:
         instance = f"{os.getpid()}#{secrets.token_hex(6)}"
     unit = f"@{config.unit}" if config.unit else ""
     return f"{local_host(config.nameservers[0])}@{instance}{unit}"
@@ -301,18 +304,19 @@ _SHARED_BY: Final = (
 _cores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Any, ...], list[ClientCore]]] = WeakKeyDictionary()
 
 
-def acquire(config: ClientConfig, *, consumer_group: str | None = None) -> ClientCore:
+def acquire(config: ClientConfig, *, consumer_group: str | None = None, lasting_id: bool = False) -> ClientCore:
     """Return a started core for `config` on the running loop; `release` it when done.
 
-    `consumer_group`: choose one that has no consumer of this group yet.
+    `consumer_group`: choose one that has no consumer of this group yet. `lasting_id`: one whose client id is the same
+    when the program is started again.
     """
-    key = tuple(getattr(config, name) for name in _SHARED_BY)
+    key = (lasting_id, *(getattr(config, name) for name in _SHARED_BY))
     cores = _cores.setdefault(asyncio.get_running_loop(), {}).setdefault(key, [])
     for core in cores:
         if consumer_group is None or not core.has_member(consumer_group):
             break
     else:
-        core = ClientCore(config)
+        core = ClientCore(config, lasting_id=lasting_id)
         core.start()
         cores.append(core)
     core.users += 1

@@ -1,7 +1,8 @@
 """Calls the application's listener: plain functions in threads, coroutine functions in tasks.
 
-Each worker is a reader of the inbox like any other. A listener that returns has done its message; one that raises gets
-it again later: the broker is asked to deliver it again, and if it cannot, it stays here and comes back after a pause.
+Each worker is a reader of the inbox like any other. A listener that returns has done its messages; one that raises, or
+returns `Redeliver`, has not: `Outcome` says what then. One that does not come back in time has failed, too: a task is
+cancelled, a thread is left alone and replaced, so that the others do not notice.
 """
 
 from __future__ import annotations
@@ -10,51 +11,91 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from kappamq.client.inbox import Delivery, Inbox
-from kappamq.message import ReceivedMessage
+from kappamq.client.outcomes import EXPIRED, Outcome
+from kappamq.message import RETRY, Redeliver
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[ReceivedMessage], Awaitable[Any] | Any]
-OnFailure = Callable[[Delivery], Awaitable[None]]
+Listener = Callable[[Any], Awaitable[Any] | Any]
+"""Gets a message, or with `consume_batch` above 1 a list of messages of one queue."""
+Measure = Callable[[Delivery, float, bool], None]
+"""(what was consumed, seconds it took, whether it went well)"""
+
+LOOKS_PER_TIMEOUT: Final = 10
+"""How much later than after the timeout a stuck thread may be noticed: a part of it."""
+LOOK_S_MAX: Final = 10.0
+STUCK_PER_WORKER_MAX: Final = 4
+"""So many stuck threads for each that there should be are replaced; then nobody can help this listener."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A thread, and what it has in hand."""
+
+    thread: threading.Thread
+    delivery: Delivery | None = None
+    since: float = 0.0
+    replaced: bool = False
+    given_up: bool = False  # what it has in hand is dealt with
+
+
+def is_asynchronous(listener: Listener) -> bool:
+    call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have a coroutine as its __call__
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
 class Listening:
-    """Workers of one consumer. `failed` is awaited on the loop with each message whose listener raised."""
+    """Workers of one consumer. `batch`: how many messages a listener gets at once; with 1, it gets no list."""
 
-    def __init__(self, inbox: Inbox, listener: Listener, failed: OnFailure, *, workers: int, name: str) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        listener: Listener,
+        outcome: Outcome,
+        *,
+        workers: int,
+        name: str,
+        batch: int = 1,
+        timeout_s: float = 900.0,
+        measure: Measure | None = None,
+    ) -> None:
         self._inbox = inbox
         self._listener = listener
-        self._failed = failed
-        self._workers = workers
+        self._outcome = outcome
+        self._count = workers
         self._name = name
+        self._batch = batch
+        self._timeout_s = timeout_s
+        self._measure = measure
         self._loop = asyncio.get_running_loop()
-        self._threads: list[threading.Thread] = []
+        self._workers: set[Worker] = set()
+        self._made = 0
+        self._stuck = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self._failures: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self._running = 0
+        self._lock = threading.Lock()
 
     def start(self) -> None:
-        call = getattr(self._listener, "__call__", None)  # noqa: B004 - an object may have a coroutine as its __call__
-        if inspect.iscoroutinefunction(self._listener) or inspect.iscoroutinefunction(call):
-            self._tasks = [asyncio.create_task(self._work_in_task()) for _ in range(self._workers)]
+        if is_asynchronous(self._listener):
+            self._tasks = [asyncio.create_task(self._work_in_task()) for _ in range(self._count)]
             return
-        self._running = self._workers
-        for number in range(self._workers):
-            # Daemons: a listener that never returns must not keep the process alive.
-            thread = threading.Thread(target=self._work_in_thread, name=f"{self._name}-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for _ in range(self._count):
+            self._add_thread()
+        self._watching = asyncio.create_task(self._watch())
 
     async def wait(self, timeout: float) -> bool:
         """After the inbox was closed: wait for the messages in hand. False if a listener is still busy."""
         try:
             async with asyncio.timeout(timeout):
-                if self._threads:
+                if self._workers:
                     await self._ended.wait()
                 if self._tasks:
                     await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -64,52 +105,132 @@ class Listening:
             for task in [*self._tasks, *self._failures]:
                 task.cancel()
             return False
+        finally:
+            if self._watching is not None:
+                self._watching.cancel()
         return True
 
-    def _work_in_thread(self) -> None:
-        try:
-            while (delivery := self._inbox.take_blocking()) is not None:
-                self._call(delivery)
-        finally:
-            self._on_loop(self._thread_ended)
+    # --- threads ---
 
-    def _call(self, delivery: Delivery) -> None:
-        queue, message = delivery
+    def _add_thread(self) -> None:
+        # Daemons: a listener that never returns must not keep the process alive.
+        thread = threading.Thread(target=lambda: self._work_in_thread(worker), daemon=True)
+        thread.name = f"{self._name}-{self._made}"
+        worker = Worker(thread)
+        self._made += 1
+        self._workers.add(worker)
+        thread.start()
+
+    def _work_in_thread(self, worker: Worker) -> None:
         try:
-            self._listener(message)
-        except Exception:
-            log.exception("the listener failed with message %s of %s", message.message_id, message.queue)
-            self._on_loop(self._fail, delivery)
-        else:
-            queue.acknowledge(message.queue_offset)
+            while not worker.replaced and (delivery := self._inbox.take_blocking(count_max=self._batch)) is not None:
+                with self._lock:
+                    worker.delivery, worker.since, worker.given_up = delivery, time.monotonic(), False
+                verdict = self._call(delivery)
+                with self._lock:
+                    worker.delivery = None
+                    given_up = worker.given_up
+                self._note(delivery, worker.since, verdict)
+                if given_up:
+                    log.info("a listener of %s came back after it was given up", self._name)
+                elif verdict is None:
+                    self._outcome.succeeded(delivery)
+                else:
+                    self._on_loop(self._fail, delivery, verdict)
         finally:
-            self._inbox.done(queue)
+            self._on_loop(self._thread_ended, worker)
+
+    def _call(self, delivery: Delivery) -> Redeliver | None:
+        try:
+            said = self._listener(delivery.messages if self._batch > 1 else delivery.messages[0])
+            if said is not None and inspect.isawaitable(said):
+                if inspect.iscoroutine(said):
+                    said.close()
+                raise TypeError("the listener returned a coroutine: make it an async function itself")
+        except BaseException:  # also sys.exit() in a listener: the thread goes on, and the message is not lost
+            self._complain(delivery)
+            return RETRY
+        return said if isinstance(said, Redeliver) else None
+
+    async def _watch(self) -> None:
+        """Replace threads whose listener does not come back."""
+        while True:
+            await asyncio.sleep(min(self._timeout_s / LOOKS_PER_TIMEOUT, LOOK_S_MAX))
+            for worker in list(self._workers):
+                self._look_after(worker)
+
+    def _look_after(self, worker: Worker) -> None:
+        with self._lock:
+            delivery = worker.delivery
+            if delivery is None or worker.replaced or time.monotonic() - worker.since < self._timeout_s:
+                return
+            if self._inbox.closed or self._stuck >= self._count * STUCK_PER_WORKER_MAX:
+                return
+            worker.replaced = True
+            worker.given_up = self._outcome.gives_up(delivery)
+        log.warning(
+            "a listener of %s is busy with message %s of %s for more than %g s; another thread goes on",
+            self._name,
+            delivery.message.message_id,
+            delivery.queue.queue,
+            self._timeout_s,
+        )
+        self._stuck += 1
+        self._add_thread()
+        if worker.given_up:
+            self._fail(delivery, EXPIRED)
+
+    def _thread_ended(self, worker: Worker) -> None:
+        self._workers.discard(worker)
+        self._stuck -= worker.replaced
+        if not self._workers:
+            self._ended.set()
+
+    # --- tasks ---
 
     async def _work_in_task(self) -> None:
-        while (delivery := await self._inbox.take_async()) is not None:
-            queue, message = delivery
-            try:
-                await self._listener(message)
-            except Exception:
-                log.exception("the listener failed with message %s of %s", message.message_id, message.queue)
-                self._fail(delivery)
+        while (delivery := await self._inbox.take_async(count_max=self._batch)) is not None:
+            began = time.monotonic()
+            verdict = await self._await(delivery)
+            self._note(delivery, began, verdict)
+            if verdict is None:
+                self._outcome.succeeded(delivery)
             else:
-                queue.acknowledge(message.queue_offset)
-            finally:
-                self._inbox.done(queue)
+                self._fail(delivery, verdict)
 
-    def _fail(self, delivery: Delivery) -> None:
-        task = self._loop.create_task(self._handle(delivery))
+    async def _await(self, delivery: Delivery) -> Redeliver | None:
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                said = await self._listener(delivery.messages if self._batch > 1 else delivery.messages[0])
+        except (Exception, asyncio.CancelledError):
+            if limit.expired():
+                log.warning(
+                    "the listener was stopped after %g s with message %s of %s",
+                    self._timeout_s,
+                    delivery.message.message_id,
+                    delivery.message.queue,
+                )
+                return EXPIRED
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # it is this worker that ends, not something the listener waited for
+            self._complain(delivery)
+            return RETRY
+        return said if isinstance(said, Redeliver) else None
+
+    # --- both ---
+
+    def _complain(self, delivery: Delivery) -> None:
+        log.exception("the listener failed with message %s of %s", delivery.message.message_id, delivery.message.queue)
+
+    def _note(self, delivery: Delivery, began: float, verdict: Redeliver | None) -> None:
+        if self._measure is not None:
+            self._measure(delivery, time.monotonic() - began, verdict is None)
+
+    def _fail(self, delivery: Delivery, verdict: Redeliver) -> None:
+        task = self._loop.create_task(self._outcome.failed(delivery, verdict))
         self._failures.add(task)
         task.add_done_callback(self._failures.discard)
-
-    async def _handle(self, delivery: Delivery) -> None:
-        await self._failed(delivery)
-
-    def _thread_ended(self) -> None:
-        self._running -= 1
-        if not self._running:
-            self._ended.set()
 
     def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:

@@ -107,9 +107,14 @@ class Blocking(Generic[C]):
 
     def close(self) -> None:
         """Close; see the asyncio class of the same name for what that waits for."""
+        self._close(self.inner.close())
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
         if self._home is not None and self._process == os.getpid():
             _open.discard(self)
-            self._home.run(self.inner.close())
+            self._home.run(closing)
+        else:
+            closing.close()
 
     def _at_home(self) -> LoopThread:
         if self._process != os.getpid():

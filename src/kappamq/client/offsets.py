@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -41,12 +42,14 @@ def check_consume_from(start: ConsumeFrom) -> ConsumeFrom:
 
 
 class Offsets:
-    """Offsets of one group."""
+    """Offsets of one group. `start`: where it begins with a queue of which the broker knows nothing."""
 
-    def __init__(self, core: ClientCore, group: str) -> None:
+    def __init__(self, core: ClientCore, group: str, start: ConsumeFrom = "last") -> None:
         self._core = core
         self._group = group
+        self._start = start
         self._committed: dict[MessageQueue, int] = {}
+        self._beginnings: Counter[MessageQueue] = Counter()
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool | None = False) -> int | None:
         """Return what the broker has stored for the group, None if nothing.
@@ -63,13 +66,18 @@ class Offsets:
         offset = OffsetResponse.decode(answer.ext).offset
         return offset if offset >= 0 else None
 
-    async def starting_point(self, queue: MessageQueue, start: ConsumeFrom) -> int:
+    async def start_of(self, queue: MessageQueue) -> int:
         """Return where to begin: the stored offset, or what `start` says if there is none."""
         # As Java's clients do it: a consumer that comes a little later than the first producer misses nothing.
-        stored = await self.fetch(queue, zero_if_new=None if start == "last" else False)
+        stored = await self.fetch(queue, zero_if_new=None if self._start == "last" else False)
         if stored is not None:
             self._committed[queue] = stored
             return stored
+        return await self.first_start_of(queue)
+
+    async def first_start_of(self, queue: MessageQueue) -> int:
+        """The same for a queue of which nothing is stored."""
+        start = self._start
         if start == "first" or (start == "last" and is_retry_topic(queue.topic)):
             return await self.min_offset(queue)
         if start == "last" or is_retry_topic(queue.topic):
@@ -91,21 +99,23 @@ class Offsets:
         return OffsetResponse.decode((await self._core.ask_queue(queue, header)).ext).offset
 
     async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None:
-        """Store offsets that have changed and wait until the brokers have them.
+        """Store offsets that have grown and wait until the brokers have them. Back goes only what was forgotten before.
 
         What fails is tried again with the next call; `strict`: it is raised. Java's clients send these one-way, and
         then cannot tell at the end which of them arrived.
         """
-        changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue, -1) < offset}
         limit = asyncio.Semaphore(_COMMITS_AT_ONCE)
 
         async def store(queue: MessageQueue, offset: int) -> None:
             async with limit:
+                beginning = self._beginnings[queue]
                 header = UpdateConsumerOffset(
                     consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
                 )
                 await self._core.ask_queue(queue, header)
-                self._committed[queue] = offset
+                if beginning == self._beginnings[queue]:
+                    self._committed[queue] = offset
 
         results = await asyncio.gather(*(store(*item) for item in changed.items()), return_exceptions=True)
         for queue, result in zip(changed, results, strict=True):
@@ -115,5 +125,6 @@ class Offsets:
                 log.warning("offset %d of %s in %s is not stored yet: %s", changed[queue], self._group, queue, result)
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is somebody else's now: whatever we stored last means nothing any more."""
+        """The queue is somebody else's now, or begins anew: whatever we stored last means nothing any more."""
         self._committed.pop(queue, None)
+        self._beginnings[queue] += 1

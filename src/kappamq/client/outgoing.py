@@ -71,15 +71,15 @@ def single(
     """
     _check_topic(message.topic)
     _check_body(len(message.body), config.message_bytes_max, "message")
-    body, packed = message.body, 0
+    body, kind = message.body, 0
     if len(body) >= config.compress_over_bytes:
-        body, packed = _compress(body, config)
+        body, kind = packed(body, config)
     return Outgoing(
         code,
         message.topic,
         body,
         _properties(message, message_id, extra or {}),
-        sys_flag | packed,
+        sys_flag | kind,
         message.flag,
         born_ms,
         (message_id,),
@@ -147,12 +147,13 @@ def _check_body(length: int, limit: int, what: str) -> None:
         )
 
 
-def _compress(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
+def packed(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
+    """Return the body compressed and the flags that say so, or as it is where compressing does not help."""
     method = _METHODS[config.compress_kind]
-    packed = compression.compress(body, method, min(config.compress_level, _LEVEL_MAX[method]))
-    if len(packed) >= len(body):
+    smaller = compression.compress(body, method, min(config.compress_level, _LEVEL_MAX[method]))
+    if len(smaller) >= len(body):
         return body, 0  # it does not shrink: spare the reader the work
-    return packed, compression.COMPRESSED | method.value
+    return smaller, compression.COMPRESSED | method.value
 
 
 def _properties(message: Message, message_id: str, extra: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -5,6 +5,7 @@ The pull loop adds on the event loop's thread, readers acknowledge on any thread
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,9 +34,15 @@ class ProcessQueue:
         self.queue = queue
         self.next_offset = next_offset
         self.dropped = False
-        self.reading = 0
-        """How many of its messages are in readers' hands just now."""
-        self._limits = limits
+        self.paused = False
+        """By the application: nothing is pulled or handed out."""
+        self.suspended = False
+        """Ordered consumption only: its first message failed and comes again after a moment."""
+        self.lease_until = math.inf
+        """Ordered consumption only: liveness time up to which the broker's lock counts as ours."""
+        self.limits = limits
+        self.pulled_ms = 0
+        self.consumed_ms = 0
         self._order: deque[int] = deque()  # offsets as pulled, ascending; acknowledged ones leave when they are first
         self._sizes: dict[int, int] = {}  # offset -> bytes, of those not acknowledged
         self._bytes = 0
@@ -81,6 +88,12 @@ class ProcessQueue:
             return self._order[0] if self._order else self.next_offset
 
     @property
+    def range(self) -> tuple[int, int]:
+        """The lowest and the highest offset held, (0, 0) if there is none."""
+        with self._lock:
+            return (self._order[0], self._order[-1]) if self._order else (0, 0)
+
+    @property
     def count(self) -> int:
         return len(self._sizes)
 
@@ -93,6 +106,13 @@ class ProcessQueue:
         with self._lock:
             return self._full()
 
+    def woken(self) -> None:
+        """What kept the queue from being pulled may be over."""
+        with self._lock:
+            wake, self._on_room = self._on_room, None
+        if wake is not None:
+            wake()
+
     def when_room(self, callback: Callable[[], None]) -> bool:
         """Call `callback` once, from whichever thread makes room. Returns False, and forgets it, if there is some."""
         with self._lock:
@@ -102,7 +122,9 @@ class ProcessQueue:
             return True
 
     def _full(self) -> str | None:
-        limits = self._limits
+        if self.paused:
+            return "it is paused"
+        limits = self.limits
         if len(self._sizes) >= limits.messages_max:
             return f"{len(self._sizes)} messages wait to be consumed, the limit is {limits.messages_max}"
         if self._bytes >= limits.bytes_max:

@@ -9,18 +9,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from kappamq.client.consume_stats import ConsumeStats
 from kappamq.client.core import ClientCore
 from kappamq.client.inbox import Inbox
-from kappamq.client.offsets import Offsets
 from kappamq.client.process_queue import ProcessQueue
-from kappamq.client.pulling import Interest, pull
+from kappamq.client.pulling import Interest, PullStyle, pull
 from kappamq.client.routes import MASTER_ID
 from kappamq.errors import (
     ClientError,
     FlowControlled,
     GroupNotFound,
     KappaError,
+    NoPermission,
     NotConnected,
+    NotSupported,
     Retry,
     SubscriptionOutdated,
     SubscriptionUnknown,
@@ -51,16 +53,18 @@ class PullLoop:
         queue: ProcessQueue,
         interest: Callable[[str], Interest | None],
         inbox: Inbox,
-        offsets: Offsets,
         restart: Restart,
+        style: PullStyle,
+        stats: ConsumeStats,
     ) -> None:
         self._core = core
         self._group = group
         self._queue = queue
         self._interest = interest
         self._inbox = inbox
-        self._offsets = offsets
         self._restart = restart
+        self._style = style
+        self._stats = stats
         self._broker_id = MASTER_ID
         self._complained = ""
         self._complained_at = 0.0
@@ -72,6 +76,9 @@ class PullLoop:
             if interest is None:
                 return  # no longer subscribed; the next round of balancing gives the queue up
             await self._wait_for_room()
+            if queue.lease_until <= self._core.clock.liveness():
+                await self._pause()  # what we pull now might be another's to hand out
+                continue
             try:
                 result = await self._pull(interest)
                 if not queue.dropped:
@@ -84,10 +91,27 @@ class PullLoop:
                 await self._pause()
 
     async def _pull(self, interest: Interest) -> PullResult:
-        config, queue = self._core.config, self._queue
+        style, began = self._style, self._core.clock.liveness()
+        try:
+            result = await self._pull_as(interest, lite=style.lite)
+        except (NotSupported, NoPermission):
+            if not style.lite:
+                raise
+            # Older brokers do not know lite pulls, and newer ones may have them switched off.
+            result = await self._pull_as(interest, lite=False)
+            style.lite = False
+        self._broker_id = result.suggested_broker_id
+        self._queue.pulled_ms = self._core.clock.message_ms()
+        if result.messages:
+            now = self._core.clock.liveness()
+            self._stats.pulled(self._queue.queue.topic, len(result.messages), now - began, now)
+        return result
+
+    async def _pull_as(self, interest: Interest, *, lite: bool) -> PullResult:
+        config, queue, style = self._core.config, self._queue, self._style
         # A slave takes no offsets.
-        commit = queue.committable if self._broker_id == MASTER_ID else 0
-        result = await pull(
+        commit = queue.committable if style.commits and self._broker_id == MASTER_ID else 0
+        return await pull(
             self._core,
             self._group,
             queue.queue,
@@ -98,9 +122,9 @@ class PullLoop:
             timeout=config.pull_timeout_ms / 1000,
             commit_offset=commit or None,
             broker_id=self._broker_id,
+            introduced=style.introduced,
+            lite=lite,
         )
-        self._broker_id = result.suggested_broker_id
-        return result
 
     def _use(self, result: PullResult) -> None:
         queue = self._queue
@@ -115,10 +139,9 @@ class PullLoop:
                 result.next_offset,
             )
             # Start anew first: a broker that was told to reset the group says so only once.
-            self._offsets.forget(queue.queue)
             self._restart(queue.queue, result.next_offset)
             return
-        fresh = queue.add([_original(message) for message in result.messages], result.next_offset)
+        fresh = queue.add([original(message) for message in result.messages], result.next_offset)
         if fresh:
             self._inbox.put(queue, fresh)
 
@@ -171,7 +194,7 @@ def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
         pass  # the loop is closed: nobody pulls any more
 
 
-def _original(message: ReceivedMessage) -> ReceivedMessage:
+def original(message: ReceivedMessage) -> ReceivedMessage:
     """A message that is delivered again shows the topic it was first sent to."""
     topic = message.properties.get(properties.RETRY_TOPIC)
     return replace(message, topic=topic) if topic else message

@@ -9,24 +9,29 @@ from typing import Final
 
 from kappamq.client.core import ClientCore
 from kappamq.errors import ProtocolError
-from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage
+from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage, SqlFilter
 from kappamq.protocol.batch import unwrap
 from kappamq.protocol.bodies_clients import SubscriptionData
-from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.headers_client import (
     PULL_COMMIT_OFFSET,
+    PULL_LITE,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
     PullMessage,
     PullMessageResponse,
 )
 from kappamq.protocol.record import SYS_COMPRESSED, Record, iter_records
-from kappamq.protocol.tags import Subscription
+from kappamq.protocol.tags import EVERYTHING, Subscription
 
 log = logging.getLogger(__name__)
 
 PULL_BYTES_MAX: Final = 256 << 10
 TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+Wanted = str | SqlFilter
+"""What a consumer wants of a topic: tags ("new || paid", "*" for all), or sql("price > 100")."""
 
 _STATUS: Final = {
     int(ResponseCode.SUCCESS): PullStatus.FOUND,
@@ -41,23 +46,41 @@ class Interest:
     """What a consumer wants of a topic. The version tells a broker which of two subscriptions is the newer."""
 
     topic: str
-    expression: str
+    wanted: Wanted
     version: int
 
     @property
+    def expression(self) -> str:
+        return self.wanted.expression if isinstance(self.wanted, SqlFilter) else self.wanted
+
+    @property
+    def expression_type(self) -> str:
+        return SQL92 if isinstance(self.wanted, SqlFilter) else TAG
+
+    @property
     def tags(self) -> Subscription:
-        return Subscription.parse(self.expression)
+        """What to compare here, too, because the broker compares hashes only; an SQL filter is exact there."""
+        return EVERYTHING if isinstance(self.wanted, SqlFilter) else Subscription.parse(self.wanted)
 
     def to_body(self) -> SubscriptionData:
         tags = self.tags
         return SubscriptionData(
             topic=self.topic,
             expression=self.expression,
-            expression_type=TAG,
+            expression_type=self.expression_type,
             tags=set(tags.tags),
             codes=set(tags.codes),
             version=self.version,
         )
+
+
+@dataclass(slots=True)
+class PullStyle:
+    """How a consumer pulls its queues."""
+
+    commits: bool = True  # a pull also tells how far the group is
+    introduced: bool = True  # the broker knows our subscription from heartbeats; else it travels with each pull
+    lite: bool = False  # with the request code of lite pull consumers; falls back by itself
 
 
 async def pull(
@@ -73,10 +96,12 @@ async def pull(
     commit_offset: int | None = None,
     broker_id: int = 0,
     introduced: bool = True,
+    lite: bool = False,
 ) -> PullResult:
     """Ask one queue for messages from `offset` on. Without any, the broker may hold the question for `hold_ms`.
 
-    `introduced`: the broker knows our subscription from heartbeats; else it travels with the request.
+    `introduced`: the broker knows our subscription from heartbeats; else it travels with the request. `lite`: with the
+    code of lite pull consumers, which a broker may not know (NotSupported) or have switched off (NoPermission).
     `commit_offset`: store this as the group's offset on the way. Raises what `ClientCore.ask` raises.
     """
     flags = PULL_SUSPEND if hold_ms else 0
@@ -84,6 +109,8 @@ async def pull(
         flags |= PULL_COMMIT_OFFSET
     if not introduced:
         flags |= PULL_SUBSCRIPTION
+    if lite:
+        flags |= PULL_LITE
     header = PullMessage(
         consumer_group=group,
         topic=queue.topic,
@@ -95,11 +122,12 @@ async def pull(
         hold_ms=hold_ms,
         subscription=None if introduced else interest.expression,
         subscription_version=interest.version,
-        expression_type=TAG,
+        expression_type=interest.expression_type,
         bytes_max=PULL_BYTES_MAX,
         logical_broker=queue.broker,
     )
-    answer = await core.ask_queue(queue, header, timeout=timeout, accept=_STATUS, broker_id=broker_id)
+    code = RequestCode.LITE_PULL_MESSAGE if lite else None
+    answer = await core.ask_queue(queue, header, timeout=timeout, accept=_STATUS, broker_id=broker_id, code=code)
     told = PullMessageResponse.decode(answer.ext)
     status = _STATUS[answer.code]
     return PullResult(

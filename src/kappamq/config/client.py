@@ -35,7 +35,6 @@ class ClientConfig:
     heartbeat_ms: int = 30_000  # must stay well below the broker's client expiry (120 s)
     commit_ms: int = 5000  # consumer offsets to the broker. larger: more is delivered again after a crash
     rebalance_ms: int = 20_000
-    idle_ms: int = 120_000
 
     # Producer.
     send_retries: int = 2  # on another broker, within send_timeout_ms
@@ -59,13 +58,24 @@ class ClientConfig:
     pull_hold_ms: int = 15_000  # how long the broker may hold an empty pull
     pull_timeout_ms: int = 30_000  # must be longer than pull_hold_ms
     pull_pause_on_error_ms: int = 1000
-    pull_pause_on_full_ms: int = 50
     cached_messages_max: int = 1000  # per queue, fetched but not consumed
     cached_bytes_max: int = 100 * MIB  # per queue
     consume_span_max: int = 2000  # between the smallest and largest unconsumed offset of a queue
+    topic_messages_max: int | None = None  # as cached_messages_max, for all our queues of a topic together
+    topic_bytes_max: int | None = None
     consume_threads: int = 20
-    consume_batch: int = 1
-    consume_timeout_ms: int = 15 * 60_000
+    consume_batch: int = 1  # above 1 the listener gets a list, of up to so many messages of one queue
+    consume_timeout_ms: int = 15 * 60_000  # a listener that takes longer has failed; it is not waited for any more
+    reconsume_max: int = -1  # how often a failed message comes again, then it is dead; -1: 16, in order: for ever
+    again_ms: int = 5000  # pause before a failed message that the broker does not take back is tried again here
+
+    # Consumer, in order.
+    suspend_ms: int = 1000  # how long a queue waits when its message failed
+    lock_renew_ms: int = 20_000
+    lock_lease_ms: int = 30_000  # without renewal the lock counts as lost; must stay well below the broker's 60 s
+
+    # Consumer, broadcasting.
+    offsets_dir: Path | None = None  # where how far we are is kept; None: ~/.rocketmq_offsets, as RocketMQ's clients
 
     # Message trace.
     trace: bool = False  # tell the trace topic about every message sent and consumed
@@ -95,9 +105,11 @@ class ClientConfig:
         not_empty("default_topic", self.default_topic)
         for name in ("connect_timeout_ms", "request_timeout_ms", "send_timeout_ms", "pull_timeout_ms"):
             between(name, getattr(self, name), 1, 3_600_000)
-        for name in ("route_poll_ms", "heartbeat_ms", "commit_ms", "rebalance_ms", "pull_pause_on_error_ms", "idle_ms"):
+        for name in (
+            *("route_poll_ms", "heartbeat_ms", "commit_ms", "rebalance_ms", "pull_pause_on_error_ms", "again_ms"),
+            *("lock_renew_ms", "lock_lease_ms"),
+        ):
             between(name, getattr(self, name), 1, 86_400_000)
-        between("pull_pause_on_full_ms", self.pull_pause_on_full_ms, 1, 60_000)
         between("send_retries", self.send_retries, 0, 100)
         between("send_try_timeout_ms", self.send_try_timeout_ms, 0, 3_600_000)
         one_of("inflight_full", self.inflight_full, ("wait", "raise"))
@@ -128,5 +140,15 @@ class ClientConfig:
         between("trace_batch", self.trace_batch, 1, 100)
         between("trace_flush_ms", self.trace_flush_ms, 1, 3_600_000)
         at_least("trace_waiting_max", self.trace_waiting_max, 1)
+        at_least("reconsume_max", self.reconsume_max, -1)
+        at_least("suspend_ms", self.suspend_ms, 0)
+        if self.lock_renew_ms >= self.lock_lease_ms:
+            raise ConfigError(
+                f"lock_renew_ms={self.lock_renew_ms} must be shorter than lock_lease_ms={self.lock_lease_ms}, "
+                "else every lock is lost before it is renewed"
+            )
+        for name in ("topic_messages_max", "topic_bytes_max"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key belong together: give both, or none")

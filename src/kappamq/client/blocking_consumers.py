@@ -1,0 +1,203 @@
+"""The same consumers for programs without an event loop. Everything may be called from any number of threads at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+from kappamq.client.balance import Strategy
+from kappamq.client.consumer import AsyncConsumer
+from kappamq.client.group_member import DRAIN_S, GroupMember
+from kappamq.client.inbox import Delivery
+from kappamq.client.listening import Listener
+from kappamq.client.loop_thread import Blocking, blocking
+from kappamq.client.offsets import ConsumeFrom
+from kappamq.client.pull_consumer import AsyncPullConsumer
+from kappamq.client.subscription import Topics
+from kappamq.config.client import ClientConfig
+from kappamq.errors import ConfigError
+from kappamq.message import MessageQueue, ReceivedMessage
+
+M = TypeVar("M", bound=GroupMember)
+R = TypeVar("R")
+
+
+class _InHand(threading.local):
+    delivery: Delivery | None = None
+
+
+class _Member(Blocking[M]):
+    """What all consumers of a group can do."""
+
+    commit = blocking(GroupMember.commit)
+    subscribe = blocking(GroupMember.subscribe)
+    unsubscribe = blocking(GroupMember.unsubscribe)
+
+    def close(self, drain: float = DRAIN_S) -> None:
+        """Stop pulling, let listeners finish for up to `drain` seconds, store the offsets, leave the group."""
+        self._close(self.inner.close(drain))
+
+    def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Pull and hand out nothing of these queues, by default of all, until `resume`. What is out stays out."""
+        self._run(_called(lambda: self.inner.pause(queues)))
+
+    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Go on with these queues, by default with all."""
+        self._run(_called(lambda: self.inner.resume(queues)))
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are ours at the moment."""
+        return self.inner.assigned
+
+    @property
+    def positions(self) -> dict[MessageQueue, int]:
+        """For each of our queues the offset below which everything is done."""
+        return self.inner.positions
+
+
+async def _called(call: Callable[[], R]) -> R:
+    """On the loop's thread, where the consumer lives."""
+    return call()
+
+
+class Consumer(_Member[AsyncConsumer]):
+    """A member of a consumer group. With a `listener` messages are pushed to it; without, they are asked for.
+
+    >>> with Consumer("127.0.0.1:9876", group="billing", topics={"orders": "new || paid"}) as consumer:
+    ...     for message in consumer:  # doctest: +SKIP
+    ...         ...  # asking for the next message acknowledges this one
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        topics: Topics,
+        listener: Listener | None = None,
+        ordered: bool = False,
+        broadcasting: bool = False,
+        consume_from: ConsumeFrom = "last",
+        balance: str | Strategy = "averagely",
+        idle_timeout: float | None = None,
+        config: ClientConfig | None = None,
+        **options: Any,
+    ) -> None:
+        """See AsyncConsumer for the arguments."""
+        super().__init__(
+            AsyncConsumer(
+                nameserver,
+                group=group,
+                topics=topics,
+                listener=listener,
+                ordered=ordered,
+                broadcasting=broadcasting,
+                consume_from=consume_from,
+                balance=balance,
+                config=config,
+                **options,
+            )
+        )
+        self._idle_timeout = idle_timeout
+        self._has_listener = listener is not None
+        self._in_hand = _InHand()
+        self._started = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Left without an error: the message in hand was dealt with.
+        if kind is None:
+            self._acknowledge_in_hand()
+        self.close()
+
+    def start(self) -> None:
+        """Join the group and begin to pull. Raises NotConnected if no name server can be reached."""
+        self._run(self.inner.start())
+        self._started = True
+
+    retry = blocking(AsyncConsumer.retry)
+
+    def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
+        """Return the next message, or None after `timeout` seconds. It stays yours until you `ack` or `retry` it."""
+        delivery = self._take(timeout)
+        return delivery.message if delivery is not None else None
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """This message is done. Late is fine, and twice does no harm."""
+        self.inner.ack(message)
+
+    def poll(self, timeout: float | None = None) -> ReceivedMessage | None:
+        """Acknowledge the message that the last `poll` of this thread returned, and return the next."""
+        self._acknowledge_in_hand()
+        delivery = self._in_hand.delivery = self._take(timeout)
+        return delivery.message if delivery is not None else None
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        while (message := self.poll(self._idle_timeout)) is not None:
+            yield message
+
+    def _take(self, timeout: float | None) -> Delivery | None:
+        if self._has_listener:
+            raise ConfigError(
+                "this consumer has a listener that gets the messages: leave it out to ask for them yourself"
+            )
+        if not self._started:
+            self.start()
+        return self.inner.inbox.take_blocking(timeout)
+
+    def _acknowledge_in_hand(self) -> None:
+        delivery, self._in_hand.delivery = self._in_hand.delivery, None
+        if delivery is not None:
+            self.inner.acknowledge(delivery)
+
+
+class PullConsumer(Blocking[AsyncPullConsumer]):
+    """Reads queues by hand: any queue, any offset.
+
+    >>> with PullConsumer("127.0.0.1:9876", group="audit") as consumer:  # doctest: +SKIP
+    ...     for queue in consumer.queues("orders"):
+    ...         result = consumer.pull(queue, consumer.min_offset(queue))
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        config: ClientConfig | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(AsyncPullConsumer(nameserver, group=group, config=config, **options))
+
+    def __enter__(self) -> Self:
+        return self
+
+    queues = blocking(AsyncPullConsumer.queues)
+    pull = blocking(AsyncPullConsumer.pull)
+    position = blocking(AsyncPullConsumer.position)
+    commit = blocking(AsyncPullConsumer.commit)
+    committed = blocking(AsyncPullConsumer.committed)
+    search = blocking(AsyncPullConsumer.search)
+    min_offset = blocking(AsyncPullConsumer.min_offset)
+    max_offset = blocking(AsyncPullConsumer.max_offset)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Let the next `pull` without an offset begin here."""
+        self.inner.seek(queue, offset)
+
+    def read(
+        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: str = "*"
+    ) -> Iterator[ReceivedMessage]:
+        """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
+        parts = self.inner.read_parts(queue, start, stop, tags=tags)
+
+        async def following() -> list[ReceivedMessage] | None:
+            return await anext(parts, None)
+
+        while (part := self._run(following())) is not None:
+            yield from part

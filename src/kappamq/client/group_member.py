@@ -1,0 +1,292 @@
+"""What every consumer that belongs to a group has in common: it joins, shares the queues, stores offsets, and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Collection
+from typing import Final, Self
+
+from kappamq.client import core as sharing
+from kappamq.client.assignment import Assignment, Store
+from kappamq.client.balance import Strategy
+from kappamq.client.broker_requests import BrokerRequests, Consume
+from kappamq.client.consume_stats import ConsumeStats
+from kappamq.client.core import ClientCore, every
+from kappamq.client.inbox import Inbox
+from kappamq.client.local_offsets import LocalOffsets
+from kappamq.client.offsets import ConsumeFrom, Offsets
+from kappamq.client.pulling import Interest, PullStyle, Wanted
+from kappamq.client.running_info import running_info
+from kappamq.client.shares import Shares
+from kappamq.client.subscription import Topics, wanted_topics
+from kappamq.config.client import ClientConfig
+from kappamq.errors import ClientClosed, KappaError, NoRoute
+from kappamq.message import MessageQueue
+from kappamq.protocol.bodies_admin import ConsumerRunningInfo
+from kappamq.protocol.bodies_clients import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.names import check_group, retry_topic
+
+log = logging.getLogger(__name__)
+
+DRAIN_S: Final = 10.0
+"""How long closing waits for listeners to finish the messages they have."""
+
+_FROM_WHERE: Final = {
+    "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+}
+
+
+class GroupMember:
+    """Base of consumers. What a subclass does between joining and leaving is in `_begin` and `_drain`."""
+
+    consume_type = ConsumeType.CONSUME_PASSIVELY
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        group: str,
+        topics: dict[str, Wanted],
+        *,
+        start: ConsumeFrom,
+        strategy: Strategy,
+        style: PullStyle,
+        ordered: bool = False,
+        broadcasting: bool = False,
+        retries: bool = True,
+    ) -> None:
+        self.config = config
+        self.group = check_group(group)
+        self.ordered = ordered
+        self.broadcasting = broadcasting
+        self.inbox = Inbox(ordered=ordered, now=self._now)
+        self.stats = ConsumeStats()
+        self._topics = topics
+        self._start = start
+        self._strategy = None if broadcasting else strategy
+        self._style = style
+        self._retries = retries and not broadcasting
+        self._interests: list[Interest] = []
+        self._core: ClientCore | None = None
+        self._store: Store | None = None
+        self._assignment: Assignment | None = None
+        self._requests: BrokerRequests | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._started_ms = 0
+        self._closed = False
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Join the group and begin to pull. Raises NotConnected if no name server can be reached."""
+        if self._closed:
+            raise ClientClosed("this consumer is closed")
+        if self._core is not None:
+            return
+        # A broadcasting consumer finds its file again by its client id: that must be the same next time.
+        core = sharing.acquire(self.config, consumer_group=self.group, lasting_id=self.broadcasting)
+        try:
+            self._store = self._make_store(core)
+        except BaseException:
+            await sharing.release(core)
+            raise
+        self._core = core
+        self._started_ms = core.clock.message_ms()
+        self._set_interests()
+        core.add_member(self)
+        self._assignment = Assignment(
+            core,
+            self.group,
+            lambda: self._interests,
+            self.inbox,
+            self._store,
+            Shares(core, self.group, self._strategy),
+            style=self._style,
+            stats=self.stats,
+            locked=self._locked,
+        )
+        self._requests = BrokerRequests(self.group, self._assignment, self._running_info, self._consume_now())
+        try:
+            for interest in self._interests:
+                try:
+                    await core.routes.find(interest.topic)
+                except NoRoute:
+                    pass  # it may come; balancing says so and looks again
+            await core.heartbeat()
+            balanced = await self._assignment.balance()
+        except BaseException:
+            await self.close()
+            raise
+        self._begin(core)
+        self._assignment.start(balanced=balanced)
+        self._committing = asyncio.create_task(every(self.config.commit_ms / 1000, self.commit, "storing offsets"))
+
+    async def close(self, drain: float = DRAIN_S) -> None:
+        """Stop pulling, let listeners finish for up to `drain` seconds, store the offsets, leave the group."""
+        if self._closed:
+            return
+        self._closed = True
+        core, assignment = self._core, self._assignment
+        if core is None or assignment is None:
+            self.inbox.close()
+            return
+        try:
+            if self._committing is not None:
+                self._committing.cancel()
+                await asyncio.gather(self._committing, return_exceptions=True)
+            await assignment.stop_pulling()
+            self.inbox.close()
+            if not await self._drain(drain):
+                log.warning(
+                    "group %s: a listener is still busy after %g s; its message will come again", self.group, drain
+                )
+            await self._commit(strict=True)
+        except KappaError as error:
+            log.warning("group %s: offsets were not stored when closing: %s", self.group, error)
+        finally:
+            await assignment.leave()
+            if isinstance(self._store, LocalOffsets):
+                self._store.close()
+            await core.remove_member(self)
+            await sharing.release(core)
+
+    def _begin(self, core: ClientCore) -> None:
+        """Messages are about to come."""
+
+    async def _drain(self, timeout: float) -> bool:
+        """No more messages come: finish those in hand. False if that took too long."""
+        return True
+
+    def _make_store(self, core: ClientCore) -> Store:
+        offsets = Offsets(core, self.group, self._start)
+        if not self.broadcasting:
+            return offsets
+        return LocalOffsets(self.config, core.client_id, self.group, offsets.first_start_of)
+
+    # --- offsets ---
+
+    async def commit(self) -> None:
+        """Store how far the group has come, now. Happens by itself every `commit_ms` and at the end."""
+        await self._commit(strict=False)
+
+    async def _commit(self, *, strict: bool) -> None:
+        if self._store is not None and self._assignment is not None:
+            await self._store.commit(self._assignment.offsets(), strict=strict)
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are ours at the moment."""
+        return sorted(queue.queue for queue in self._assignment.queues) if self._assignment is not None else []
+
+    @property
+    def positions(self) -> dict[MessageQueue, int]:
+        """For each of our queues the offset below which everything is done."""
+        return {queue.queue: queue.committable for queue in self._assignment.queues} if self._assignment else {}
+
+    # --- topics ---
+
+    async def subscribe(self, topics: Topics, wanted: Wanted = "*") -> None:
+        """Add topics, or change what is wanted of them. All members of a group must subscribe to the same.
+
+        >>> await consumer.subscribe("orders", "new || paid")  # doctest: +SKIP
+        >>> await consumer.subscribe({"orders": sql("price > 100"), "returns": "*"})  # doctest: +SKIP
+        """
+        self._topics.update(wanted_topics(topics, wanted))
+        await self._resubscribe()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Want nothing of a topic any more; what was handed out already may still be acknowledged."""
+        self._topics.pop(topic, None)
+        await self._resubscribe()
+
+    async def _resubscribe(self) -> None:
+        if self._core is not None and self._assignment is not None:
+            self._set_interests()
+            await self._core.heartbeat()
+            self._assignment.soon()
+
+    def _set_interests(self) -> None:
+        assert self._core is not None
+        known = {interest.topic: interest for interest in self._interests}
+        version = max(self._core.clock.message_ms(), *(interest.version + 1 for interest in self._interests), 0)
+        wanted = dict(self._topics)
+        if self._retries:
+            wanted[retry_topic(self.group)] = "*"
+        # What has not changed keeps its version: a broker that has missed the news goes on answering pulls.
+        self._interests = [
+            known[topic]
+            if topic in known and known[topic].wanted == expression
+            else Interest(topic, expression, version)
+            for topic, expression in wanted.items()
+        ]
+
+    # --- pausing ---
+
+    def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Pull and hand out nothing of these queues, by default of all, until `resume`. What is out stays out."""
+        self._started().pause(queues)
+
+    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Go on with these queues, by default with all."""
+        self._started().resume(queues)
+
+    def _started(self) -> Assignment:
+        if self._assignment is None:
+            raise ClientClosed("this consumer was not started yet")
+        return self._assignment
+
+    # --- what the core asks ---
+
+    def heartbeat(self) -> ConsumerData:
+        start = self._start
+        return ConsumerData(
+            group=self.group,
+            consume_type=self.consume_type,
+            message_model=MessageModel.BROADCASTING if self.broadcasting else MessageModel.CLUSTERING,
+            from_where=_FROM_WHERE[start] if isinstance(start, str) else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+            subscriptions=[interest.to_body() for interest in self._interests],
+        )
+
+    def group_changed(self) -> None:
+        if self._assignment is not None and not self.broadcasting:
+            self._assignment.soon()
+
+    def serve(self, frame: Frame) -> Frame | Awaitable[Frame] | None:
+        return self._requests.serve(frame) if self._requests is not None else None
+
+    def _running_info(self, with_stack: bool) -> ConsumerRunningInfo:
+        assert self._core is not None
+        assert self._assignment is not None
+        return running_info(
+            self.config,
+            self._core.clock,
+            self._started_ms,
+            self._interests,
+            self._assignment.queues,
+            self.stats,
+            consume_type=self.consume_type,
+            ordered=self.ordered,
+            locked=self._locked,
+            with_stack=with_stack,
+        )
+
+    def _consume_now(self) -> Consume | None:
+        """How to have one message consumed at once, if that can be."""
+        return None
+
+    @property
+    def _locked(self) -> bool:
+        return self.ordered and not self.broadcasting
+
+    def _now(self) -> float:
+        assert self._core is not None
+        return self._core.clock.liveness()

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kappamq.client.inbox import Delivery, Inbox
+from kappamq.client.outcomes import Broadcast, Concurrent, InOrder
+from kappamq.errors import BrokerError
+from kappamq.message import RETRY, ReceivedMessage, Redeliver
+from tests.client.loop import on_loop
+from tests.client.messages import QUEUE, held, message
+from tests.waiting import eventually_async
+
+
+class Brokers:
+    """Where messages go back to; refuses as often as it is told to."""
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.refuse = refuse
+        self.given_back: list[tuple[int, int]] = []
+        self.buried: list[int] = []
+
+    async def give_back(self, message: ReceivedMessage, level: int = 0) -> None:
+        await self._maybe()
+        self.given_back.append((message.queue_offset, level))
+
+    async def bury(self, message: ReceivedMessage) -> None:
+        await self._maybe()
+        self.buried.append(message.queue_offset)
+
+    async def _maybe(self) -> None:
+        await asyncio.sleep(0)
+        if self.refuse:
+            self.refuse -= 1
+            raise BrokerError("not today")
+
+
+def taken(inbox: Inbox, count: int) -> Delivery:
+    """A queue with `count` messages, and the delivery of all of them."""
+    queue = held(count)
+    inbox.put(queue, [message(n) for n in range(count)])
+    delivery = inbox.take(count)
+    assert delivery is not None
+    return delivery
+
+
+def offsets(delivery: Delivery | None) -> list[tuple[int, int]]:
+    return [] if delivery is None else [(one.queue_offset, one.reconsume_times) for one in delivery.messages]
+
+
+@on_loop
+async def test_side_by_side_what_is_done_is_acknowledged_and_the_rest_given_back() -> None:
+    inbox, brokers = Inbox(), Brokers()
+    rule = Concurrent(inbox, brokers, 0.01)  # type: ignore[arg-type]
+    good, bad = taken(inbox, 3), taken(inbox, 4)
+    rule.succeeded(good)
+    await rule.failed(bad, Redeliver(done=1, level=7))
+    assert (good.queue.committable, bad.queue.committable) == (3, 4)
+    assert brokers.given_back == [(1, 7), (2, 7), (3, 7)]
+
+
+@on_loop
+async def test_side_by_side_what_no_broker_takes_comes_again_and_holds_the_offset() -> None:
+    inbox, brokers = Inbox(), Brokers(refuse=1)
+    rule = Concurrent(inbox, brokers, 0.01)  # type: ignore[arg-type]
+    bad = taken(inbox, 2)
+    await rule.failed(bad, RETRY)
+    assert bad.queue.committable == 0
+    await eventually_async(lambda: len(inbox) == 1)
+    assert offsets(inbox.take(5)) == [(0, 1)]
+    assert brokers.given_back == [(1, 0)]
+
+
+@on_loop
+async def test_side_by_side_a_queue_that_is_anothers_gives_nothing_back() -> None:
+    inbox, brokers = Inbox(), Brokers()
+    bad = taken(inbox, 1)
+    inbox.drop(bad.queue)
+    await Concurrent(inbox, brokers, 0.01).failed(bad, RETRY)  # type: ignore[arg-type]
+    assert brokers.given_back == []
+
+
+@on_loop
+async def test_in_order_what_failed_comes_first_after_a_pause() -> None:
+    inbox = Inbox(ordered=True)
+    rule = InOrder(inbox, Brokers(), 0.01, None)  # type: ignore[arg-type]
+    bad = taken(inbox, 3)
+    inbox.put(bad.queue, [message(3)])
+    await rule.failed(bad, Redeliver(done=1))
+    assert bad.queue.suspended
+    assert inbox.take() is None
+    await eventually_async(lambda: not bad.queue.suspended)
+    again = inbox.take(5)
+    assert offsets(again) == [(1, 1), (2, 1), (3, 0)]
+    assert again is not None
+    rule.succeeded(again)
+    assert not inbox.is_out(QUEUE)
+    assert bad.queue.committable == 3
+
+
+@on_loop
+async def test_in_order_the_listener_may_choose_the_pause() -> None:
+    inbox = Inbox(ordered=True)
+    bad = taken(inbox, 1)
+    await InOrder(inbox, Brokers(), 3600, None).failed(bad, Redeliver(pause_ms=0))  # type: ignore[arg-type]
+    await eventually_async(lambda: len(offsets(inbox.take())) == 1)
+
+
+@on_loop
+async def test_in_order_too_many_failures_end_in_a_dead_letter_and_the_queue_goes_on() -> None:
+    inbox, brokers = Inbox(ordered=True), Brokers(refuse=1)
+    rule = InOrder(inbox, brokers, 0.0, 2)  # type: ignore[arg-type]
+    delivery: Delivery | None = taken(inbox, 1)
+    assert delivery is not None
+    queue = delivery.queue
+    inbox.put(queue, queue.add([message(1)], 2))
+    for _ in range(4):  # two tries again, one funeral that fails, one that does not
+        assert delivery is not None
+        await rule.failed(delivery, RETRY)
+        await eventually_async(lambda: not queue.suspended)
+        delivery = inbox.take()
+    assert brokers.buried == [0]
+    assert offsets(delivery) == [(1, 0)]
+    assert queue.committable == 1
+
+
+@on_loop
+async def test_in_order_a_listener_may_send_a_message_to_the_dead_letters() -> None:
+    inbox, brokers = Inbox(ordered=True), Brokers()
+    bad = taken(inbox, 2)
+    await InOrder(inbox, brokers, 3600, None).failed(bad, Redeliver(level=-1))  # type: ignore[arg-type]
+    assert (brokers.buried, bad.queue.committable, bad.queue.suspended) == ([0, 1], 2, False)
+
+
+@on_loop
+async def test_in_order_nothing_of_anothers_queue_is_buried() -> None:
+    inbox, brokers = Inbox(ordered=True), Brokers()
+    bad = taken(inbox, 1)
+    inbox.drop(bad.queue)
+    await InOrder(inbox, brokers, 0.0, 0).failed(bad, RETRY)  # type: ignore[arg-type]
+    assert brokers.buried == []
+    assert not inbox.is_out(QUEUE)
+
+
+@on_loop
+async def test_broadcast_messages_are_let_go(caplog: pytest.LogCaptureFixture) -> None:
+    inbox = Inbox()
+    bad = taken(inbox, 2)
+    await Broadcast().failed(bad, Redeliver(done=1))
+    assert bad.queue.committable == 2
+    assert "id-1 failed and does not come again" in caplog.text
+    assert "id-0" not in caplog.text
+    in_order = Inbox(ordered=True)
+    bad = taken(in_order, 1)
+    await InOrder(in_order, None, 0.0, 0).failed(bad, RETRY)
+    assert bad.queue.committable == 1
+    assert "id-0 failed too often" in caplog.text
+
+
+def test_only_in_order_a_slow_listener_is_waited_for() -> None:
+    inbox = Inbox()
+    delivery = taken(inbox, 1)
+    assert Broadcast().gives_up(delivery)
+    assert Concurrent(inbox, Brokers(), 1).gives_up(delivery)  # type: ignore[arg-type]
+    assert not InOrder(inbox, None, 1, None).gives_up(delivery)
