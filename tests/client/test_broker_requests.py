@@ -9,7 +9,7 @@ from kappamq.client.consumer import AsyncConsumer
 from kappamq.message import RETRY, MessageQueue, ReceivedMessage
 from kappamq.protocol.bodies_admin import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus
 from kappamq.protocol.bodies_clients import ResetOffset
-from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers import Header
 from kappamq.protocol.headers_client import ConsumeDirectly, GetClientStatus, GetRunningInfo, ResetClientOffset
@@ -108,7 +108,7 @@ async def test_a_message_can_be_consumed_directly() -> None:
 async def test_what_nobody_knows_is_said_to_be_unknown() -> None:
     async with fake_cluster(tea=1) as cluster, consumer(cluster):
         ((peer, _),) = cluster.broker.groups["g"].values()
-        asked = Frame(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, opaque=77, ext={"consumerGroup": "g"})
+        asked = Frame(9999, opaque=77, ext={"consumerGroup": "g"})
         peer.send(asked)
         await eventually_async(lambda: peer.answers)
         assert peer.answers[0].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
