@@ -58,6 +58,7 @@ class Operand:
     condition: Condition | None = None
     negated: bool = False  # -5 is not written down as such, and not judged when bounds are compared
     depth: int = 0
+    size: int = 0  # how many conditions it takes to find it out
 
     def reader(self) -> Callable[[Get], Any]:
         if self.kind is Kind.PROPERTY:
@@ -80,7 +81,8 @@ class Mismatch(Exception):
 def condition(operand: Operand, condition: Condition, *others: Operand) -> Operand:
     """A condition that is built on operands and stands where the first of them does."""
     depth = 1 + max([operand.depth, *(other.depth for other in others)])
-    return Operand(Kind.CONDITION, operand.position, condition=condition, depth=depth)
+    size = 1 + operand.size + sum(other.size for other in others)
+    return Operand(Kind.CONDITION, operand.position, condition=condition, depth=depth, size=size)
 
 
 def truth(operand: Operand) -> Condition:
@@ -150,7 +152,7 @@ def minus(operand: Operand, position: int) -> Operand:
     def nothing(get: Get) -> None:
         read(get)  # a condition in there may fail for a message, and then all of it does
 
-    return Operand(Kind.NOTHING, position, condition=nothing, depth=operand.depth + 1)
+    return Operand(Kind.NOTHING, position, condition=nothing, depth=operand.depth + 1, size=operand.size)
 
 
 # -- comparing -------------------------------------------------------------------------------------------------------------
