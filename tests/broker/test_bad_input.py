@@ -218,7 +218,8 @@ def test_pulls_that_cannot_be(tmp_path: Path, mode: str) -> None:
                 ({"queue_id": -1}, ResponseCode.INVALID_PARAMETER),
                 ({"count_max": 0}, ResponseCode.INVALID_PARAMETER),
                 ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
-                ({"expression_type": "SQL92", "subscription": "a > 1"}, ResponseCode.SYSTEM_ERROR),
+                ({"expression_type": "XPATH", "subscription": "a"}, ResponseCode.SYSTEM_ERROR),
+                ({"expression_type": "SQL92", "subscription": "a >"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
             ]:
                 answer = await client.ask(PullMessage(**(base | changes)))
                 assert answer.code == code, (changes, answer.code, answer.remark)

@@ -12,7 +12,6 @@ from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
 from kappamq.protocol.bodies_admin import ConsumerConnection
 from kappamq.protocol.bodies_clients import (
-    CheckClientBody,
     ConsumerData,
     ConsumerList,
     HeartbeatData,
@@ -26,7 +25,6 @@ from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo, GetConsumerConnections, UpdateGroup
 from kappamq.protocol.headers_client import (
     BoundaryType,
-    CheckClientConfig,
     GetConsumerList,
     GetEarliestStoreTime,
     GetMaxOffset,
@@ -171,16 +169,6 @@ async def test_unregistering_without_being_there(broker: Broker, client: Speaker
     answer = await client.channel.request(Frame(code=RequestCode.UNREGISTER_CLIENT))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "clientID" in (answer.remark or "")
-
-
-@on_broker()
-async def test_subscriptions_are_checked_before_they_are_used(broker: Broker, client: Speaker) -> None:
-    plain = CheckClientBody(client_id="c", group="g", subscription=SubscriptionData(topic="t", expression="a || b"))
-    await ok(client, CheckClientConfig(), plain.encode())
-    await ok(client, CheckClientConfig(), CheckClientBody(client_id="c", group="g").encode())
-    filtered = SubscriptionData(topic="t", expression="a > 1", expression_type="SQL92")
-    body = CheckClientBody(client_id="c", group="g", subscription=filtered).encode()
-    await refused(client, CheckClientConfig(), ResponseCode.SYSTEM_ERROR, "SQL92", body=body)
 
 
 # -- offsets ---------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from kappamq.broker.broker import Broker
 from kappamq.broker.not_yet import REFUSED
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies_admin import DelayOffsets
-from kappamq.protocol.bodies_clients import CheckClientBody, SubscriptionData
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.headers_admin import (
     GetAllDelayOffsets,
@@ -14,7 +13,7 @@ from kappamq.protocol.headers_admin import (
     GetTimerCheckpoint,
     GetTimerMetrics,
 )
-from kappamq.protocol.headers_client import CheckClientConfig, EndTransaction
+from kappamq.protocol.headers_client import EndTransaction
 from tests.broker.operating import bare, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker
 
@@ -38,17 +37,6 @@ async def test_nothing_is_stored_by_what_is_refused(broker: Broker, client: Spea
     await refused(client, commit, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional")
     await client.channel.oneway(commit)  # as Java sends it: there is nobody to tell
     assert broker.kernel.append_offset == end
-
-
-@on_broker()
-async def test_filters_by_sql_are_refused_when_a_client_checks_its_configuration(
-    broker: Broker, client: Speaker
-) -> None:
-    for kind, code in [("TAG", 0), ("SQL92", ResponseCode.SYSTEM_ERROR)]:
-        wanted = SubscriptionData(topic="t", expression="a", expression_type=kind)
-        answer = await client.ask(CheckClientConfig(), CheckClientBody(client_id="c", subscription=wanted).encode())
-        assert answer.code == code
-        assert kind == "TAG" or "SQL92" in (answer.remark or "")
 
 
 @on_broker()

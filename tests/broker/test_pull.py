@@ -424,10 +424,10 @@ async def test_subscriptions_unknown_outdated_or_not_of_tags(broker: Broker, cli
     await client.subscribe("g", "t", version=1)
     await refused(client, pull(subscription_version=2), ResponseCode.SUBSCRIPTION_NOT_LATEST, "1 < 2")
     assert bodies(await client.ask(pull(subscription_version=0))) == [0, 1, 2]
-    filtered = SubscriptionData(topic="t", expression="a > 1", expression_type="SQL92", version=5)
+    filtered = SubscriptionData(topic="t", expression="a", expression_type="XPATH", version=5)
     data = HeartbeatData(client_id="c1", consumers=[ConsumerData(group="g", subscriptions=[filtered])])
     await client.ask(HeartBeat(), data.encode())
-    await refused(client, pull(subscription_version=5), ResponseCode.SYSTEM_ERROR, "SQL92")
+    await refused(client, pull(subscription_version=5), ResponseCode.SYSTEM_ERROR, "by XPATH")
 
 
 @on_broker()
@@ -462,7 +462,7 @@ async def test_an_explicit_subscription_needs_no_heartbeat(broker: Broker, clien
         answer = await client.ask(pull(sys_flag=4, subscription=subscription))
         assert bodies(answer) == list(wanted), subscription
     await refused(
-        client, pull(sys_flag=4, subscription="x", expression_type="SQL92"), ResponseCode.SYSTEM_ERROR, "SQL92"
+        client, pull(sys_flag=4, subscription="x", expression_type="XPATH"), ResponseCode.SYSTEM_ERROR, "XPATH"
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 from kappamq.broker.broker import Broker
 from kappamq.broker.slices import QUEUES_AT_ONCE
 from kappamq.protocol.bodies_admin import QueryConsumeQueueResponse, TopicStatsTable
+from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import GetTopicStats, QueryConsumeQueue
+from kappamq.protocol.headers_client import HeartBeat
 from kappamq.protocol.tags import java_hash
 from tests.broker.operating import fill, make_topic, ok, on_broker, queue, refused
 from tests.broker.running import Speaker
@@ -98,3 +101,16 @@ async def test_entries_as_they_lie_on_disk(broker: Broker, client: Speaker) -> N
     await refused(client, QueryConsumeQueue(topic="t", queue_id=1, index=-1, count=1), error)
     await refused(client, QueryConsumeQueue(topic="t", queue_id=2, count=1), ResponseCode.INVALID_PARAMETER, "queue 2")
     await refused(client, QueryConsumeQueue(topic="nowhere", count=1), ResponseCode.TOPIC_NOT_EXIST)
+
+
+@on_broker()
+async def test_a_condition_is_shown_with_the_entries(broker: Broker, client: Speaker) -> None:
+    await client.send("t", b"x", 1)
+    wanted = SubscriptionData(topic="t", expression="n > 1", expression_type="SQL92", version=3)
+    beat = HeartbeatData(client_id="c1", consumers=[ConsumerData(group="g", subscriptions=[wanted])])
+    await ok(client, HeartBeat(), beat.encode())
+    header = QueryConsumeQueue(topic="t", queue_id=1, index=0, count=1, consumer_group="g")
+    answer = QueryConsumeQueueResponse.decode((await ok(client, header)).body)
+    assert [entry.matched for entry in answer.entries] == [True], "the entry alone does not tell"
+    shown = json.loads(answer.filter_data or "")
+    assert (shown["expression"], shown["consumerGroup"], shown["deadTime"]) == ("n > 1", "g", 0)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kappamq.errors import SubscriptionInvalid
+from kappamq.filters import LENGTH_MAX
 from kappamq.filters.sql import DEPTH_MAX, BadExpression, Sql
-from kappamq.filters.words import LENGTH_MAX
 from kappamq.protocol.codes import ResponseCode
 from tests.filters import model
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kappamq.filters.words import LENGTH_MAX, BadExpression, Sort, Words
+from kappamq.filters import LENGTH_MAX
+from kappamq.filters.words import BadExpression, Sort, Words
 
 
 def words(text: str) -> list[tuple[str, str]]:

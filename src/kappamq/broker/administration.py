@@ -34,6 +34,7 @@ class Administration:
         self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe)
         self.clients = AdminClients(clients, offsets, clock, worker)
         self.queues = QueueViews(config.name, store, topics, clients, worker)
+        self.queues.filter_of = broker.delivery.filters.get
         self.progress = Progress(
             config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
         )

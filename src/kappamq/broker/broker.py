@@ -20,6 +20,7 @@ from kappamq.broker.burst import Bursts
 from kappamq.broker.clients import Clients
 from kappamq.broker.consumers import Consumers
 from kappamq.broker.delivery import Delivery
+from kappamq.broker.filtering import Filtering
 from kappamq.broker.gate import Gate
 from kappamq.broker.groups import Groups
 from kappamq.broker.locking import Locking
@@ -156,14 +157,23 @@ class Broker:
         self.sends.check_gate = self.gate.check
         self.sends.run = self.run
         self.sends.told = self.registration.told
+        self.filtering = Filtering(config, self.upkeep.read)
         self.pulls = Pulls(
-            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.run,
+            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.filtering, self.run,
             self.net_config.connection_inflight_max,
         )  # fmt: skip
         self.pulls.worker = self.upkeep.read
         self.pulls.ahead = ReadAhead(store, clock, self.upkeep.read)
         self.consumers = Consumers(
-            store, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.upkeep.read
+            store,
+            clock,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.subscriptions,
+            self.filtering,
+            self.upkeep.read,
         )
         self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, bursts)
         self.queries = Queries(store, self.upkeep.read)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.clients import Clients
+from kappamq.broker.filtering import SQL92, Filtering
 from kappamq.broker.groups import Groups
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import tag_codes
@@ -20,7 +21,6 @@ from kappamq.errors import BrokerError, InvalidParameter, QueryNotFound
 from kappamq.net.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import (
-    CheckClientBody,
     ConsumerData,
     ConsumerList,
     HeartbeatData,
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 class Consumers:
     def __init__(
         self, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        subscriptions: Subscriptions, worker: Callable[..., Awaitable[Any]],
+        subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
@@ -61,16 +61,17 @@ class Consumers:
         self._clients = clients
         self._offsets = offsets
         self._subscriptions = subscriptions
+        self._filtering = filtering
         self._worker = worker
         self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
         self.on_asked: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
+        self.on_condition: Callable[[str, SubscriptionData], None] = lambda group, subscription: None
         clients.on_subscribed = self._subscribed
 
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
             RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
@@ -116,7 +117,9 @@ class Consumers:
     def _subscribed(self, group: str, subscription: SubscriptionData | None, topic: str) -> None:
         """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
         self._subscriptions.drop(group, topic, False)
-        if subscription is not None and subscription.expression_type in ("", "TAG"):
+        if subscription is not None and subscription.expression_type == SQL92:
+            self.on_condition(group, subscription)
+        if subscription is not None and self._filtering.is_for_kernel(subscription):
             config, known = self._topics.get(topic), self._groups.get(group)
             if (
                 config is not None
@@ -130,14 +133,6 @@ class Consumers:
     def unregister(self, connection: Connection, frame: Frame) -> Frame:
         header = UnregisterClient.decode(frame.ext)
         self._clients.unregister(connection, header.producer_group, header.consumer_group, self._clock.liveness())
-        return reply(frame)
-
-    def check_config(self, connection: Connection, frame: Frame) -> Frame:
-        subscription = CheckClientBody.decode(frame.body).subscription
-        if subscription is not None and subscription.expression_type not in ("", "TAG"):
-            raise BrokerError(
-                f"The broker does not support consumer to filter message by {subscription.expression_type}"
-            )
         return reply(frame)
 
     def members(self, connection: Connection, frame: Frame) -> Frame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kappamq.broker.burst import Handler
+from kappamq.broker.consumer_filters import ConsumerFilters
 from kappamq.broker.delay import DelayPositions, Delays
 from kappamq.broker.metadata import Table
 from kappamq.broker.replies import Replies
@@ -22,7 +23,8 @@ class Delivery:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.delay_positions = DelayPositions(broker.clock.message_ms)
-        self.tables: list[Table] = [self.delay_positions]
+        self.filters = ConsumerFilters(broker.config, broker.clock.message_ms, broker.metadata.record)
+        self.tables: list[Table] = [self.filters, self.delay_positions]
 
     def serve(self) -> None:
         """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
@@ -45,5 +47,13 @@ class Delivery:
         broker.upkeep.keepers.append(self.delays)
         broker.upkeep.saved_seldom.add(self.delay_positions.file)
 
+        broker.consumers.on_condition = self.filters.subscribed
+        broker.upkeep.on_tick.append(lambda: self.filters.tick(broker.clients, broker.clock.liveness()))
+
     def handlers(self) -> dict[int, Handler]:
-        return {**self.retries.handlers(), **self.replies.handlers(), **self.delays.handlers()}
+        return {
+            **self._broker.filtering.handlers(),
+            **self.retries.handlers(),
+            **self.replies.handlers(),
+            **self.delays.handlers(),
+        }

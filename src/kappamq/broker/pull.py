@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from kappamq.broker.clients import Clients
+from kappamq.broker.filtering import TAG, Filtering
 from kappamq.broker.groups import Groups
 from kappamq.broker.long_poll import LongPoll
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.read_ahead import COMPACT_BYTES, ReadAhead
+from kappamq.broker.sieve import Sieve
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import (
-    BrokerError,
     InvalidParameter,
     NoPermission,
     SubscriptionOutdated,
@@ -48,7 +49,8 @@ from kappamq.protocol.bodies_clients import MessageModel, SubscriptionData
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers_client import PullMessage, PullMessageResponse
-from kappamq.protocol.tags import Subscription
+from kappamq.protocol.names import is_retry_topic
+from kappamq.protocol.tags import ALL, Subscription
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -86,12 +88,13 @@ class PullRequest:
     opaque: int
     binary: bool
     until: float | None = None  # liveness time; it has been waiting, and may do so until then
+    sieve: Sieve | None = None  # a condition that the kernel cannot judge
 
 
 class Pulls:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
-        offsets: Offsets, subscriptions: Subscriptions, run: Run, connection_parked_max: int = 65_536,
+        offsets: Offsets, subscriptions: Subscriptions, filtering: Filtering, run: Run, connection_parked_max: int = 65_536,
     ) -> None:  # fmt: skip
         self._store = store
         self._kernel = store.kernel
@@ -102,6 +105,7 @@ class Pulls:
         self._clients = clients
         self._offsets = offsets
         self._subscriptions = subscriptions
+        self._filtering = filtering
         self._run = run
         self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -128,7 +132,7 @@ class Pulls:
 
     # -- the slow way ------------------------------------------------------------------------------------------------------
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
+    def handle(self, connection: Connection, frame: Frame) -> Awaitable[None] | None:
         """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain."""
         header = PullMessage.decode(frame.ext)
         if not self._config.readable:
@@ -145,33 +149,43 @@ class Pulls:
             raise InvalidParameter(f"maxMsgNums must be positive, not {header.count_max}")
         if self._groups.is_forbidden(group.name, topic.name):
             raise NoPermission(f"the consumer group[{group.name}] is forbidden for topic[{topic.name}]")
-        codes = self._filter(header, group.consume_broadcast_enable)
+        subscription = self._subscription(header, group.consume_broadcast_enable)
+        codes, sieve = None, None
+        if self._filtering.is_sql(subscription.expression_type):
+            if self._filtering.needs_worker(subscription.expression):
+                return self._compiled_first(connection, frame, subscription.expression)
+            sieve = self._filtering.sieve(subscription.expression)
+        else:
+            codes, sieve = self._by_tags(header, subscription)
         reset = self.take_reset(group.name, topic.name, header.queue_id, header.queue_offset)
         request = PullRequest(
             connection, group.name, topic.name, header.queue_id, header.queue_offset,
             min(header.count_max, self._store.config.transfer_count_max), codes,
-            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary, sieve=sieve,
         )  # fmt: skip
         if reset is not None:
             self._send_elsewhere(request, reset)
-            return
+            return None
         if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
             self._offsets.commit(group.name, topic.name, header.queue_id, header.commit_offset)
         if header.queue_offset < 0:
             low, end, _next, _stored = self._kernel.queue_state(topic.name, header.queue_id)
             self._refuse(request, TOO_SMALL, (low, low, end))
-            return
+            return None
         self._try(request, warm=False)
+        return None
 
-    def _filter(self, header: PullMessage, broadcast_allowed: bool) -> frozenset[int] | None:
-        """Which tag hashes the pull wants, None for all; raises what is wrong with its subscription."""
+    async def _compiled_first(self, connection: Connection, frame: Frame, expression: str) -> None:
+        await self._filtering.prepare(expression)
+        if connection.is_open:
+            self.handle(connection, frame)
+
+    def _subscription(self, header: PullMessage, broadcast_allowed: bool) -> SubscriptionData:
+        """What the pull wants: it says so itself, or the last heartbeat has. Raises what is wrong with its subscription."""
         if header.sys_flag & PULL_SUBSCRIPTION:
-            if header.expression_type not in (None, "", "TAG"):
-                raise BrokerError(f"The broker does not support consumer to filter message by {header.expression_type}")
-            wanted = Subscription.parse(header.subscription)
-            if wanted.everything and header.subscription == "*":
-                self._subscriptions.allow(header.consumer_group, header.topic, True, 0, None)
-            return None if wanted.everything else wanted.codes
+            return SubscriptionData(
+                topic=header.topic, expression=header.subscription or "", expression_type=header.expression_type or TAG
+            )
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
             raise SubscriptionUnknown(
@@ -188,20 +202,34 @@ class Pulls:
             raise SubscriptionOutdated(
                 f"the consumer's subscription not latest: {subscription.version} < {header.subscription_version}"
             )
-        if subscription.expression_type not in ("", "TAG"):
-            raise BrokerError(
-                f"The broker does not support consumer to filter message by {subscription.expression_type}"
-            )
+        return subscription
+
+    def _by_tags(
+        self, header: PullMessage, subscription: SubscriptionData
+    ) -> tuple[frozenset[int] | None, Sieve | None]:
+        """The hashes of the tags it wants, None for all; the kernel may answer the next one like it alone."""
         codes = tag_codes(subscription)
-        self._subscriptions.allow(header.consumer_group, header.topic, False, subscription.version, codes)
-        return codes
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is not None and is_retry_topic(header.topic):
+            sieve = self._filtering.retry_sieve(group.subscriptions)
+            if sieve is not None:
+                return None, sieve
+        if not header.sys_flag & PULL_SUBSCRIPTION:
+            self._subscriptions.allow(header.consumer_group, header.topic, False, subscription.version, codes)
+        elif header.subscription == ALL:
+            self._subscriptions.allow(header.consumer_group, header.topic, True, 0, None)
+        return codes, None
 
     # -- going on ----------------------------------------------------------------------------------------------------------
 
     def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
-        verdict, payload = self._kernel.pull(
-            request.topic, request.queue_id, request.offset, request.count, request.codes, request.opaque, request.binary, warm
-        )  # fmt: skip
+        if request.sieve is None:
+            verdict, payload = self._kernel.pull(
+                request.topic, request.queue_id, request.offset, request.count, request.codes, request.opaque, request.binary, warm
+            )  # fmt: skip
+        else:
+            bytes_max = self._store.config.transfer_bytes_max
+            verdict, payload = request.sieve.pull(self._kernel, request, bytes_max, warm, self.ahead.has)
         self._go_on(request, verdict, payload, tries)
 
     def _go_on(self, request: PullRequest, verdict: int, payload: Any, tries: int = 0) -> None:

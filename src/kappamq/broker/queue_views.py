@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.clients import Clients
+from kappamq.broker.consumer_filters import FilterData
+from kappamq.broker.filtering import SQL92
 from kappamq.broker.pull import tag_codes
 from kappamq.broker.slices import Worker, in_slices, rows, spliced
 from kappamq.broker.topics import Topics
@@ -32,6 +34,7 @@ class QueueViews:
         self._topics = topics
         self._clients = clients
         self._worker = worker
+        self.filter_of: Callable[[str, str], FilterData | None] = lambda group, topic: None
         self.put_tps: Callable[[str], float] = lambda topic: 0.0
 
     def handlers(self) -> dict[int, Handler]:
@@ -71,7 +74,14 @@ class QueueViews:
         answer = QueryConsumeQueueResponse(min_index=low, max_index=end)
         group = self._clients.consumers.get(header.consumer_group or "")
         wanted = answer.subscription = group.subscriptions.get(name) if group is not None else None
-        codes = tag_codes(wanted) if wanted is not None else None
+        codes = None
+        if wanted is not None and wanted.expression_type == SQL92:
+            known = self.filter_of(
+                header.consumer_group or "", name
+            )  # entries alone do not tell: all of them may match
+            answer.filter_data = known.to_text() if known is not None else None
+        elif wanted is not None:
+            codes = tag_codes(wanted)
         if not low <= header.index < end:
             raise BrokerError(f"Index {header.index} of {queue_id}@{name} is not exist: it holds [{low}, {end})")
         count = min(max(header.count, 1), _ENTRIES_MAX, end - header.index)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kappamq.filters.sql import Sql
-from kappamq.native.layout import FOUND, MAGIC_V2, NO_MATCH, SYS_BORN_V6, SYS_STORE_V6
+from kappamq.native.layout import COLD, FOUND, MAGIC_V2, NO_MATCH, SYS_BORN_V6, SYS_STORE_V6
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers_client import PullMessageResponse
+
+if TYPE_CHECKING:
+    from kappamq.filters.sql import Sql
 
 Wanted = Callable[["Properties"], bool]
 
@@ -79,7 +81,9 @@ class Sieve:
     def of(cls, sql: Sql) -> Sieve:
         return cls(lambda found: sql.matches(found.get), sql.size)
 
-    def pull(self, kernel: Any, request: Pull, bytes_max: int, warm: bool) -> tuple[int, Any]:
+    def pull(
+        self, kernel: Any, request: Pull, bytes_max: int, warm: bool, is_warm: Callable[[int, int], bool]
+    ) -> tuple[int, Any]:  # fmt: skip
         """As `Kernel.pull`. NO_MATCH also means that it has looked at enough for now; its payload says where to go on."""
         counted = kernel.get_count, kernel.get_bytes
         scan = _Scan(request.offset, request.count, bytes_max)
@@ -87,13 +91,16 @@ class Sieve:
             verdict, payload = kernel.pull(
                 request.topic, request.queue_id, scan.at, request.count, None, request.opaque, request.binary, warm
             )
+            if verdict == COLD and not warm and is_warm(*payload):
+                warm = True
+                continue
             if verdict != FOUND:
                 if scan.at == request.offset:
                     return verdict, payload
                 break
             if not scan.sift(payload, self._wanted, self._work):
                 break
-            warm = False  # the caller has vouched for the first records only
+            warm = False  # nobody has vouched for the next ones yet
         kernel.get_count, kernel.get_bytes = counted[0] + len(scan.kept), counted[1] + scan.kept_bytes
         low, end, _next, _stored = kernel.queue_state(request.topic, request.queue_id)
         if not scan.kept:

@@ -155,6 +155,9 @@ _BROKER: list[Setting] = [
     Setting("registerNameServerPeriod", "broker", "register_period_ms", INTEGER, live=True),
     Setting("registerBrokerTimeoutMills", "broker", "register_timeout_ms", INTEGER, live=True),
     Setting("flushConsumerOffsetInterval", "broker", "offsets_flush_ms", INTEGER, live=True),
+    Setting("enablePropertyFilter", "broker", "sql_filters", BOOLEAN, live=True),
+    Setting("filterSupportRetry", "broker", "sql_filters_retries", BOOLEAN),
+    Setting("filterDataCleanTimeSpan", "broker", "filter_keep_ms", INTEGER, live=True),
     Setting("longPollingEnable", "broker", "long_polling", BOOLEAN, live=True),
     Setting("shortPollingTimeMills", "broker", "short_polling_ms", INTEGER, live=True),
     Setting("messageDelayLevel", "broker", "delay_levels", TEXT),
@@ -253,7 +256,6 @@ FIXED: dict[str, tuple[tuple[str, ...], str]] = {
     "enableLmq": (("false",), "light message queues are not supported"),
     "enableMultiDispatch": (("false",), "dispatch into several queues is not supported"),
     "enableConsumeQueueExt": (("false",), "extended queue files are not supported"),
-    "enablePropertyFilter": (("false",), f"filtering by SQL {_LATER}"),
     "messageStorePlugIn": (("",), "store plug-ins are Java classes"),
     "fetchNamesrvAddrByAddressServer": (("false",), "give the addresses in namesrvAddr"),
     "fetchNameSrvAddrByDnsLookup": (("false",), "give the addresses in namesrvAddr"),
@@ -297,8 +299,8 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck
     enableSplitMetadata enableSplitRegistration enableStatsMetrics enableTransactionMetrics
     endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
-    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
-    filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
+    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrInterval
+    flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
     flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval
     flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC forwardTimeout
     globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress

@@ -57,6 +57,9 @@ class BrokerConfig:
     parked_pulls_max: int = 200_000  # more: memory for about 300 bytes each; beyond it pulls are answered at once
     client_expiry_ms: int = 120_000  # a client is forgotten this long after its last heartbeat
     group_expiry_ms: int = 600_000  # a subscription nobody holds is forgotten after this
+    sql_filters: bool = True  # consumers may ask for messages by SQL conditions. off: by tags only
+    sql_filters_retries: bool = False  # conditions hold for messages that come again, too: each costs some microseconds
+    filter_keep_ms: int = 86_400_000  # a group's condition is remembered this long after its last consumer has gone
     queue_lock_ms: int = 60_000  # an ordered consumer that dies holds its queues no longer than this
     lock_strictly: bool = False  # who locks a queue is told so only when the disk has it, also with async flush
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # what DELAY=1, 2, ... stand for
@@ -92,6 +95,7 @@ class BrokerConfig:
         between("poll_hold_ms_max", self.poll_hold_ms_max, 1, 3_600_000)
         between("client_expiry_ms", self.client_expiry_ms, 100, 86_400_000)
         between("group_expiry_ms", self.group_expiry_ms, 100, 86_400_000)
+        between("filter_keep_ms", self.filter_keep_ms, 1000, 30 * 86_400_000)
         between("queue_lock_ms", self.queue_lock_ms, 100, 86_400_000)
         between("transaction_timeout_ms", self.transaction_timeout_ms, 0, 86_400_000)
         between("transaction_check_interval_ms", self.transaction_check_interval_ms, 100, 86_400_000)

@@ -39,7 +39,9 @@ class Sql:
     def __init__(self, text: str) -> None:
         """Raises BadExpression, which says where and why."""
         self.text = text
-        self._evaluate, self.size = _Parser(text).whole()  # size: how many conditions there are, about a microsecond each
+        self._evaluate, self.size = _Parser(
+            text
+        ).whole()  # size: how many conditions there are, about a microsecond each
 
     def evaluate(self, get: Get) -> bool | None:
         """True, False, or None for unknown. Raises ValueError where a property is not the number it is compared with."""

@@ -7,9 +7,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from kappamq.errors import SubscriptionInvalid
-
-LENGTH_MAX: Final = 16_384
-"""Characters of an expression. Reading one this long takes some milliseconds, and everybody else waits for that."""
+from kappamq.filters import LENGTH_MAX
 
 KEYWORDS: Final = frozenset("AND OR NOT BETWEEN IN IS NULL TRUE FALSE CONTAINS STARTSWITH ENDSWITH".split())
 _SHOWN: Final = 24
