@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kappamq.testing.plugin import kappamq_broker as kappamq_broker  # also before this tree is installed
 from tests.needs import PREFIX, in_ci, missing
 
 # Two shared cores: a deadline would test the neighbours. `print_blob` lets a failure be replayed from the log.

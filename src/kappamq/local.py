@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kappamq.broker.broker import Broker
 from kappamq.clock import Clock, SystemClock
@@ -28,7 +29,9 @@ from kappamq.errors import ConfigError, KappaError
 from kappamq.event_loop import run
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, choose_port, reachable
+from kappamq.store.files import Files
 
+R = TypeVar("R")
 STOP_S_MAX = 30.0
 
 
@@ -44,6 +47,7 @@ class Local:
         broker_port: int | None = None,
         findings: Findings | None = None,
         clock: Clock | None = None,
+        files: Files | None = None,
     ) -> None:
         self.settings = settings
         self.findings = findings or Findings()
@@ -51,6 +55,7 @@ class Local:
         self.nameserver_port = nameserver_port  # as asked for: None, 0 or a number
         self.broker_port = broker_port
         self._clock = clock or SystemClock()
+        self._files = files
         self._nameserver: NameServer | None = None
         self._broker: Broker | None = None
 
@@ -64,6 +69,7 @@ class Local:
         host: str = "0.0.0.0",
         properties: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        files: Files | None = None,
     ) -> Self:
         """Everything in the directory `data`; `properties` as in broker.conf (RocketMQ's names or ours)."""
         settings, findings = broker_settings(
@@ -81,6 +87,7 @@ class Local:
             broker_port=broker_port,
             findings=findings,
             clock=clock,
+            files=files,
         )
 
     async def start(self) -> Self:
@@ -103,7 +110,9 @@ class Local:
             if self.settings.net.tls_mode == "enforcing":
                 changes["net"] = {"tls_outgoing": True}  # else the two could not speak to each other
             self.settings = self.settings.replace(changes)
-            self._broker = Broker(self.settings.broker, self.settings.store, self.settings.net, self._clock)
+            self._broker = Broker(
+                self.settings.broker, self.settings.store, self.settings.net, self._clock, files=self._files
+            )
             await self._broker.start()
         except BaseException as error:
             await self.stop()
@@ -144,10 +153,16 @@ class Local:
 
     @property
     def broker(self) -> str:
+        """host:port, as well."""
+        host, port = self.settings.broker.listen_host, self.running_broker.port
+        return reachable(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+    @property
+    def running_broker(self) -> Broker:
+        """The broker itself, for code on its loop."""
         if self._broker is None:
             raise KappaError("the broker is not running: call start() first")
-        host = self.settings.broker.listen_host
-        return reachable(f"[{host}]:{self._broker.port}" if ":" in host else f"{host}:{self._broker.port}")
+        return self._broker
 
 
 class LocalThread:
@@ -179,6 +194,13 @@ class LocalThread:
             raise KappaError(f"the broker did not stop within {STOP_S_MAX:.0f} s")
         if self._failure is not None and error is None:
             raise self._failure
+
+    def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Run a coroutine on the loop of the servers."""
+        if self._loop is None:
+            work.close()
+            raise KappaError("the servers do not run: enter the context first")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self) -> None:
         try:

@@ -114,7 +114,7 @@ def test_on_request_and_not_before(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
             await fill(client, 60)
-            await broker.upkeep._clean()
+            await broker.upkeep.clean()
             assert (broker.store.log.min, await bounds(client)) == (0, (0, 60)), "it is not the hour"
             both = await asyncio.gather(client.ask(DeleteExpiredLog()), client.ask(DeleteExpiredLog()))
             assert sorted(answer.remark or "" for answer in both)[0] == "0 log files deleted", "one of them was first"
@@ -133,7 +133,7 @@ def test_nothing_goes_that_is_not_on_disk_yet_or_not_expired(tmp_path: Path) -> 
         async with running(tmp_path, store=unexpired) as broker, speaking(broker) as client:
             await fill(client, 40)
             assert (await client.ask(DeleteExpiredLog())).remark == "0 log files deleted"
-            await broker.upkeep._clean()
+            await broker.upkeep.clean()
             assert await read(client, 0) == list(range(40))
 
     run(test())

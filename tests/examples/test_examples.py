@@ -28,6 +28,7 @@ EXPECTED = {
     "asyncio_consumer.py": "cake 9",
     "pull_consumer.py": "20 credits found",
     "request_reply.py": "sencha: 6.80",
+    "testing_kit.py": "in two hours: [b'the tea is ready']",
     "admin.py": "deleted: there is no topic",
 }
 

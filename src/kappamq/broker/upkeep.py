@@ -89,7 +89,7 @@ class Upkeep:
         self._every(lambda: config.flush_interval_ms / 1000, self._flush)
         self._every(lambda: config.queue_flush_interval_ms / 1000, self.write_derived)
         self._every(self.record_s, self._record_and_save)
-        self._every(lambda: config.clean_interval_ms / 1000, self._clean)
+        self._every(lambda: config.clean_interval_ms / 1000, self.clean)
         self._tasks.append(asyncio.create_task(self._catch_up()))
 
     def _every(self, seconds: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
@@ -254,7 +254,7 @@ class Upkeep:
             self._store.catch_up()
             await self.write_derived()
 
-    async def _clean(self) -> None:
+    async def clean(self) -> None:
         """Delete what has expired; refuse writes while the disk is too full."""
         usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
         self._guard_disk(usage)

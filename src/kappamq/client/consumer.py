@@ -84,6 +84,13 @@ class AsyncConsumer(GroupMember):
             self._acknowledge_in_hand()
         await self.close()
 
+    @property
+    def unfinished(self) -> int:
+        """How many messages the listener has not dealt with yet."""
+        if self._listener is None or self._assignment is None:
+            return 0
+        return sum(queue.count for queue in self._assignment.queues)
+
     def _begin(self, core: ClientCore) -> None:
         self._outcome = self._make_outcome(core)
         if self._listener is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from kappamq.clock import Clock
 from kappamq.config.checks import KIB, MIB, address, at_least, between, not_empty, one_of
 from kappamq.errors import ConfigError
 
@@ -85,6 +86,8 @@ class ClientConfig:
     trace_waiting_max: int = (
         4096  # beyond it traces are dropped and counted; larger: more memory while brokers are slow
     )
+
+    clock: Clock | None = None  # None: the machine's; the testing kit hands in its own
 
     # TLS.
     tls: bool = False
