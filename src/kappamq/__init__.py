@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kappamq.client import Consumer as Consumer
     from kappamq.client import Producer as Producer
     from kappamq.client import PullConsumer as PullConsumer
+    from kappamq.client import idempotent as idempotent
     from kappamq.client import replying as replying
     from kappamq.errors import KappaError as KappaError
     from kappamq.errors import Retry as Retry
@@ -54,6 +55,7 @@ _HOME = {
     "AsyncPullConsumer": "client",
     "AsyncAdmin": "client",
     "replying": "client",
+    "idempotent": "client",
     "KappaError": "errors",
     "Retry": "errors",
     "errors": "errors",

@@ -29,6 +29,7 @@ EXPECTED = {
     "pull_consumer.py": "20 credits found",
     "request_reply.py": "sencha: 6.80",
     "testing_kit.py": "in two hours: [b'the tea is ready']",
+    "idempotent.py": "3 payments, delivered 6 times; booked 3, left alone 3: 875 cents",
     "admin.py": "deleted: there is no topic",
 }
 
