@@ -1,4 +1,4 @@
-"""Consumers that are killed between their work and its acknowledgement, again and again; run by test_idempotent.py.
+"""Consumers that are killed between their work and its acknowledgement, again and again; run by test_idempotence.py.
 
 python -m tests.client.killing nameserver database kills: prints how often a consumer was killed before and after the commit.
 Each is a process of its own, forked from this one so that it need not import everything again.
@@ -12,8 +12,8 @@ import sqlite3
 import sys
 from typing import NoReturn
 
-from kappamq.client.blocking import Consumer
-from kappamq.client.idempotent import idempotent
+from kappamq.client import Consumer
+from kappamq.client.idempotence import idempotent
 from kappamq.message import ReceivedMessage
 
 EARLY_EACH = 10  # every so many times the consumer dies before the commit, too

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from kappamq.client.admin import AsyncAdmin
-from kappamq.client.producer import AsyncProducer, tracer
+from kappamq.client.consumer import AsyncConsumer
+from kappamq.client.producer import AsyncProducer
 from kappamq.client.trace import Traced, story_of
-from kappamq.client.tracing import traced
 from kappamq.errors import QueryNotFound
-from kappamq.message import Message, ReceivedMessage
+from kappamq.message import Message, ReceivedMessage, Redeliver
 from kappamq.protocol import trace
 from kappamq.protocol.names import TRACE_TOPIC
 from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, Outcome, Recalled
@@ -75,19 +75,18 @@ async def test_a_message_is_followed_from_its_producer_to_its_consumers(tmp_path
         with pytest.raises(QueryNotFound, match=r"no trace of message ABC.*trace=True"):
             await admin.trace_of("ABC")
         options = cluster.options(trace=True, trace_flush_ms=10)
+        calls: list[ReceivedMessage] = []
+
+        def listen(message: ReceivedMessage) -> Redeliver | None:
+            calls.append(message)
+            return Redeliver(level=1) if len(calls) == 1 else None
+
         async with AsyncProducer(**options, group="shop") as producer:
             result = await producer.send(Message("orders", b"tea", keys="k"))
-            consumer = tracer(producer.config, "billing", producer.start())
-            message = (await admin.query_by_time("orders", 0))[0]
-
-            def listen(message: ReceivedMessage) -> None:
-                if not message.reconsume_times:
-                    raise ValueError("not today")
-
-            listener = traced(listen, consumer)
-            with pytest.raises(ValueError, match="not today"):
-                listener(message)
-            listener(replace(message, reconsume_times=1))
+            async with AsyncConsumer(
+                **options, group="billing", topics="orders", listener=listen, consume_from="first", consume_threads=1
+            ):
+                await eventually_async(lambda: len(calls) == 2, timeout=20)
 
             async def complete() -> bool:
                 try:
@@ -97,7 +96,6 @@ async def test_a_message_is_followed_from_its_producer_to_its_consumers(tmp_path
                 return len(story.consumed) == 2 and all(one.success is not None for one in story.consumed)
 
             await eventually_async(complete)
-            await consumer.close()
         story = await admin.trace_of(result.message_id)
         assert (story.topic, len(story.sent)) == ("orders", 1)
         sent, client = story.sent[0]

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from kappamq.client.consumer import AsyncConsumer
 from kappamq.client.producer import AsyncProducer
 from kappamq.client.tracing import BODY_BYTES_MAX, Tracer, trace_group, traced
 from kappamq.clock import SystemClock
 from kappamq.config.client import ClientConfig
 from kappamq.errors import IllegalMessage, NotConnected
-from kappamq.message import Message, MessageQueue, ReceivedMessage
+from kappamq.message import RETRY, Message, MessageQueue, ReceivedMessage
 from kappamq.protocol import trace
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.names import TRACE_TOPIC
@@ -207,6 +208,46 @@ async def test_a_broker_that_wants_no_traces_gets_none_also_not_of_part_of_a_bat
         *[(ConsumeEnded, "M1"), (ConsumeEnded, "M2")],
     ]
     assert len({one.request_id for one in sink.entries if isinstance(one, ConsumeBegun)}) == 1
+
+
+@on_loop
+async def test_a_listener_that_asks_for_the_message_again_or_is_stopped_has_not_succeeded() -> None:
+    sink = Sink()
+    tracer = sink.tracer()
+
+    async def wait(message: ReceivedMessage) -> None:
+        await asyncio.Event().wait()
+
+    traced(lambda message: RETRY, tracer)(received())
+    stopped = asyncio.ensure_future(traced(wait, tracer)(received()))
+    await asyncio.sleep(0)
+    stopped.cancel()
+    await asyncio.gather(stopped, return_exceptions=True)
+    await tracer.close()
+    ended = [one for one in sink.entries if isinstance(one, ConsumeEnded)]
+    assert [(one.success, one.outcome) for one in ended] == [(False, Outcome.FAILED), (False, Outcome.TIMEOUT)]
+
+
+@on_loop
+async def test_messages_that_are_asked_for_are_traced_until_they_are_acknowledged_or_given_back() -> None:
+    async with fake_cluster(tea=1, RMQ_SYS_TRACE_TOPIC=1) as cluster:
+        cluster.broker.put("tea", 0, *(b"%d" % n for n in range(4)), UNIQ_KEY="u", KEYS="k")
+        options = cluster.options(group="g", topics="tea", consume_from="first", trace=True)
+        async with AsyncConsumer(**options) as consumer:
+            assert await consumer.poll(5)
+            assert await consumer.poll(5)
+            received_message = await consumer.receive(5)
+            assert received_message is not None
+            consumer.ack(received_message)
+            consumer.ack(received_message)
+            given_back = await consumer.receive(5)
+            assert given_back is not None
+            await consumer.retry(given_back)
+        entries = [entry for body in cluster.broker.stored(TRACE_TOPIC) for entry in trace.decode(body)]
+        begun = [one for one in entries if isinstance(one, ConsumeBegun)]
+        ended = {one.request_id: one.outcome for one in entries if isinstance(one, ConsumeEnded)}
+        assert [ended[one.request_id] for one in begun] == [Outcome.SUCCESS] * 3 + [Outcome.FAILED]
+        assert {(one.message_id, one.keys, one.group) for one in begun} == {("u", "k", "g")}
 
 
 # --- sending ---

@@ -30,6 +30,7 @@ EXPECTED = {
     "request_reply.py": "sencha: 6.80",
     "testing_kit.py": "in two hours: [b'the tea is ready']",
     "idempotent.py": "3 payments, delivered 6 times; booked 3, left alone 3: 875 cents",
+    "trace.py": "2 deliveries; consumed by shipping: True",
     "admin.py": "deleted: there is no topic",
 }
 

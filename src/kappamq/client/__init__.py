@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kappamq.client.blocking_consumers import Consumer as Consumer
     from kappamq.client.blocking_consumers import PullConsumer as PullConsumer
     from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
-    from kappamq.client.idempotent import idempotent as idempotent
+    from kappamq.client.idempotence import idempotent as idempotent
     from kappamq.client.producer import AsyncProducer as AsyncProducer
     from kappamq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from kappamq.client.requesting import replying as replying
@@ -30,7 +30,7 @@ _HOME = {
     "AsyncPullConsumer": "pull_consumer",
     "AsyncAdmin": "admin",
     "replying": "requesting",
-    "idempotent": "idempotent",
+    "idempotent": "idempotence",
 }
 
 __all__ = [*_HOME]  # noqa: PLE0604

@@ -148,7 +148,8 @@ class Consumer(_Member[AsyncConsumer]):
             )
         if not self._started:
             self.start()
-        return self.inner.inbox.take_blocking(timeout)
+        delivery = self.inner.inbox.take_blocking(timeout)
+        return self.inner.took(delivery) if delivery is not None else None
 
     def _acknowledge_in_hand(self) -> None:
         delivery, self._in_hand.delivery = self._in_hand.delivery, None

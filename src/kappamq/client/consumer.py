@@ -18,13 +18,16 @@ from kappamq.client.inbox import Delivery
 from kappamq.client.listening import Listener, Listening
 from kappamq.client.offsets import ConsumeFrom, check_consume_from
 from kappamq.client.outcomes import Broadcast, Concurrent, InOrder, Outcome
+from kappamq.client.producer import tracer
 from kappamq.client.pulling import PullStyle
 from kappamq.client.redelivery import NO_LIMIT, RECONSUME_MAX, Redelivery
 from kappamq.client.settings import client_config
 from kappamq.client.subscription import Topics, wanted_topics
+from kappamq.client.tracing import Reading, Tracer, traced
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ConfigError
 from kappamq.message import RETRY, ReceivedMessage, Redeliver
+from kappamq.protocol import trace
 from kappamq.protocol.bodies_admin import ConsumeDirectlyResult
 
 
@@ -75,6 +78,8 @@ class AsyncConsumer(GroupMember):
         self._listening: Listening | None = None
         self._outcome: Outcome | None = None
         self._in_hand: Delivery | None = None
+        self._tracer: Tracer | None = None
+        self._reading: Reading | None = None
 
     # --- life ---
 
@@ -93,10 +98,15 @@ class AsyncConsumer(GroupMember):
 
     def _begin(self, core: ClientCore) -> None:
         self._outcome = self._make_outcome(core)
-        if self._listener is not None:
+        listener = self._listener
+        if self.config.trace:
+            self._tracer = tracer(self.config, self.group, core)
+            self._reading = Reading(self._tracer)
+            listener = traced(listener, self._tracer) if listener is not None else None
+        if listener is not None:
             self._listening = Listening(
                 self.inbox,
-                self._listener,
+                listener,
                 self._outcome,
                 workers=self.config.consume_threads,
                 name=f"kappamq-{self.group}",
@@ -107,7 +117,11 @@ class AsyncConsumer(GroupMember):
             self._listening.start()
 
     async def _drain(self, timeout: float) -> bool:
-        return self._listening is None or await self._listening.wait(timeout)
+        try:
+            return self._listening is None or await self._listening.wait(timeout)
+        finally:
+            if self._tracer is not None:
+                await self._tracer.close()
 
     def _make_outcome(self, core: ClientCore) -> Outcome:
         config = self.config
@@ -141,7 +155,7 @@ class AsyncConsumer(GroupMember):
         await self.start()
         self._check_no_listener()
         delivery = await self.inbox.take_async(timeout)
-        return delivery.message if delivery is not None else None
+        return self.took(delivery).message if delivery is not None else None
 
     def ack(self, message: ReceivedMessage) -> None:
         """This message is done. From any thread; late is fine, and twice does no harm."""
@@ -149,12 +163,14 @@ class AsyncConsumer(GroupMember):
         if queue is not None:
             queue.acknowledge(message.queue_offset)
         self.inbox.done_with(message.queue, message.queue_offset)
+        self._ended(message)
 
     async def retry(self, message: ReceivedMessage, verdict: Redeliver = RETRY) -> None:
         """This message is not done: let it come again later, as if a listener had failed with it."""
         queue = self._assignment.get(message.queue) if self._assignment is not None else None
         if queue is not None and self._outcome is not None:
             delivery = self.inbox.out(message.queue, message.queue_offset) or Delivery(queue, [message])
+            self._ended(message, trace.Outcome.FAILED)
             await self._outcome.failed(delivery, verdict)
 
     async def poll(self, timeout: float | None = None) -> ReceivedMessage | None:
@@ -163,7 +179,7 @@ class AsyncConsumer(GroupMember):
         self._check_no_listener()
         self._acknowledge_in_hand()
         self._in_hand = await self.inbox.take_async(timeout)
-        return self._in_hand.message if self._in_hand is not None else None
+        return self.took(self._in_hand).message if self._in_hand is not None else None
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         while (message := await self.poll(self._idle_timeout)) is not None:
@@ -173,6 +189,17 @@ class AsyncConsumer(GroupMember):
         """What was taken from the inbox is done. From any thread."""
         delivery.queue.acknowledge(delivery.message.queue_offset)
         self.inbox.done(delivery)
+        self._ended(delivery.message)
+
+    def took(self, delivery: Delivery) -> Delivery:
+        """It was taken from the inbox by a reader. From any thread."""
+        if self._reading is not None:
+            self._reading.took(delivery.message)
+        return delivery
+
+    def _ended(self, message: ReceivedMessage, outcome: trace.Outcome = trace.Outcome.SUCCESS) -> None:
+        if self._reading is not None:
+            self._reading.ended(message, outcome)
 
     def _acknowledge_in_hand(self) -> None:
         delivery, self._in_hand = self._in_hand, None

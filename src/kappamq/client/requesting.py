@@ -189,24 +189,26 @@ def replying(producer: Producer | AsyncProducer, answer: Callable[[ReceivedMessa
     reply: Callable[[ReceivedMessage, bytes], Any] = producer.reply
     if inspect.iscoroutinefunction(reply):
 
-        async def listen_async(message: ReceivedMessage) -> None:
-            result = answer(message)
-            body = _body(await result if inspect.isawaitable(result) else result)
-            if body is not None and is_request(message):
-                try:
-                    await reply(message, body)
-                except KappaError as error:
-                    log.warning("the reply to request %s was not delivered: %s", message.message_id, error)
+        async def listen_async(given: ReceivedMessage | list[ReceivedMessage]) -> None:
+            for message in [given] if isinstance(given, ReceivedMessage) else given:
+                result = answer(message)
+                body = _body(await result if inspect.isawaitable(result) else result)
+                if body is not None and is_request(message):
+                    try:
+                        await reply(message, body)
+                    except KappaError as error:
+                        log.warning("the reply to request %s was not delivered: %s", message.message_id, error)
 
         return listen_async
 
-    def listen(message: ReceivedMessage) -> None:
-        body = _body(answer(message))
-        if body is not None and is_request(message):
-            try:
-                reply(message, body)
-            except KappaError as error:
-                log.warning("the reply to request %s was not delivered: %s", message.message_id, error)
+    def listen(given: ReceivedMessage | list[ReceivedMessage]) -> None:
+        for message in [given] if isinstance(given, ReceivedMessage) else given:
+            body = _body(answer(message))
+            if body is not None and is_request(message):
+                try:
+                    reply(message, body)
+                except KappaError as error:
+                    log.warning("the reply to request %s was not delivered: %s", message.message_id, error)
 
     return listen
 

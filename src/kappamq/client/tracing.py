@@ -14,12 +14,12 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from kappamq.clock import Clock
 from kappamq.config.client import ClientConfig
 from kappamq.errors import KappaError
-from kappamq.message import Message, ReceivedMessage, SendResult
+from kappamq.message import Message, MessageQueue, ReceivedMessage, Redeliver, SendResult
 from kappamq.protocol import properties, trace
 from kappamq.protocol.names import GROUP_CHARACTERS_MAX
 from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, MessageKind, Outcome, Published
@@ -251,28 +251,54 @@ def traced(listener: Callable[[Any], Any], tracer: Tracer) -> Callable[[Any], An
     if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call):
 
         async def listen_async(given: Any) -> Any:
-            begun = tracer.begun([given] if isinstance(given, ReceivedMessage) else given)
-            outcome = Outcome.EXCEPTION
-            try:
-                verdict = await listener(given)
-                outcome = Outcome.SUCCESS
-                return verdict
-            finally:
-                tracer.ended(begun, outcome)
+            with Watched(tracer, given) as watched:
+                return watched.said(await listener(given))
 
         return listen_async
 
     def listen(given: Any) -> Any:
-        begun = tracer.begun([given] if isinstance(given, ReceivedMessage) else given)
-        outcome = Outcome.EXCEPTION
-        try:
-            verdict = listener(given)
-            outcome = Outcome.SUCCESS
-            return verdict
-        finally:
-            tracer.ended(begun, outcome)
+        with Watched(tracer, given) as watched:
+            return watched.said(listener(given))
 
     return listen
+
+
+class Watched:
+    """One call of a listener."""
+
+    def __init__(self, tracer: Tracer, given: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
+        self._tracer = tracer
+        self._given = [given] if isinstance(given, ReceivedMessage) else given
+        self._begun: list[ConsumeBegun] = []
+        self._outcome = Outcome.EXCEPTION
+
+    def __enter__(self) -> Self:
+        self._begun = self._tracer.begun(self._given)
+        return self
+
+    def said(self, verdict: Any) -> Any:
+        self._outcome = Outcome.FAILED if isinstance(verdict, Redeliver) else Outcome.SUCCESS
+        return verdict
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        self._tracer.ended(self._begun, Outcome.TIMEOUT if cancelled else self._outcome)
+
+
+class Reading:
+    """Traces of messages that are asked for: begun when one is handed out, ended when it is acknowledged or given back."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._out: dict[tuple[MessageQueue, int], list[ConsumeBegun]] = {}
+
+    def took(self, message: ReceivedMessage) -> None:
+        self._out[message.queue, message.queue_offset] = self._tracer.begun([message])
+
+    def ended(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        begun = self._out.pop((message.queue, message.queue_offset), None)
+        if begun:
+            self._tracer.ended(begun, outcome)
 
 
 def _keys(entries: list[Entry]) -> tuple[str, ...]:

@@ -23,11 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from kappamq.errors import ConfigError
-from kappamq.message import ReceivedMessage
+from kappamq.message import ReceivedMessage, Redeliver
 from kappamq.protocol import properties
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ def idempotent(
     """Return a decorator that makes a listener out of `work(message, connection)`.
 
     `database`: a file for SQLite, or a function that opens a DB-API connection (called once per thread; it must not
-    commit by itself). `work` uses that connection and leaves commit and rollback to us; what it raises undoes everything.
+    commit by itself). `work` uses that connection and leaves commit and rollback to us; if it raises or
+    returns `Redeliver`, everything is undone.
     `scope`: groups that share the table need different ones. `keep_s`: ids older than this are removed. `identity`: what
     counts as the same message, if not its id.
     """
@@ -118,8 +120,10 @@ class Idempotent:
         """Work on one message, or on each of several; those before one that fails are done and stay so."""
         if isinstance(given, ReceivedMessage):
             return self._once(given)
-        for message in given:
-            self._once(message)
+        for number, message in enumerate(given):
+            result = self._once(message)
+            if isinstance(result, Redeliver):
+                return replace(result, done=number)
         return None
 
     def is_done(self, message: ReceivedMessage) -> bool:
@@ -152,6 +156,9 @@ class Idempotent:
                 self._count(skipped=1)
                 return None
             result = self._work(message, connection)
+            if isinstance(result, Redeliver):
+                connection.rollback()  # it says that the message is not done
+                return result
             connection.commit()
         except BaseException:
             self._undo(connection)

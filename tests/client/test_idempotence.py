@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from kappamq.client.blocking import Consumer, Producer
-from kappamq.client.idempotent import CLEAN_ROWS, CLEAN_S, idempotent, identity
+from kappamq.client import Consumer, Producer
+from kappamq.client.idempotence import CLEAN_ROWS, CLEAN_S, idempotent, identity
 from kappamq.errors import ConfigError
 from kappamq.local import LocalThread
-from kappamq.message import Message, MessageQueue, ReceivedMessage
+from kappamq.message import Message, MessageQueue, ReceivedMessage, Redeliver
 from tests.cli.conftest import small_local
 from tests.waiting import eventually
 
@@ -86,6 +86,18 @@ def test_what_fails_is_undone_and_may_be_done_later(database: Path) -> None:
     fail = False
     work(received("a"))
     assert bills(database) == {"a": 1}
+
+
+def test_work_that_asks_for_the_message_again_is_undone(database: Path) -> None:
+    @idempotent(database)
+    def work(message: ReceivedMessage, connection: Any) -> Redeliver | None:
+        bill(message, connection)
+        return Redeliver(level=2) if message.text == "b" else None
+
+    assert work(received("b")) == Redeliver(level=2)
+    assert work([received("a"), received("c"), received("b"), received("d")]) == Redeliver(level=2, done=2)
+    assert bills(database) == {"a": 1, "c": 1}
+    assert work.done == 2
 
 
 def test_the_works_own_constraint_errors_are_not_taken_for_a_duplicate(database: Path) -> None:
