@@ -208,6 +208,25 @@ async def test_waiting_for_what_is_wanted(broker: Broker, client: Speaker) -> No
     assert answer.ext["nextBeginOffset"] == "15"
 
 
+@on_broker()
+async def test_whoever_waits_while_its_group_changes_its_mind(broker: Broker, client: Speaker) -> None:
+    """It pulls again at once: what comes from now on is judged by what is wanted now."""
+    await make_topic(client, "t")
+    await beat(client, "g", condition("t", "n = 1"))
+    await beat(client, "other", condition("t", "n = 2"))
+    waiting = asyncio.create_task(client.pull("t", 0, sys_flag=2, hold_ms=8000))
+    beside = asyncio.create_task(client.pull("t", 0, sys_flag=2, hold_ms=8000, group="other"))
+    await eventually(lambda: broker.pulls.waiting.count == 2)
+    await beat(client, "g", condition("t", "n = 1", version=2))
+    assert broker.pulls.waiting.count == 2, "still the same condition"
+    await beat(client, "g", condition("t", "x || y", version=3, kind="TAG"))
+    answer = await waiting
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
+    assert broker.pulls.waiting.count == 1
+    await send(client, 3)
+    assert bodies(await beside) == [2]
+
+
 def test_waiting_in_vain_moves_on(tmp_path: Path) -> None:
     async def test() -> None:
         clock = VirtualClock()

@@ -164,6 +164,12 @@ class LongPollMachine(RuleBasedStateMachine):
         assert self.polls.drop(owner) == sum(pull.owner == owner for pull in self.waiting)
         self.waiting = [pull for pull in self.waiting if pull.owner != owner]
 
+    @rule(owner=st.sampled_from(OWNERS), topic=st.sampled_from(TOPICS))
+    def take(self, owner: str, topic: str) -> None:
+        taken = [pull for pull in self.waiting if pull.owner == owner and pull.queue[0] == topic]
+        assert self.polls.take(owner, topic) == [pull.number for pull in taken]
+        self.waiting = [pull for pull in self.waiting if pull not in taken]
+
     @invariant()
     def counted_and_watched(self) -> None:
         assert self.polls.count == len(self.waiting)

@@ -31,6 +31,7 @@ EXPECTED = {
     "testing_kit.py": "in two hours: [b'the tea is ready']",
     "idempotent.py": "3 payments, delivered 6 times; booked 3, left alone 3: 875 cents",
     "trace.py": "2 deliveries; consumed by shipping: True",
+    "filters.py": "refused  , the SQL92 filter is wrong at column 9",
     "admin.py": "deleted: there is no topic",
 }
 

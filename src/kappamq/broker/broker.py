@@ -203,6 +203,7 @@ class Broker:
         bursts.on_commits = self.pulls.commits_by_kernel
         bursts.on_lost += [self.pulls.lost, lambda connection: self.clients.lost(connection, self.clock.liveness())]
         self.store.on_grown = self.pulls.grown
+        self.clients.on_resubscribed = self.pulls.resubscribed
         self.topics.on_change = self._topic_changed
         self.topics.on_delete = self._topic_deleted
         self.groups.on_change = self.subscriptions.drop_group

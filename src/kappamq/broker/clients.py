@@ -67,6 +67,9 @@ class Clients:
         self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
             None
         )
+        self.on_resubscribed: Callable[[ConsumerGroup, str], None] = lambda group, topic: (
+            None
+        )  # it wants other messages
         self.may_notify: Callable[[str], bool] = lambda group: True
 
     # -- heartbeats --------------------------------------------------------------------------------------------------------
@@ -154,6 +157,11 @@ class Clients:
             if known is None or subscription.version > known.version:
                 group.subscriptions[subscription.topic] = subscription
                 self.on_subscribed(group.name, subscription, subscription.topic)
+                if known is not None and (known.expression, known.expression_type) != (
+                    subscription.expression,
+                    subscription.expression_type,
+                ):
+                    self.on_resubscribed(group, subscription.topic)
         if group.recount:
             group.recount = False
             named = frozenset().union(*(member.topics for member in group.members.values()))

@@ -67,6 +67,14 @@ class LongPoll(Generic[Parked]):
         self._compact()
         return late
 
+    def take(self, owner: Hashable, topic: str) -> list[Parked]:
+        """What a peer has parked in the queues of a topic; it is not parked any more."""
+        taken: list[Parked] = []
+        for ticket, queue in [item for item in self._owners.get(owner, {}).items() if item[1][0] == topic]:
+            taken.append(self._remove(queue, ticket)[0])
+            self._disown(owner, ticket)
+        return taken
+
     def drop(self, owner: Hashable) -> int:
         """Forget what a peer that has left had parked; how much that was."""
         tickets = self._owners.pop(owner, {})

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from kappamq.broker.clients import Clients
+from kappamq.broker.clients import Clients, ConsumerGroup
 from kappamq.broker.filtering import TAG, Filtering
 from kappamq.broker.groups import Groups
 from kappamq.broker.long_poll import LongPoll
@@ -360,6 +360,16 @@ class Pulls:
         for topic, queue_id in queues:
             for request in self.waiting.grown(topic, queue_id):
                 if request.connection.is_open:
+                    self._try(request, warm=False)
+
+    def resubscribed(self, group: ConsumerGroup, topic: str) -> None:
+        """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
+        for connection in group.members:
+            for request in self.waiting.take(connection, topic):
+                if request.group == group.name:
+                    low, end, _next, _stored = self._kernel.queue_state(topic, request.queue_id)
+                    self._refuse(request, NO_MATCH, (request.offset, low, end))
+                else:
                     self._try(request, warm=False)
 
     def reset(self, topic: str, queue_id: int) -> None:

@@ -14,6 +14,7 @@ from kappamq.client.listening import Listener
 from kappamq.client.loop_thread import Blocking, blocking
 from kappamq.client.offsets import ConsumeFrom
 from kappamq.client.pull_consumer import AsyncPullConsumer
+from kappamq.client.pulling import Wanted
 from kappamq.client.subscription import Topics
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ConfigError
@@ -192,7 +193,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         self.inner.seek(queue, offset)
 
     def read(
-        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: str = "*"
+        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
         parts = self.inner.read_parts(queue, start, stop, tags=tags)

@@ -11,6 +11,7 @@ from kappamq.client import core as sharing
 from kappamq.client.assignment import Assignment, Store
 from kappamq.client.balance import Strategy
 from kappamq.client.broker_requests import BrokerRequests, Consume
+from kappamq.client.condition_check import check_conditions
 from kappamq.client.consume_stats import ConsumeStats
 from kappamq.client.core import ClientCore, every
 from kappamq.client.inbox import Inbox
@@ -121,6 +122,7 @@ class GroupMember:
                     await core.routes.find(interest.topic)
                 except NoRoute:
                     pass  # it may come; balancing says so and looks again
+            await check_conditions(core, self.group, self._interests)
             await core.heartbeat()
             balanced = await self._assignment.balance()
         except BaseException:
@@ -200,7 +202,10 @@ class GroupMember:
         >>> await consumer.subscribe("orders", "new || paid")  # doctest: +SKIP
         >>> await consumer.subscribe({"orders": sql("price > 100"), "returns": "*"})  # doctest: +SKIP
         """
-        self._topics.update(wanted_topics(topics, wanted))
+        new = wanted_topics(topics, wanted)
+        if self._core is not None:
+            await check_conditions(self._core, self.group, [Interest(topic, each, 0) for topic, each in new.items()])
+        self._topics.update(new)
         await self._resubscribe()
 
     async def unsubscribe(self, topic: str) -> None:

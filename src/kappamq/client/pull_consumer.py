@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
 from kappamq.client.offsets import Offsets, time_ms
-from kappamq.client.pulling import Interest, pull
+from kappamq.client.pulling import Interest, Wanted, pull
 from kappamq.client.settings import client_config
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ClientClosed
@@ -79,7 +79,7 @@ class AsyncPullConsumer:
         *,
         count: int | None = None,
         wait: float = 0.0,
-        tags: str = "*",
+        tags: Wanted = "*",
     ) -> PullResult:
         """Return messages from `offset` on, at most `count`, and where to go on (`next_offset`).
 
@@ -104,7 +104,7 @@ class AsyncPullConsumer:
         return result
 
     async def read(
-        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: str = "*"
+        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> AsyncIterator[ReceivedMessage]:
         """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
         async for part in self.read_parts(queue, start, stop, tags=tags):
@@ -112,7 +112,7 @@ class AsyncPullConsumer:
                 yield message
 
     async def read_parts(
-        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: str = "*"
+        self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> AsyncIterator[list[ReceivedMessage]]:
         """The same in lists, one for each pull."""
         end = await self.max_offset(queue) if stop is None else stop
