@@ -13,7 +13,7 @@ from kappamq.protocol.headers_admin import (
     GetTimerCheckpoint,
     GetTimerMetrics,
 )
-from kappamq.protocol.headers_client import EndTransaction
+from kappamq.protocol.headers_client import CheckTransaction
 from tests.broker.operating import bare, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker
 
@@ -25,7 +25,7 @@ async def test_every_refusal_names_what_is_missing(broker: Broker, client: Speak
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, code
         remark = answer.remark or ""
         assert remark.startswith(f" request type {code} not supported: "), remark
-        assert "version" in remark or "instead" in remark
+        assert "version" in remark or "instead" in remark or "broker asks" in remark
     assert RequestCode.POP_MESSAGE in REFUSED
 
 
@@ -33,9 +33,9 @@ async def test_every_refusal_names_what_is_missing(broker: Broker, client: Speak
 async def test_nothing_is_stored_by_what_is_refused(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
     end = broker.kernel.append_offset
-    commit = EndTransaction(producer_group="g", transaction_offset=0, log_offset=0, decision=8, message_id="x")
-    await refused(client, commit, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional")
-    await client.channel.oneway(commit)  # as Java sends it: there is nobody to tell
+    check = CheckTransaction(transaction_offset=0, log_offset=0)
+    await refused(client, check, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "a broker asks producers")
+    await client.channel.oneway(check)  # there is nobody to tell
     assert broker.kernel.append_offset == end
 
 

@@ -129,7 +129,6 @@ async def test_what_is_not_built_yet_is_refused(broker: Broker, client: Speaker)
     await make_topic(client, "t")
     for properties, code in [
         ("UNIQ_KEY\x01U\x02INNER_NUM\x013", ResponseCode.MESSAGE_ILLEGAL),
-        ("UNIQ_KEY\x01U\x02TRAN_MSG\x01TRUE", ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
         ("UNIQ_KEY\x01U\x02TRAN_MSG\x01false", 0),
         ("UNIQ_KEY\x01U\x02DELAY\x010", 0),
     ]:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from kappamq.broker.burst import Handler
 from kappamq.broker.consumer_filters import ConsumerFilters
 from kappamq.broker.delay import DelayPositions, Delays
+from kappamq.broker.half_log import HalfLog
 from kappamq.broker.metadata import Table
 from kappamq.broker.replies import Replies
 from kappamq.broker.retry import Retries
+from kappamq.broker.transaction_checks import TransactionChecks
+from kappamq.broker.transactions import Transactions
 
 if TYPE_CHECKING:
     from kappamq.broker.broker import Broker
@@ -49,6 +52,23 @@ class Delivery:
 
         broker.consumers.on_condition = self.filters.subscribed
         broker.upkeep.on_tick.append(lambda: self.filters.tick(broker.clients, broker.clock.liveness()))
+        self._serve_transactions()
+
+    def _serve_transactions(self) -> None:
+        broker = self._broker
+        self.halves = HalfLog(
+            broker.config, broker.clock, broker.store, broker.bursts, broker.appender, broker.topics, broker.offsets
+        )
+        self.halves.rebuild()
+        self.transactions = Transactions(broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read)
+        self.checks = TransactionChecks(
+            broker.config, broker.clock, self.halves, broker.clients, broker.upkeep.read, broker.agenda.spawn
+        )
+        self.halves.on_due = broker.agenda.wake
+        broker.agenda.add(self.checks)
+        broker.upkeep.keepers.append(self.checks)
+        broker.upkeep.on_tick.append(self.halves.keep_positions)
+        broker.sends.prepare = self.transactions.prepare
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -56,4 +76,5 @@ class Delivery:
             **self.retries.handlers(),
             **self.replies.handlers(),
             **self.delays.handlers(),
+            **self.transactions.handlers(),
         }

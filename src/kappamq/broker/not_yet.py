@@ -16,14 +16,11 @@ from kappamq.protocol.frame import Frame, reply
 _TIMER_CHECKPOINT_BYTES = 7 * 8
 
 _POP = "POP consumption is not supported by this version of the broker: use a push or pull consumer"
-_TRANSACTIONS = "transactional messages are not supported by this version of the broker"
 _COPIES = "slaves and copies are not supported by this version of the broker: it runs as a single master"
 _ACCESS = "users and access control are not supported by this version of the broker"
 
 REFUSED: dict[int, str] = {
-    RequestCode.END_TRANSACTION: _TRANSACTIONS,
-    RequestCode.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    RequestCode.CHECK_TRANSACTION_STATE: "a broker asks producers about transactions, not the other way round",
     RequestCode.RECALL_MESSAGE: "delayed messages are not supported by this version of the broker, so none can be recalled",
     RequestCode.POP_MESSAGE: _POP,
     RequestCode.ACK_MESSAGE: _POP,

@@ -6,8 +6,9 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
-from kappamq.broker.appending import Appender, Draft
+from kappamq.broker.appending import SYS_PREPARED, Appender, Draft, Placed
 from kappamq.broker.burst import Bursts
+from kappamq.broker.half_records import is_half
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -70,6 +71,7 @@ class Sends:
         self.check_gate: Callable[[], None] = lambda: None
         self.run: Callable[[Coroutine[Any, Any, None]], None]
         self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
+        self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
         self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
 
     def handle(self, connection: Connection, frame: Frame) -> None:
@@ -110,9 +112,9 @@ class Sends:
 
     def check_supported(self, header: SendMessage, topic: TopicConfig) -> None:
         """What would need delivery features that are not built yet is refused, never stored as if it were plain."""
-        if header.sys_flag & SYS_TRANSACTION:
-            raise NotSupported(
-                "transactional messages are not supported by this version of the broker: send it without a transaction"
+        if header.sys_flag & SYS_TRANSACTION not in (0, SYS_PREPARED):
+            raise IllegalMessage(
+                f"sysFlag {header.sys_flag:#x}: only END_TRANSACTION (37) commits or rolls back a transaction"
             )
         if header.sys_flag & ~(SYS_PLAIN | SYS_TRANSACTION | _SYS_MULTI_TAGS):
             raise IllegalMessage(f"sysFlag {header.sys_flag:#x} sets bits that only a broker may set")
@@ -130,10 +132,6 @@ class Sends:
                 raise NotSupported(
                     f"delayed delivery ({name}) is not supported by this version of the broker: send it without a delay"
                 )
-        if pairs.get("TRAN_MSG", "").lower() == "true":
-            raise NotSupported(
-                "transactional messages are not supported by this version of the broker: send it without a transaction"
-            )
         if "INNER_NUM" in pairs or "INNER_MULTI_DISPATCH" in pairs:
             raise IllegalMessage("INNER_NUM and INNER_MULTI_DISPATCH need settings that this broker does not have")
 
@@ -147,8 +145,21 @@ class Sends:
             self.place_retried(draft, header, frame.version)
             queue_id = draft.queue_id
         waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
-        placed = self._appender.append(draft)
+        if is_half(draft.properties, draft.reconsume_times):
+            placed = self.prepare(draft, header.producer_group)
+        else:
+            self._take_for_plain(draft)
+            placed = self._appender.append(draft)
         return Stored(self.offset_id(placed.log_offset), queue_id, placed.queue_offset, unique, placed.end, waits)
+
+    def _take_for_plain(self, draft: Draft) -> None:
+        if draft.sys_flag & SYS_TRANSACTION:
+            if properties.TRANSACTION_PREPARED not in draft.properties:
+                raise IllegalMessage(
+                    f"sysFlag {draft.sys_flag:#x} says that a transaction begins, but the property "
+                    f"{properties.TRANSACTION_PREPARED} does not: set both or none"
+                )
+            draft.sys_flag &= ~SYS_TRANSACTION  # it was committed long ago, and a consumer has sent it back
 
     def draft(
         self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
@@ -195,6 +206,8 @@ class Sends:
     ) -> Stored:
         if names.is_retry_topic(topic.name):
             raise IllegalMessage(f"batch request does not support retry group {topic.name}: send them one by one")
+        if header.sys_flag & SYS_TRANSACTION:
+            raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
         limit = self._store.config.message_bytes_max
         if len(frame.body) > limit:
             raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")
@@ -213,6 +226,8 @@ class Sends:
             _not_delayed(pairs)
             if not member.body:
                 raise IllegalMessage("a message of the batch has no body")
+            if is_half(pairs, 0):
+                raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
             for name in _OURS:
                 pairs.pop(name, None)
             wait = pairs.get("WAIT", wait)

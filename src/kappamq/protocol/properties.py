@@ -80,9 +80,13 @@ DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 TAIL_CRC: Final = "__CRC32#"
 BATCH_BYTES: Final = "__BATCH#"
 """Ours: on the first record of a batch, how many bytes of the log the whole batch takes, 10 decimal digits."""
+HALF_SINCE: Final = "__HALF_MS#"
+"""Ours: on a copy of a half message, when the first one was stored."""
+TRANSACTION_OUTCOME: Final = "__END#"
+"""Ours: on an op record, what has become of the transaction."""
 
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-BROKER_ONLY: Final = frozenset({TAIL_CRC, BATCH_BYTES, POP_CHECK})
+BROKER_ONLY: Final = frozenset({TAIL_CRC, BATCH_BYTES, POP_CHECK, HALF_SINCE, TRANSACTION_OUTCOME})
 """Only a broker may write these; taken out of what a client sends."""
 
 RESERVED: Final = frozenset(

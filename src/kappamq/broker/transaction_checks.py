@@ -1,0 +1,225 @@
+"""Asks producers about transactions that stay open, and keeps what is open from holding up the rest.
+
+A part of the agenda. When a half is due it is copied to the end of its queue with one more check counted, and any live
+producer of its group is asked about the copy. Where nobody is there to be asked nothing is counted: it waits. After so many
+questions without a decision it is given up. All of this at a bounded rate.
+
+An old half that stays open would keep the positions in the queues, and the log files, where they are. So it is copied as well
+when much was settled behind it, or when its log file is about to be deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from kappamq.broker.appending import Draft
+from kappamq.broker.clients import Client, Clients
+from kappamq.broker.half_log import HalfLog
+from kappamq.broker.halves import Half
+from kappamq.broker.slices import Worker
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import BrokerError, KappaError, NotAvailable
+from kappamq.protocol import names, properties
+from kappamq.protocol.frame import request
+from kappamq.protocol.headers_client import CheckTransaction
+from kappamq.protocol.record import Record
+
+log = logging.getLogger(__name__)
+
+Job = tuple[Half, Callable[[Half, Record], None]]
+_SLICE = 8
+_SLICE_S = 0.001
+_COLD_COUNT_MAX, _COLD_BYTES_MAX = 32, 8 << 20  # read from disk in one go
+_BURST_MS = 100  # so much of a second's allowance may be used at once
+_TRIES = 3
+_LOOKED_AT_MAX = 100
+BEHIND_MAX = 10_000
+"""Places behind the oldest open half, besides four for each that is open: a start reads them all."""
+
+
+class TransactionChecks:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        half_log: HalfLog,
+        clients: Clients,
+        worker: Worker,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = half_log
+        self._clients = clients
+        self._worker = worker
+        self._spawn = spawn
+        self._spent_ms = 0.0  # message time up to which the allowance of questions is used
+        self._reading = False
+
+    # -- the part of the agenda --------------------------------------------------------------------------------------------
+
+    def due_ms(self) -> int | None:
+        if self._reading:
+            return None
+        if self._is_behind():
+            return 0
+        due = self._log.halves.due_ms()
+        return None if due is None else max(due, int(self._spent_ms))
+
+    def run(self, now_ms: int) -> None:
+        until = self._clock.liveness() + _SLICE_S
+        cold: list[Job] = []
+        cold_bytes = 0
+        for _ in range(_SLICE):
+            job = self._next(now_ms)
+            if job is None:
+                break
+            if self._log.is_hot(job[0].log_offset):
+                self._do(job, self._read(job[0]))
+            else:
+                cold.append(job)
+                cold_bytes += job[0].size
+            if cold_bytes > _COLD_BYTES_MAX or self._clock.liveness() >= until:
+                break
+        if cold:
+            self._reading = True
+            self._spawn(self._do_cold(cold))
+
+    def _next(self, now_ms: int) -> Job | None:
+        halves = self._log.halves
+        if self._spent_ms <= now_ms:
+            for _ in range(_LOOKED_AT_MAX):
+                half = halves.take_due(now_ms)
+                if half is None:
+                    break
+                old = now_ms - half.since_ms > self._config.transaction_keep_ms
+                if old or half.checks >= self._config.transaction_check_max:
+                    return half, self._give_up
+                if self._producer(half.group) is not None:
+                    cost_ms = 1000 / self._config.transaction_checks_per_s
+                    self._spent_ms = max(self._spent_ms, now_ms - _BURST_MS) + cost_ms
+                    return half, self._ask
+                # Nobody to be asked: that is no fault of the transaction, and does not count.
+                halves.postpone(half, now_ms + self._config.transaction_check_interval_ms)
+        oldest = halves.oldest
+        return (oldest, self._log.renew) if oldest is not None and self._is_behind() else None
+
+    def _is_behind(self) -> bool:
+        return self._log.behind > BEHIND_MAX + 4 * len(self._log.halves)
+
+    # -- what is done with a half ------------------------------------------------------------------------------------------
+
+    def _ask(self, half: Half, record: Record) -> None:
+        client = self._producer(half.group)
+        if client is None:
+            self._postpone(half)  # it has just gone
+            return
+        draft = self._log.check(half, record)
+        client.connection.send(self._question(half, record, draft))
+
+    def _give_up(self, half: Half, record: Record) -> None:
+        self._log.give_up(half, record)
+        log.warning(
+            "a transaction of %s for topic %s was given up after %d questions to its producers: see %s",
+            *(half.group, half.topic, half.checks, names.TRANSACTION_GIVEN_UP_TOPIC),
+        )
+
+    def _question(self, half: Half, record: Record, draft: Draft) -> bytes:
+        """Request 39: the newest copy of the half, as the message that it will be."""
+        unique = draft.properties.get(properties.UNIQUE_KEY)
+        message = replace(
+            record,
+            topic=half.topic,
+            queue_id=int(draft.properties[properties.REAL_QUEUE_ID]),
+            properties=properties.encode(draft.properties),
+            queue_offset=half.queue_offset,
+            log_offset=half.log_offset,
+            prepared_offset=half.root,
+            tail_crc=False,
+        )
+        header = CheckTransaction(
+            topic=half.topic,
+            transaction_offset=half.queue_offset,
+            log_offset=half.log_offset,
+            message_id=unique,
+            transaction_id=draft.properties.get(properties.TRANSACTION_ID, unique),
+            offset_id=message.offset_id,
+            logical_broker=self._config.name,
+        )
+        return request(header, message.encode(), oneway=True).encode()
+
+    def _producer(self, group: str) -> Client | None:
+        """Any live producer of a group that takes what it is sent."""
+        members = self._clients.producers.get(group)
+        if not members:
+            return None
+        for _ in range(_TRIES):
+            client = next(islice(members.values(), random.randrange(len(members)), None))
+            if client.connection.is_open and not client.connection.is_stalled:
+                return client
+        return None
+
+    # -- one after the other -----------------------------------------------------------------------------------------------
+
+    def _read(self, half: Half) -> Record | None:
+        try:
+            return self._log.load(half)
+        except BrokerError:
+            return None
+
+    def _do(self, job: Job, record: Record | None) -> None:
+        half, act = job
+        if self._log.halves.get(half.root) is not half:
+            return  # it was ended meanwhile
+        try:
+            if record is None:
+                log.error(
+                    "the half message at log offset %d is damaged: it cannot be committed any more", half.log_offset
+                )
+                self._log.drop(half)
+            else:
+                act(half, record)
+        except KappaError as error:
+            log.warning("the transaction at log offset %d has to wait: %s", half.log_offset, error)
+            self._postpone(half)
+
+    async def _do_cold(self, jobs: list[Job]) -> None:
+        try:
+            records = await self._worker(lambda: [self._read(half) for half, _act in jobs])
+            for job, record in zip(jobs, records, strict=True):
+                self._do(job, record)
+                await asyncio.sleep(0)
+        finally:
+            self._reading = False
+
+    def _postpone(self, half: Half) -> None:
+        self._log.halves.postpone(half, self._clock.message_ms() + self._config.transaction_check_interval_ms)
+
+    # -- old log files -----------------------------------------------------------------------------------------------------
+
+    @property
+    def needed_from(self) -> int:
+        return self._log.needed_from
+
+    async def renew_below(self, log_min: int) -> None:
+        """Copy every half that would be lost with the log below `log_min`."""
+        while halves := self._log.halves.below(log_min, _COLD_COUNT_MAX):
+            records = await self._worker(lambda some=halves: [self._read(half) for half in some])
+            for half, record in zip(halves, records, strict=True):
+                if half.log_offset < log_min and self._log.halves.get(half.root) is half:
+                    if record is None:
+                        self._log.drop(half)
+                    else:
+                        self._log.renew(half, record)
+                await asyncio.sleep(0)
+        try:
+            await self._log.positions_behind(log_min)
+        except TimeoutError:
+            raise NotAvailable("the disk has not confirmed the copies in time") from None

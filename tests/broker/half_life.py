@@ -1,0 +1,186 @@
+"""Everything about transactions on a store of its own, without sockets and tasks: for tests that open it again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from kappamq.broker.appending import Appender, Draft
+from kappamq.broker.clients import Client, Clients
+from kappamq.broker.half_log import HalfLog
+from kappamq.broker.half_records import GROUP
+from kappamq.broker.metadata import Metadata
+from kappamq.broker.offsets import Offsets
+from kappamq.broker.topics import Topics
+from kappamq.broker.transaction_checks import TransactionChecks
+from kappamq.broker.transactions import Transactions
+from kappamq.clock import VirtualClock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import KappaError
+from kappamq.protocol.bodies_topics import TopicConfig
+from kappamq.protocol.frame import Frame, decode, request
+from kappamq.protocol.headers_client import CheckTransaction, EndTransaction
+from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC
+from kappamq.protocol.record import Record
+from kappamq.store.message_store import MessageStore
+from kappamq.store.snapshots import Snapshots
+from tests.broker.transacting import Begun
+from tests.store.stores import BOOT, BORN, config, kernels, make, read
+
+
+class Turns:
+    """As much of Bursts as is needed here: what is appended is written when the test says so."""
+
+    def __init__(self, store: MessageStore, clock: VirtualClock) -> None:
+        self._store = store
+        self._clock = clock
+        self.answers: list[tuple[Frame, int]] = []
+
+    def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
+        while True:
+            try:
+                return append()
+            except self._store.kernel_module.SegmentFull:
+                self._store.make_room(self._clock.message_ms())
+
+    def set_turn(self, now_ms: int | None = None) -> None: ...
+
+    def end_turn(self) -> None:
+        self._store.write(self._clock.message_ms())
+
+    def answer_when_stored(
+        self, connection: Any, asked: Frame, response: Frame, end: int, flushed: bool = True
+    ) -> None:
+        self.answers.append((response, end))
+
+
+class Peer:
+    """A producer's connection."""
+
+    is_open, is_stalled = True, False
+
+    def __init__(self) -> None:
+        self.questions: list[CheckTransaction] = []
+
+    def send(self, data: bytes) -> None:
+        self.questions.append(CheckTransaction.decode(decode(data).ext))
+
+
+class HalfLife:
+    def __init__(self, root: Path, clock: VirtualClock | None = None, boot: str = BOOT, **settings: Any) -> None:
+        self.root = root
+        self.clock = clock or VirtualClock()
+        self.store = make(config(root, message_bytes_max=4 << 10), kernels()[-1])
+        self.recovered = self.store.open(boot)
+        self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
+        self.config = BrokerConfig(name="broker", **settings)
+        self.topics = Topics(self.config, self.store.kernel, self.clock.message_ms, self.metadata.record)
+        self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
+        self.metadata.add(self.topics)
+        self.metadata.add(self.offsets)
+        self.metadata.load(lambda: self.offsets.clamp(lambda topic, q: self.store.kernel.queue_state(topic, q)[1]))
+        self.clock.not_before(self.store.last_ms)
+        self.turns = turns = Turns(self.store, self.clock)
+        self.metadata.go_live(turns)  # type: ignore[arg-type]
+        appender = Appender(self.store, turns, self.metadata, self.clock)  # type: ignore[arg-type]
+        self.appender = appender
+        self.log = HalfLog(self.config, self.clock, self.store, turns, appender, self.topics, self.offsets)  # type: ignore[arg-type]
+        self.log.rebuild()
+        self.clients = Clients(1e9, 1e9)
+        self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker)  # type: ignore[arg-type]
+        self.jobs: list[Coroutine[Any, Any, None]] = []
+        self.checks = TransactionChecks(self.config, self.clock, self.log, self.clients, self._worker, self.jobs.append)
+        if self.topics.get("t") is None:
+            self.topics.update(TopicConfig("t", 1, 1, 6))
+
+    async def _worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+    # -- producers ---------------------------------------------------------------------------------------------------------
+
+    def join(self, group: str) -> Peer:
+        peer = Peer()
+        self.clients.producers.setdefault(group, {})[peer] = Client("c", peer, 0, 0, 0.0)  # type: ignore[index, arg-type]
+        return peer
+
+    def leave(self, group: str) -> None:
+        self.clients.producers.pop(group, None)
+
+    def begin(self, body: bytes, group: str = "pg", immune_s: int | None = None) -> Begun:
+        pairs = {"UNIQ_KEY": f"U{body.decode()}", "TRAN_MSG": "true", "PGROUP": group}
+        if immune_s is not None:
+            pairs["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(immune_s)
+        placed = self.requests.prepare(
+            Draft("t", 0, body, pairs, born_ms=self.clock.message_ms(), born=BORN, sys_flag=4), group
+        )
+        return Begun(placed.log_offset, placed.queue_offset, pairs["UNIQ_KEY"])
+
+    def end(self, begun: Begun, decision: int, group: str = "pg", *, from_check: bool = False) -> int:
+        """The code of the answer."""
+        header = EndTransaction(
+            producer_group=group, transaction_offset=begun.transaction_offset, log_offset=begun.log_offset,
+            decision=decision, from_check=from_check, message_id=begun.unique,
+        )  # fmt: skip
+        try:
+            answer = self.requests.end(None, request(header))  # type: ignore[arg-type]
+            if asyncio.iscoroutine(answer):
+                asyncio.run(answer)
+        except KappaError as error:
+            return int(error.response_code or 0)
+        return 0
+
+    # -- time and disk -----------------------------------------------------------------------------------------------------
+
+    def pass_time(self, ms: int) -> None:
+        until = self.clock.message_ms() + ms
+        while (due := self.checks.due_ms()) is not None and due <= until:
+            self.clock.not_before(due)
+            self.checks.run(self.clock.message_ms())
+            while self.jobs:
+                asyncio.run(self.jobs.pop())
+        self.clock.not_before(until)
+
+    def write(self) -> None:
+        self.turns.end_turn()
+
+    def flush(self) -> None:
+        self.store.request_flush()
+        while self.store.flushed.offset < self.store.log.end:
+            select.select([self.store.flush_fd], [], [], 10)
+            self.store.flush_done()
+
+    def keep_positions(self) -> None:
+        """What upkeep does every second."""
+        self.log.keep_positions()
+        self.offsets.record_commits()
+
+    def save(self) -> None:
+        self.metadata.save(self.metadata.collect())
+        while not (work := self.store.collect()).complete:
+            self.store.write_derived(work)
+        self.store.write_derived(work)
+
+    # -- what is there -----------------------------------------------------------------------------------------------------
+
+    def seen(self) -> list[bytes]:
+        """What consumers can see."""
+        return [record.body for record in self.records("t")]
+
+    def records(self, topic: str) -> list[Record]:
+        return read(self.store, topic)
+
+    def open_bodies(self) -> list[bytes]:
+        """Bodies of the open transactions, as they would be committed."""
+        return sorted(self.log.load(half).body for half in list(self.log.halves._live.values()))
+
+    def open_for_java(self) -> list[bytes]:
+        """The same as a RocketMQ broker works it out: from its two offsets, by what the records say."""
+        half_from, op_from = (self.offsets.get(GROUP, topic, 0) or 0 for topic in (HALF_TOPIC, HALF_OP_TOPIC))
+        settled = {
+            int(piece) for op in self.records(HALF_OP_TOPIC)[op_from:] for piece in op.body.decode().split(",") if piece
+        }
+        halves = enumerate(self.records(HALF_TOPIC))
+        return sorted(record.body for place, record in halves if place >= half_from and place not in settled)
