@@ -42,6 +42,8 @@ $(VENV)/.stamp-built: $(VENV)/.stamp-dependencies setup.py $(NATIVE)
 	@echo 'Building the kernel and installing KappaMQ into $(VENV) ...'
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	if ! $(PY) -c 'import kappamq.native._kernel' 2>/dev/null; then echo '*** no compiled kernel: the pure-Python twin is used (make setup shows why with: $(PY) setup.py build_ext)'; fi
+	# An editable install is not compiled by pip, and some environments forbid Python to do it by itself: every start would.
+	$(PY) -m compileall -q src || true
 	touch $@
 	echo 'Done: $(VENV)/bin/kappamq is the program.'
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kappamq.errors import ProtocolError
 from kappamq.message import MessageQueue
 from kappamq.protocol.body import Body
+from kappamq.protocol.later import complete
 from tests.protocol.strategies import int64s, queues, texts
 
 _JSON = st.recursive(
@@ -56,6 +57,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 def bodies(kind: type[Body]) -> st.SearchStrategy[Body]:
     hints = get_type_hints(kind)
+    complete(kind)
     return st.builds(kind, **{item.name: values_of(hints[item.name]) for item in fields(kind)})  # type: ignore[arg-type]
 
 

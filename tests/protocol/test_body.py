@@ -11,6 +11,7 @@ import pytest
 from kappamq.errors import ProtocolError
 from kappamq.message import MessageQueue
 from kappamq.protocol.body import Body, wire
+from kappamq.protocol.later import complete
 
 
 class Colour(Enum):
@@ -89,7 +90,8 @@ def test_names_what_is_wrong(text: bytes, reason: str) -> None:
 
 
 def test_every_field_needs_a_default() -> None:
-    with pytest.raises(AssertionError):
+    class Wrong(Body):
+        name: str
 
-        class Wrong(Body):
-            name: str
+    with pytest.raises(AssertionError):
+        complete(Wrong)

@@ -21,6 +21,7 @@ from kappamq.errors import ProtocolError
 from kappamq.message import MessageQueue
 from kappamq.protocol import fastjson
 from kappamq.protocol.headers import camel_case
+from kappamq.protocol.later import later
 
 Writer = Callable[[Any], Any]
 Reader = Callable[[Any, str], Any]
@@ -38,13 +39,7 @@ class Body:
     _codec: ClassVar[list[tuple[str, str, Writer, Reader]]] = []
 
     def __init_subclass__(cls) -> None:
-        dataclass(cls)
-        hints = get_type_hints(cls)
-        cls._codec = []
-        for item in fields(cls):  # type: ignore[arg-type]
-            assert item.default is not MISSING or item.default_factory is not MISSING, f"{cls.__name__}.{item.name}"
-            name = item.metadata.get("wire") or camel_case(item.name)
-            cls._codec.append((item.name, name, *_codec(hints[item.name])))
+        later(cls, _complete, "_codec")
 
     def encode(self, *, standard: bool = False) -> bytes:
         """Return the JSON text; see `fastjson.dumps` for `standard`."""
@@ -69,6 +64,16 @@ class Body:
             if value.get(name) is not None
         }
         return cls(**given)
+
+
+def _complete(cls: type[Body]) -> None:
+    dataclass(cls)
+    hints = get_type_hints(cls)
+    cls._codec = []
+    for item in fields(cls):  # type: ignore[arg-type]
+        assert item.default is not MISSING or item.default_factory is not MISSING, f"{cls.__name__}.{item.name}"
+        name = item.metadata.get("wire") or camel_case(item.name)
+        cls._codec.append((item.name, name, *_codec(hints[item.name])))
 
 
 def _refuse(value: Any, where: str, expected: str) -> NoReturn:

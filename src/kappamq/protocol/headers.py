@@ -7,7 +7,7 @@
 
 Field types: `str`, `int` (64 bit), `Int32`, `bool`, an `Enum` (by name), each also `| None`. Arguments go by name.
 `encode` and `decode` are compiled for each class when one of them is first used: nothing is looked up by reflection later,
-and a program that starts does not wait for the hundred headers it never needs.
+and a program that starts does not wait for the hundred headers it never needs (see later.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_args
 
 from kappamq.errors import HeaderError
 from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.later import complete, later
 
 Int32 = Annotated[int, 32]
 """An integer that Java reads into 32 bits; a plain `int` field has 64."""
@@ -51,13 +52,10 @@ class Header:
 
     def __init_subclass__(cls, code: RequestCode | None = None) -> None:
         cls.code = code
-        dataclass(frozen=True, kw_only=True)(cls)
         if code is not None:
             other = Header.requests.setdefault(code, cls)
             assert other is cls, f"{cls.__name__} and {other.__name__} both claim {code!r}"
-        names = [item.metadata.get("wire") or camel_case(item.name) for item in fields(cls)]  # type: ignore[arg-type]
-        assert len(set(names)) == len(names), f"{cls.__name__} has two fields with one name on the wire: {names}"
-        cls.wire_names = {item.name: name for item, name in zip(fields(cls), names, strict=True)}  # type: ignore[arg-type]
+        later(cls, _complete, "wire_names")
         # On each class, lest it inherits what was compiled for its base.
         cls.encode, cls.decode = _first_encode, classmethod(_first_decode)  # type: ignore[assignment, method-assign]
 
@@ -100,7 +98,15 @@ def _member(kind: type[Enum], text: str) -> Enum:
     return kind.__members__.get(text.upper()) or next(iter(kind))
 
 
+def _complete(cls: type[Header]) -> None:
+    dataclass(frozen=True, kw_only=True)(cls)
+    names = [item.metadata.get("wire") or camel_case(item.name) for item in fields(cls)]  # type: ignore[arg-type]
+    assert len(set(names)) == len(names), f"{cls.__name__} has two fields with one name on the wire: {names}"
+    cls.wire_names = {item.name: name for item, name in zip(fields(cls), names, strict=True)}  # type: ignore[arg-type]
+
+
 def _compile(cls: type[Header]) -> None:
+    complete(cls)
     hints = get_type_hints(cls, include_extras=True)
     owner = cls.__name__
     space: dict[str, Any] = {"integer": integer, "missing": _missing, "member": _member, "owner": owner}
