@@ -61,7 +61,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.port = 0
         self.requests: list[Frame] = []
-        self.peers: set[Peer] = set()
+        self.peers: dict[Peer, None] = {}  # in the order of their coming
         self._scripted: dict[int, deque[Handler]] = defaultdict(deque)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +100,7 @@ class FakeServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer, decoder = Peer(writer), FrameDecoder()
-        self.peers.add(peer)
+        self.peers[peer] = None
         try:
             while data := await reader.read(1 << 20):
                 for frame in decoder.feed(data):
@@ -112,7 +112,7 @@ class FakeServer:
         except ConnectionError:
             pass
         finally:
-            self.peers.discard(peer)
+            self.peers.pop(peer, None)
             self.lost(peer)
             writer.close()
 
@@ -155,12 +155,14 @@ class FakeBroker(FakeServer):
         self.first: dict[tuple[str, int], int] = defaultdict(int)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = defaultdict(dict)
+        self.heard: dict[tuple[str, str], float] = {}  # (group, client id) -> loop time of the last heartbeat
+        self.client_s = 120.0
         self.producers: set[str] = set()
         self.log: list[Record] = []
         self.locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}  # -> client id, loop time of the renewal
         self.lock_s = 60.0
         self.sent_back: list[SendBack] = []
-        self._arrived: set[asyncio.Future[None]] = set()
+        self._arrived: dict[asyncio.Future[None], None] = {}  # in the order of their coming
         self._handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE_V2: self._send,
             RequestCode.SEND_BATCH_MESSAGE: self._send,
@@ -268,7 +270,7 @@ class FakeBroker(FakeServer):
                 body = b"".join(record.encode() for record in found)
                 return self._pulled(frame, code, start + len(part), first, end, body)
             waiter: asyncio.Future[None] = loop.create_future()
-            self._arrived.add(waiter)
+            self._arrived[waiter] = None
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
@@ -292,6 +294,7 @@ class FakeBroker(FakeServer):
         for data in told.consumers:
             new = told.client_id not in self.groups[data.group]
             self.groups[data.group][told.client_id] = (peer, data)
+            self.heard[data.group, told.client_id] = asyncio.get_running_loop().time()
             if new:
                 self._notify(data.group)
         return reply(frame)
@@ -309,7 +312,10 @@ class FakeBroker(FakeServer):
             peer.send(request(NotifyConsumersChanged(consumer_group=group), oneway=True))
 
     def _members(self, peer: Peer, frame: Frame) -> Frame:
-        members = self.groups[GetConsumerList.decode(frame.ext).consumer_group]
+        group = GetConsumerList.decode(frame.ext).consumer_group
+        members, oldest = self.groups[group], asyncio.get_running_loop().time() - self.client_s
+        for client in [client for client in members if self.heard.get((group, client), oldest) < oldest]:
+            del members[client]
         if not members:
             return reply(frame, ResponseCode.SYSTEM_ERROR, "no consumer for this group")
         return reply(frame, body=ConsumerList(consumer_ids=list(members)).encode())

@@ -187,6 +187,12 @@ class Assignment:
         # With locks, the one before us gives its lock back when it has stored how far it was.
         if new and self.locks is None and any(share.members > 1 for share in known):
             await asyncio.sleep(HANDOVER_S)
+        if self.locks is not None:
+            # Locked, but lost again before we could begin.
+            for queue in self.locks.queues:
+                known_not_ours = queue.topic not in topics or (queue.topic in told and queue not in kept)
+                if known_not_ours and queue not in self._leaving:
+                    self._leaving[queue] = asyncio.create_task(self._hand_over(queue, None))
         taken = await asyncio.gather(*(self._take(queue) for queue in new))
         self._set_limits()
         return all(taken) and len(known) == len(shares)
@@ -261,7 +267,7 @@ class Assignment:
             held.task.cancel()
         if self.locks is not None:
             for queue, held in given_up:
-                self._leaving[queue] = asyncio.create_task(self._hand_over(held.queue))
+                self._leaving[queue] = asyncio.create_task(self._hand_over(queue, held.queue))
         elif given_up:
             # The next owner starts where we say we are, so say it before doing anything else.
             await self._store.commit({queue: held.queue.committable for queue, held in given_up})
@@ -271,15 +277,14 @@ class Assignment:
 
     # --- locks ---
 
-    async def _hand_over(self, left: ProcessQueue) -> None:
+    async def _hand_over(self, queue: MessageQueue, left: ProcessQueue | None) -> None:
         """Let the message in hand be finished, store how far we are, then unlock."""
         assert self.locks is not None
-        queue = left.queue
         try:
             # The lock is renewed meanwhile. A listener that hangs must not keep the queue from everybody for ever.
             async with asyncio.timeout(self._core.config.consume_timeout_ms / 1000):
                 await self._inbox.wait_free(queue)
-            if self.locks.holds(queue):
+            if left is not None and self.locks.holds(queue):
                 await self._store.commit({queue: left.committable})
             await self.locks.release([queue])
         except TimeoutError:

@@ -69,9 +69,9 @@ class Channels:
             raise
 
     async def request(
-        self, address: str, header: Header, body: bytes, timeout: float, *, code: int | None = None
+        self, address: str, header: Header, body: bytes, timeout: float, *, code: int | None = None, again: bool = True
     ) -> Frame:
-        """Ask once; again on a fresh channel if the old one turns out to be dead. Only for what may be done twice."""
+        """Ask once; `again`: once more on a fresh channel if the old one turns out to be dead. May be done twice then."""
         deadline = asyncio.get_running_loop().time() + timeout
         used_before = address in self._open
         channel = await self.get(address, timeout)
@@ -79,7 +79,7 @@ class Channels:
             return await channel.request(header, body, self._left(deadline, address), code=code)
         except NotConnected:
             # A server closes connections that were idle; that shows only when we write.
-            if not used_before:
+            if not used_before or not again:
                 raise
         channel = await self.get(address, self._left(deadline, address))
         return await channel.request(header, body, self._left(deadline, address), code=code)

@@ -116,14 +116,19 @@ class ClientCore:
         timeout: float | None = None,
         accept: Collection[int] = SUCCESS,
         code: int | None = None,
+        again: bool = True,
     ) -> Frame:
-        """Ask a broker something that may be asked twice. Raises the error that a code not in `accept` stands for."""
+        """Ask a broker something. Raises the error that a code not in `accept` stands for.
+
+        `again`: it may be asked twice, and is if the connection turns out to be dead or the broker to be leaving.
+        """
         if self._closed:
             raise ClientClosed("this client is closed")
         limit = self.request_timeout if timeout is None else timeout
-        answer = await self.brokers.request(address, header, body, limit, code=code)
+        answer = await self.brokers.request(address, header, body, limit, code=code, again=again)
         if answer.code == GoingAway.code:
             self.brokers.drop(address)
+        if answer.code == GoingAway.code and again:
             answer = await self.brokers.request(address, header, body, limit, code=code)
         if answer.code not in accept:
             raise for_code(answer.code, answer.remark)
@@ -138,12 +143,15 @@ class ClientCore:
         accept: Collection[int] = SUCCESS,
         broker_id: int = MASTER_ID,
         code: int | None = None,
+        again: bool = True,
     ) -> Frame:
-        """Ask the broker that has `queue`; if it cannot be reached, look its address up again and ask once more."""
+        """Ask the broker that has `queue`; `again`: if it cannot be reached, look its address up and ask once more."""
         address = (await self.routes.find(queue.topic)).reader(queue.broker, broker_id)
         try:
-            return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
+            return await self.ask(address, header, timeout=timeout, accept=accept, code=code, again=again)
         except NotConnected:
+            if not again:
+                raise
             route = await self.routes.refresh(queue.topic)
             if route is None or route.reader(queue.broker, broker_id) == address:
                 raise

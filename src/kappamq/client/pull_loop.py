@@ -18,6 +18,7 @@ from kappamq.client.routes import MASTER_ID
 from kappamq.errors import (
     ClientError,
     FlowControlled,
+    GoingAway,
     GroupNotFound,
     KappaError,
     NoPermission,
@@ -68,6 +69,7 @@ class PullLoop:
         self._broker_id = MASTER_ID
         self._complained = ""
         self._complained_at = 0.0
+        self._failures = 0  # in a row
 
     async def run(self) -> None:
         queue = self._queue
@@ -84,6 +86,7 @@ class PullLoop:
                 if not queue.dropped:
                     self._use(result)
                 self._complained = ""
+                self._failures = 0
             except KappaError as error:
                 await self._recover(error)
             except Exception:
@@ -164,6 +167,7 @@ class PullLoop:
             return
         self._complain(error)
         self._broker_id = MASTER_ID
+        self._failures += 1
         try:
             if isinstance(error, (SubscriptionUnknown, SubscriptionOutdated, GroupNotFound)):
                 route = await self._core.routes.find(queue.topic)
@@ -172,6 +176,8 @@ class PullLoop:
                 return
             if isinstance(error, NotConnected) or error.retry is Retry.AFTER_ROUTE_REFRESH:
                 await self._core.routes.refresh(queue.topic)
+            if isinstance(error, (NotConnected, GoingAway)) and self._failures == 1:
+                return  # a connection may go at any time; a fresh one is tried at once
         except KappaError as another:
             self._complain(another)
         await self._pause()

@@ -127,7 +127,15 @@ async def pull(
         logical_broker=queue.broker,
     )
     code = RequestCode.LITE_PULL_MESSAGE if lite else None
-    answer = await core.ask_queue(queue, header, timeout=timeout, accept=_STATUS, broker_id=broker_id, code=code)
+    answer = await core.ask_queue(
+        queue,
+        header,
+        timeout=timeout,
+        accept=_STATUS,
+        broker_id=broker_id,
+        code=code,
+        again=commit_offset is None,  # a second one would carry an offset of yesterday
+    )
     told = PullMessageResponse.decode(answer.ext)
     status = _STATUS[answer.code]
     return PullResult(

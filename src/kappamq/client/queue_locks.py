@@ -45,6 +45,11 @@ class QueueLocks:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
 
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Those whose locks are kept up, whether they are ours just now or not."""
+        return list(self._until)
+
     def until(self, queue: MessageQueue) -> float:
         """Liveness time up to which the lock is ours; `LOST` if it is not."""
         return self._until.get(queue, LOST)
@@ -97,7 +102,7 @@ class QueueLocks:
             log.warning("group %s could not renew %d locks at %s: %s", self._group, len(queues), broker, error)
             return False
         now = self._core.clock.liveness()
-        for queue in queues:
+        for queue in sorted(queues):
             before = self._until.get(queue)
             if before is None:
                 continue  # given back meanwhile
