@@ -138,8 +138,8 @@ async def test_a_listener_cannot_end_its_worker(kind: str) -> None:
 
     work = Setup(of_kind(kind, leave), 2, workers=1)
     await eventually_async(lambda: work.noted.done == [1])
-    assert work.noted.not_done == [([0], RETRY)]
     await work.end()
+    assert work.noted.not_done == [([0], RETRY)]
 
 
 @pytest.mark.parametrize("kind", ["thread", "task"])
@@ -175,8 +175,8 @@ async def test_a_task_that_hangs_is_cancelled_and_its_message_given_back() -> No
 
     work = Setup(hang, 3, workers=1, timeout_s=0.05)
     await eventually_async(lambda: work.noted.done == [1, 2])
-    assert (cancelled, work.noted.not_done) == ([0], [([0], EXPIRED)])
     await work.end()
+    assert (cancelled, work.noted.not_done) == ([0], [([0], EXPIRED)])
 
 
 @pytest.mark.parametrize("gives_up", [True, False], ids=["given up", "waited for"])
