@@ -23,7 +23,8 @@ from kappamq.client.queue_locks import QueueLocks
 from kappamq.message import RETRY, MessageQueue, ReceivedMessage, Redeliver
 from tests.client.simulation import Process, World, simulate
 
-SEEDS = [*range(10), 1071]  # 1071: a lock was kept up for a queue that had become another's
+# 1071: a lock was kept up for a queue that had become another's. 1456: an old offset was stored with a new lock.
+SEEDS = [*range(10), 1071, 1456]
 TROUBLE_S = 400.0
 QUEUES = 3
 HEAL_S = 300.0
@@ -116,7 +117,7 @@ class Members:
                 raise
             ok = False
             try:
-                await asyncio.sleep(dice.choice([0.01, 0.1, 1.0, dice.uniform(0, self._seconds_max)]))
+                await asyncio.sleep(dice.choice([0.01, 0.1, 1.0, dice.uniform(0, self._seconds_max)]))  # virtual
                 ok = dice.random() > 0.1
             finally:
                 if process.alive:
@@ -163,7 +164,7 @@ def history(seconds_max: float) -> Callable[[World], object]:
         await members.start()
         trouble_ends = world.now + TROUBLE_S
         while world.now < trouble_ends:
-            await asyncio.sleep(dice.uniform(0.1, 5.0))
+            await asyncio.sleep(dice.uniform(0.1, 5.0))  # virtual
             books.send()
             books.check_stored()
             if members.errors:
@@ -181,7 +182,7 @@ def history(seconds_max: float) -> Callable[[World], object]:
             await members.start()
         healed = world.now + HEAL_S + 150
         while not books.all_done:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)  # virtual
             books.check_stored()
             if members.errors:
                 raise members.errors[0]

@@ -79,6 +79,7 @@ class Assignment:
         self._limits = Limits(config.cached_messages_max, config.cached_bytes_max, config.consume_span_max)
         self._held: dict[MessageQueue, Held] = {}
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._interrupted: set[MessageQueue] = set()  # of those leaving: the lock was not ours all the time
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._taking = asyncio.Semaphore(_TAKEN_AT_ONCE)
@@ -284,7 +285,7 @@ class Assignment:
             # The lock is renewed meanwhile. A listener that hangs must not keep the queue from everybody for ever.
             async with asyncio.timeout(self._core.config.consume_timeout_ms / 1000):
                 await self._inbox.wait_free(queue)
-            if left is not None and self.locks.holds(queue):
+            if left is not None and queue not in self._interrupted and self.locks.holds(queue):
                 await self._store.commit({queue: left.committable})
             await self.locks.release([queue])
         except TimeoutError:
@@ -292,9 +293,12 @@ class Assignment:
             self.locks.forget(queue)
         finally:
             self._store.forget(queue)
+            self._interrupted.discard(queue)
             self._leaving.pop(queue, None)
 
     def _lock_changed(self, queue: MessageQueue, until: float, lapsed: bool) -> None:
+        if queue in self._leaving and (lapsed or until <= self._core.clock.liveness()):
+            self._interrupted.add(queue)
         held = self._held.get(queue)
         if held is None:
             return
