@@ -111,8 +111,7 @@ def test_offsets_beyond_the_end_of_a_queue_are_brought_back(tmp_path: Path) -> N
             await make_topic(client, "t")
             await fill(client, "t", [3, 3])
             for queue_id, offset in ((0, 99), (1, 2)):
-                header = UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=queue_id, commit_offset=offset)
-                await ok(client, header)
+                broker.offsets.set("g", "t", queue_id, offset)
         async with running(tmp_path) as broker, speaking(broker) as client:
             for queue_id, offset in ((0, "3"), (1, "2")):
                 asked = await ok(client, QueryConsumerOffset(consumer_group="g", topic="t", queue_id=queue_id))

@@ -14,6 +14,7 @@ from kappamq.protocol.bodies_admin import ConsumerConnection
 from kappamq.protocol.bodies_clients import (
     ConsumerData,
     ConsumerList,
+    ConsumeType,
     HeartbeatData,
     MessageModel,
     SubscriptionData,
@@ -22,7 +23,7 @@ from kappamq.protocol.bodies_clients import (
 from kappamq.protocol.bodies_topics import KVTable
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo, GetConsumerConnections, UpdateGroup
+from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo, GetConsumerConnections, UpdateBrokerConfig, UpdateGroup
 from kappamq.protocol.headers_client import (
     BoundaryType,
     GetConsumerList,
@@ -192,6 +193,7 @@ async def test_offsets_of_groups(broker: Broker, client: Speaker) -> None:
 @on_broker(auto_create_group=False)
 async def test_offsets_that_cannot_be(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
+    await fill(client, "t", [1])
     good: dict[str, Any] = {"consumer_group": "TOOLS_CONSUMER", "topic": "t", "queue_id": 0, "commit_offset": 1}
     for changes, code, text in [
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "nowhere"),
@@ -200,11 +202,36 @@ async def test_offsets_that_cannot_be(broker: Broker, client: Speaker) -> None:
         ({"queue_id": 4}, ResponseCode.INVALID_PARAMETER, "has 4 queues"),
         ({"queue_id": 2_000_000_000}, ResponseCode.INVALID_PARAMETER, "has 4 queues"),
         ({"commit_offset": -1}, ResponseCode.INVALID_PARAMETER, "-1"),
+        ({"commit_offset": 2}, ResponseCode.INVALID_PARAMETER, "ends at 1"),
     ]:
         await refused(client, UpdateConsumerOffset(**(good | changes)), code, text)
     await ok(client, UpdateConsumerOffset(**good))
     answer = await client.channel.request(Frame(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext={"topic": "t"}))
     assert (answer.code, "consumerGroup" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+@on_broker()
+async def test_only_who_decides_where_to_go_on_goes_back(broker: Broker, client: Speaker) -> None:
+    """A push consumer tells where it is. It may tell late, when its queue has gone to another member that is further."""
+    await make_topic(client, "t")
+    await fill(client, "t", [9])
+    asked = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0)
+
+    async def commit(by: Speaker, number: int) -> int:
+        await ok(by, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=number))
+        return await offset(by, asked)
+
+    async with speaking(broker) as tool:
+        await beat(client, "c", consumers={"g": ["t"]})
+        assert [await commit(client, number) for number in (3, 7, 5, 8)] == [3, 7, 7, 8]
+        assert await commit(tool, 2) == 2, "as mqadmin does to move a group"
+        assert await commit(client, 4) == 4
+        pulling = ConsumerData(group="g", consume_type=ConsumeType.CONSUME_ACTIVELY)
+        await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[pulling]).encode())
+        assert await commit(client, 1) == 1, "it seeks"
+        await ok(tool, UpdateBrokerConfig(), b"useServerSideResetOffset=false")
+        await beat(client, "c", consumers={"g": ["t"]})
+        assert [await commit(client, number) for number in (6, 5)] == [6, 5], "resets are the clients' own work then"
 
 
 @on_broker()

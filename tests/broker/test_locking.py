@@ -151,7 +151,8 @@ def test_a_restart_honours_locks_for_a_whole_lease(tmp_path: Path, crash: bool) 
             clock.advance(50)
             assert await lock(one, "one", 0) == {0}
             if crash:  # what the files hold now, without a farewell
-                folder = copied(folder, tmp_path / "crashed")
+                await broker.upkeep.write(shutil.copytree, folder, tmp_path / "crashed")
+                folder = tmp_path / "crashed"
         async with running(folder, **settings) as broker, speaking(broker) as owner, joined(broker, "two") as (two,):
             assert await lock(two, "two", 0, 1, 2) == {2}, "the others have an owner"
             assert await lock(owner, "one", 0) == {0}, "it need not introduce itself again for what it has"
@@ -164,11 +165,6 @@ def test_a_restart_honours_locks_for_a_whole_lease(tmp_path: Path, crash: bool) 
             assert await lock(three, "three", 0, 1, 2) == set(), "two has 1 and 2 now, one has 0"
 
     run(test())
-
-
-def copied(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"))
-    return target
 
 
 def test_strictly_means_on_disk_before_it_is_yours(tmp_path: Path) -> None:

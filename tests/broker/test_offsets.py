@@ -154,12 +154,25 @@ def test_nobody_has_read_beyond_a_log_that_was_cut() -> None:
     offsets.commit("g2", "t", 0, 30)
     offsets.commit("g1", "t", 1, 100)
     offsets.commit("g1", "other", 0, 100)
-    offsets.clamp(lambda topic, queue_id: 100)
+    offsets.end = lambda topic, queue_id: 100
+    offsets.clamp()
     assert not offsets.dirty
-    offsets.clamp(lambda topic, queue_id: 40 if (topic, queue_id) == ("t", 0) else 200)
+    offsets.end = lambda topic, queue_id: 40 if (topic, queue_id) == ("t", 0) else 200
+    offsets.clamp()
     assert offsets.dirty
     assert offsets.queues("g1", "t") == {0: 40, 1: 100}
     assert (offsets.get("g2", "t", 0), offsets.get("g1", "other", 0)) == (30, 100)
+
+
+def test_a_commit_of_messages_that_were_lost_is_none() -> None:
+    """The consumer had them before the crash that took them; the next ones get their numbers."""
+    offsets = make()
+    offsets.end = lambda topic, queue_id: 90
+    offsets.commit("g", "t", 0, 80)
+    offsets.commit("g", "t", 0, 100)
+    assert offsets.get("g", "t", 0) == 80
+    offsets.commit("g", "t", 0, 90)
+    assert offsets.get("g", "t", 0) == 90
 
 
 def test_a_cut_log_is_one_look_at_each_offset() -> None:
@@ -173,7 +186,8 @@ def test_a_cut_log_is_one_look_at_each_offset() -> None:
         asked.append((topic, queue_id))
         return 9
 
-    offsets.clamp(end)
+    offsets.end = end
+    offsets.clamp()
     assert len(asked) == 100 * len(GROUPS), "20,000 queues must not cost 20,000 walks over the table"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from pathlib import Path
 
 from kappamq.broker.broker import Broker
 from kappamq.protocol.bodies_admin import (
@@ -16,7 +14,6 @@ from kappamq.protocol.bodies_admin import (
 )  # fmt: skip
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import (
-    CloneGroupOffset,
     GetAllConsumerOffsets,
     GetBrokerConsumeStats,
     GetConsumeStats,
@@ -25,7 +22,7 @@ from kappamq.protocol.headers_admin import (
 )  # fmt: skip
 from kappamq.protocol.headers_client import UpdateConsumerOffset
 from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
-from tests.broker.running import Speaker, running, speaking
+from tests.broker.running import Speaker
 from tests.waiting import eventually_async as eventually
 
 
@@ -157,26 +154,3 @@ async def test_the_smallest_offset_of_all_groups(broker: Broker, client: Speaker
     found = CorrectionOffsets.decode((await ok(client, header)).body).offsets
     assert found == dict.fromkeys(range(3), (1 << 63) - 1), "it is behind all others"
     assert broker.offsets.queues("left_out", "t"), "leaving out is not forgetting"
-
-
-def test_a_cloned_group_stands_where_the_other_one_is_also_after_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as broker, speaking(broker) as client:
-            for topic in ("t", "u"):
-                await make_topic(client, topic, 2)
-                await fill(client, topic, [5, 5])
-            await commit(client, "source", "t", [3, 4])
-            await commit(client, "source", "u", [1, 2])
-            await commit(client, "ahead", "t", [5, 5])
-            await ok(client, CloneGroupOffset(source_group="source", target_group="ahead", topic="t"))
-            await ok(client, CloneGroupOffset(source_group="source", target_group="all"))
-            bad = CloneGroupOffset(source_group="source", target_group="source")
-            await refused(client, bad, ResponseCode.INVALID_PARAMETER, "itself")
-            bad = CloneGroupOffset(source_group="source", target_group="a b")
-            await refused(client, bad, ResponseCode.INVALID_PARAMETER)
-        async with running(tmp_path) as broker:
-            assert broker.offsets.queues("ahead", "t") == {0: 3, 1: 4}
-            assert broker.offsets.queues("ahead", "u") == {}
-            assert broker.offsets.queues("all", "u") == {0: 1, 1: 2}
-
-    asyncio.run(main())

@@ -98,6 +98,7 @@ def test_what_the_log_alone_holds_is_saved_before_its_file_goes(tmp_path: Path) 
         store = SMALL | NEVER | {"retention_hours": 0}
         async with running(tmp_path, store=store, offsets_flush_ms=3_600_000) as broker, speaking(broker) as client:
             await make_topic(client, "t", 3)
+            await send(client, 5)
             await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=5))
             broker.offsets.record_commits()
             await send(client, 60)
@@ -306,6 +307,7 @@ def test_offsets_are_in_the_log_at_once_and_in_their_file_now_and_then(tmp_path:
             speaking(broker) as client,
         ):
             await make_topic(client, "t")
+            await send(client, 7)
 
             async def commit(offset: int) -> None:
                 header = UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=offset)
@@ -331,7 +333,9 @@ def test_offsets_are_in_the_log_at_once_and_in_their_file_now_and_then(tmp_path:
 
 def test_offsets_that_the_log_does_not_take_go_to_their_file_at_once(tmp_path: Path) -> None:
     async def test() -> None:
-        async with running(tmp_path, offsets_flush_ms=3_600_000) as broker:
+        async with running(tmp_path, offsets_flush_ms=3_600_000) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            await send(client, 5)
             await broker.upkeep._record_and_save()  # the next one would be due in half a minute
             broker.offsets.commit("g", "t", 0, 5)
             broker.gate.close(FAILED, NotAvailable("no disk"), for_all=True)

@@ -8,11 +8,11 @@ from kappamq.broker.admin_clients import AdminClients
 from kappamq.broker.admin_groups import AdminGroups
 from kappamq.broker.admin_topics import AdminTopics
 from kappamq.broker.chores import Chores
+from kappamq.broker.moving import Moves
 from kappamq.broker.not_yet import NotYet
 from kappamq.broker.progress import Progress
 from kappamq.broker.queue_views import QueueViews
 from kappamq.broker.relay import Relay
-from kappamq.broker.resets import Resets
 from kappamq.broker.runtime import Runtime
 from kappamq.broker.stats import Stats
 from kappamq.net.connection import Connection
@@ -38,7 +38,9 @@ class Administration:
         self.progress = Progress(
             config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
         )
-        self.resets = Resets(config.name, store, topics, groups, offsets, broker.pending_resets, worker, self.when_safe)
+        self.moves = Moves(
+            config, store, topics, groups, clients, offsets, broker.pending_resets, worker, self.when_safe
+        )
         self.relay = Relay(config.name, store, topics, groups, clients, worker)
         self.runtime = Runtime(store, clock, self.stats, broker.gate, broker.kernel_module.NAME, worker)
         self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
@@ -52,7 +54,7 @@ class Administration:
 
     def _handle(self, broker: Broker) -> None:
         for part in (
-            self.topics, self.groups, self.clients, self.queues, self.progress, self.resets, self.relay, self.runtime, self.stats,
+            self.topics, self.groups, self.clients, self.queues, self.progress, self.moves, self.relay, self.runtime, self.stats,
             self.chores, broker.settings, NotYet(),
         ):  # fmt: skip
             broker.bursts.handlers.update(part.handlers())
@@ -75,7 +77,7 @@ class Administration:
         broker.delivery.retries.on_sent_back = self.stats.sent_back
         broker.subscriptions.may_allow = lambda group, topic: not pending.is_pending(group, topic)
         pending.on_change = broker.subscriptions.drop_pair
-        self.resets.on_reset = broker.pulls.reset
+        self.moves.on_reset = broker.pulls.reset
         self.groups.on_delete = lambda group: pending.forget(group=group)
 
     def _follow_settings(self, broker: Broker) -> None:

@@ -165,6 +165,7 @@ class Broker:
         self.pulls.worker = self.upkeep.read
         self.pulls.ahead = ReadAhead(store, clock, self.upkeep.read)
         self.consumers = Consumers(
+            config,
             store,
             clock,
             self.topics,
@@ -275,7 +276,8 @@ class Broker:
         """Queues were built from the log, tables from what was said of it: bring the two together."""
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
-        self.offsets.clamp(lambda topic, queue_id: self.kernel.queue_state(topic, queue_id)[1])
+        self.offsets.end = lambda topic, queue_id: int(self.kernel.queue_state(topic, queue_id)[1])
+        self.offsets.clamp()
 
     async def _start_on_free_pair(self) -> int:
         """Any port that is free together with the one two below it."""

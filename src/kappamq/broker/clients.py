@@ -37,6 +37,7 @@ class Client:
     version: int
     seen: float  # liveness time of the last heartbeat
     topics: frozenset[str] = frozenset()  # of a consumer: what it subscribes to
+    pushed: bool = False  # of a consumer: it is handed messages, and does not choose where to go on
 
 
 @dataclass(slots=True)
@@ -128,6 +129,7 @@ class Clients:
         before = group.members.get(connection)
         changed = before is None
         group.members[connection] = client
+        client.pushed = data.consume_type is ConsumeType.CONSUME_PASSIVELY
         if beat.fingerprint and beat.without_subscriptions:
             client.topics = before.topics if before is not None else frozenset()
         else:
@@ -248,9 +250,20 @@ class Clients:
         """The connection of the client with producers that calls itself so."""
         return self._producing.get(client_id)
 
+    def pushes_to(self, connection: Connection, group: str) -> bool:
+        """Whether a push consumer of the group is behind this connection."""
+        known = self.consumers.get(group)
+        member = known.members.get(connection) if known is not None else None
+        return member is not None and member.pushed
+
     def is_broadcasting(self, group: str) -> bool:
         known = self.consumers.get(group)
         return known is not None and known.message_model is MessageModel.BROADCASTING
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Offsets of topics that a group has given up are of no interest; one that is offline may come back to all."""
+        online = self.consumers.get(group)
+        return online is None or not online.members or not online.subscriptions or topic in online.subscriptions
 
     def conflicts(self) -> Iterator[tuple[str, list[str]]]:
         """Groups whose members contradict each other, and how."""

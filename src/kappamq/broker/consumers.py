@@ -17,6 +17,7 @@ from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.broker.upkeep import HOT_BYTES
 from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, InvalidParameter, QueryNotFound
 from kappamq.net.connection import Connection
 from kappamq.protocol import names
@@ -51,9 +52,10 @@ log = logging.getLogger(__name__)
 
 class Consumers:
     def __init__(
-        self, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
     ) -> None:  # fmt: skip
+        self._config = config
         self._store = store
         self._clock = clock
         self._topics = topics
@@ -168,17 +170,25 @@ class Consumers:
         return reply(frame, header=OffsetResponse(offset=0))
 
     def update_offset(self, connection: Connection, frame: Frame) -> Frame:
-        """As in RocketMQ it is set, forwards or back: whoever seeks, or clones a group, means it."""
+        """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
+
+        Push consumers commit where they are from time to time, also after a queue has gone to another member that is
+        further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on."""
         header = UpdateConsumerOffset.decode(frame.ext)
         topic = self._topics.existing(header.topic)
         self._groups.existing(header.consumer_group)
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= header.queue_id < queues:
             raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
-        if header.commit_offset < 0:
-            raise InvalidParameter(f"offset {header.commit_offset} is negative")
-        if self.pending_reset(header.consumer_group, header.topic, header.queue_id) is None:
-            self._offsets.set(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        end = self._store.kernel.queue_state(topic.name, header.queue_id)[1]
+        if not 0 <= header.commit_offset <= end:
+            raise InvalidParameter(
+                f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
+            )
+        place = header.consumer_group, topic.name, header.queue_id
+        if self.pending_reset(*place) is None:
+            late = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
+            (self._offsets.commit if late else self._offsets.set)(*place, header.commit_offset)
         return reply(frame)
 
     def max_offset(self, connection: Connection, frame: Frame) -> Frame:

@@ -1,7 +1,8 @@
 """How far each consumer group has come in each queue.
 
 Commits come with pulls and one by one; they take effect in memory at once and go to the log about once a second, all in one
-record. One that rides on a pull never goes back, for it may be late; one that was sent for its own sake is meant as it is.
+record. A commit of a push consumer, or one that rides on a pull, never goes back, for it may be late; that of a pull consumer
+or a tool is meant as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kappamq.protocol.bodies_topics import DataVersion
 
 Record = Callable[[str, Any], int]
 SEPARATOR = "@"
+_NO_END = (1 << 63) - 1
 
 
 class Offsets:
@@ -26,6 +28,7 @@ class Offsets:
         self._unrecorded: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
+        self.end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END  # of a queue: nobody has read beyond it
         self.on_recorded: Callable[[dict[tuple[str, str], dict[int, int]]], None] = lambda changes: None
 
     # -- asking ------------------------------------------------------------------------------------------------------------
@@ -52,9 +55,10 @@ class Offsets:
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing."""
+        """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing, nor does
+        one of messages that we do not have (any more): others with these numbers will come, and must not be skipped."""
         queues = self._table.get((topic, group))
-        if offset > (-1 if queues is None else queues.get(queue_id, -1)):
+        if offset > (-1 if queues is None else queues.get(queue_id, -1)) and offset <= self.end(topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -83,11 +87,11 @@ class Offsets:
         self._record("offsets-deleted", [topic, group])
         self._delete(topic, group)
 
-    def clamp(self, end: Callable[[str, int], int]) -> None:
+    def clamp(self) -> None:
         """The log was cut: nobody can have read beyond the ends of queues."""
         for (topic, _group), queues in self._table.items():
             for queue_id, offset in queues.items():
-                if offset > (limit := end(topic, queue_id)):
+                if offset > (limit := self.end(topic, queue_id)):
                     queues[queue_id] = limit
                     self.dirty = True
 

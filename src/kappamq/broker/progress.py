@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kappamq.broker.admin_topics import WhenSafe
@@ -15,10 +15,9 @@ from kappamq.broker.queue_views import store_times
 from kappamq.broker.slices import Worker, in_slices, rows, spliced
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
-from kappamq.errors import InvalidParameter
 from kappamq.message import MessageQueue
 from kappamq.net.connection import Connection
-from kappamq.protocol import fastjson, names
+from kappamq.protocol import fastjson
 from kappamq.protocol.bodies_admin import (
     ConsumeOffset,
     ConsumeStats,
@@ -30,7 +29,6 @@ from kappamq.protocol.bodies_admin import (
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_admin import (
-    CloneGroupOffset,
     GetBrokerConsumeStats,
     GetConsumeStats,
     QueryConsumeTimeSpan,
@@ -73,7 +71,6 @@ class Progress:
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
             RequestCode.QUERY_CORRECTION_OFFSET: self.corrections,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
 
     # -- how far behind ----------------------------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ class Progress:
         parts: list[bytes] = []
         tps = 0.0
         for topic in dict.fromkeys(named or sorted(self._offsets.topics_of(header.consumer_group))):
-            if self._is_read(header.consumer_group, topic):
+            if self._clients.may_read(header.consumer_group, topic):
                 parts += (await self._progress(header.consumer_group, topic)).rows
                 tps += self.get_tps(header.consumer_group, topic)
         return reply(frame, body=spliced(ConsumeStats(tps=tps).encode(), "offsetTable", parts))
@@ -100,7 +97,7 @@ class Progress:
             found: list[bytes] = []
             for topic in sorted(topics[group]):
                 config = self._topics.get(topic)
-                if config is None or (ordered_only and not config.order) or not self._is_read(group, topic):
+                if config is None or (ordered_only and not config.order) or not self._clients.may_read(group, topic):
                     continue
                 here = await self._progress(group, topic)
                 answer.total_lag += here.lag
@@ -108,11 +105,6 @@ class Progress:
             if found:
                 parts.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(found) + b"]}")
         return reply(frame, body=spliced(answer.encode(), "consumeStatsList", parts))
-
-    def _is_read(self, group: str, topic: str) -> bool:
-        """Offsets of topics that a group has given up are of no interest; one that is offline may come back to all."""
-        online = self._clients.consumers.get(group)
-        return online is None or not online.members or not online.subscriptions or topic in online.subscriptions
 
     async def _progress(self, group: str, topic: str) -> _Progress:
         result = _Progress([], 0)
@@ -181,24 +173,6 @@ class Progress:
             if smallest.get(queue_id, _NEVER) > offset:
                 smallest[queue_id] = _NEVER
         return reply(frame, body=CorrectionOffsets(smallest).encode())
-
-    def clone(self, connection: Connection, frame: Frame) -> None:
-        """Put one group where another one is, in one topic or in all that it reads."""
-        header = CloneGroupOffset.decode(frame.ext)
-        names.check_group(header.target_group)
-        if header.source_group == header.target_group:
-            raise InvalidParameter(f"group {header.source_group} cannot be cloned onto itself")
-        for topic in self._cloned_topics(header):
-            offsets = self._offsets.queues(header.source_group, topic)
-            if offsets:
-                self._offsets.reset(header.target_group, topic, offsets)
-        self._when_safe(connection, frame, reply(frame))
-
-    def _cloned_topics(self, header: CloneGroupOffset) -> Iterable[str]:
-        topics = [header.topic] if header.topic else sorted(self._offsets.topics_of(header.source_group))
-        for topic in topics:
-            if self._topics.get(topic) is not None and (header.offline or self._is_read(header.source_group, topic)):
-                yield topic
 
 
 def _span(

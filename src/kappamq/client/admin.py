@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
-from kappamq.client.offsets import time_ms
+from kappamq.client.group_admin import GroupAdmin
 from kappamq.client.routes import MASTER_ID, Route
 from kappamq.client.settings import client_config
 from kappamq.client.trace import TraceQueries
 from kappamq.config import properties as properties_text
 from kappamq.config.client import ClientConfig
-from kappamq.errors import ClientClosed, ConsumerOffline, InvalidParameter, KappaError, NoRoute, TopicNotFound
+from kappamq.errors import ClientClosed, InvalidParameter, NoRoute, TopicNotFound
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_admin import (
-    ConsumeOffset,
-    ConsumerConnection,
-    ConsumeStats,
-    GroupList,
     TopicOffset,
     TopicStatsTable,
 )
-from kappamq.protocol.bodies_clients import ResetOffset, SubscriptionGroupConfig, SubscriptionGroupTable
 from kappamq.protocol.bodies_topics import (
     PERMISSION_READ,
     PERMISSION_WRITE,
@@ -35,25 +29,17 @@ from kappamq.protocol.bodies_topics import (
     TopicList,
 )
 from kappamq.protocol.headers_admin import (
-    DeleteGroup,
     DeleteTopic,
-    GetAllGroups,
     GetBrokerConfig,
     GetBrokerRuntimeInfo,
-    GetConsumerConnections,
-    GetConsumeStats,
     GetTopicConfig,
     GetTopicStats,
-    QueryGroupsOfTopic,
-    ResetOffsetByBroker,
     UpdateBrokerConfig,
-    UpdateGroup,
     UpdateTopic,
 )
 from kappamq.protocol.headers_nameserver import DeleteTopicInNameServer, GetAllTopics, GetClusterInfo
 from kappamq.protocol.names import (
     AUTO_CREATE_TOPIC,
-    check_group,
     check_topic,
     is_dlq_topic,
     is_retry_topic,
@@ -66,7 +52,7 @@ VISIBLE_S: Final = 5.0
 LOOK_S: Final = 0.05
 
 
-class AsyncAdmin(TraceQueries):
+class AsyncAdmin(TraceQueries, GroupAdmin):
     """Asks name server and brokers.
 
     >>> async with AsyncAdmin("127.0.0.1:9876") as admin:  # doctest: +SKIP
@@ -280,68 +266,3 @@ class AsyncAdmin(TraceQueries):
                     "show it: are they registered with this one?"
                 )
             await asyncio.sleep(LOOK_S)
-
-    # --- groups ---
-
-    async def groups(self) -> list[str]:
-        """Return the names of all consumer groups that a broker knows."""
-        found: set[str] = set()
-        for address in (await self.masters()).values():
-            answer = await self.start().ask(address, GetAllGroups())
-            found |= SubscriptionGroupTable.decode(answer.body).groups.keys()
-        return sorted(found)
-
-    async def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups that consume a topic."""
-        route = await self.route(topic)
-        found: set[str] = set()
-        for broker in route.addresses:
-            answer = await self.start().ask(route.reader(broker), QueryGroupsOfTopic(topic=topic))
-            found |= set(GroupList.decode(answer.body).groups)
-        return sorted(found)
-
-    async def create_group(self, group: SubscriptionGroupConfig | str) -> None:
-        """Create a consumer group on every broker, or give it these settings."""
-        config = SubscriptionGroupConfig(name=group) if isinstance(group, str) else group
-        check_group(config.name)
-        for address in (await self.masters()).values():
-            await self.start().ask(address, UpdateGroup(), config.encode())
-
-    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a group on every broker; `offsets`: forget where it was, too."""
-        for address in (await self.masters()).values():
-            await self.start().ask(address, DeleteGroup(group=group, clean_offset=offsets))
-
-    async def consumers(self, group: str) -> ConsumerConnection:
-        """Return the members of a group that are connected, and what they subscribe to. Raises ConsumerOffline."""
-        failure: KappaError | None = None
-        for address in (await self.masters()).values():
-            try:
-                answer = await self.start().ask(address, GetConsumerConnections(consumer_group=group))
-            except KappaError as error:
-                failure = error
-                continue
-            return ConsumerConnection.decode(answer.body)
-        raise failure or ConsumerOffline(f"no consumer of group {group!r} is connected")
-
-    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
-        """Return for each queue the group reads how far it is and where the queue ends."""
-        found: dict[MessageQueue, ConsumeOffset] = {}
-        for address in (await self.masters()).values():
-            answer = await self.start().ask(address, GetConsumeStats(consumer_group=group, topic=topic))
-            found |= ConsumeStats.decode(answer.body).offsets
-        return dict(sorted(found.items()))
-
-    async def reset_offset(
-        self, group: str, topic: str, to: int | datetime.datetime | None = None
-    ) -> dict[MessageQueue, int]:
-        """Let a group go on with the messages stored from a time on (0: all), or at the end (None)."""
-        route = await self.route(topic)
-        header = ResetOffsetByBroker(
-            topic=topic, group=group, queue_id=-1, offset=-1, timestamp=-1 if to is None else time_ms(to), force=True
-        )
-        found: dict[MessageQueue, int] = {}
-        for broker in sorted(route.addresses):
-            answer = await self.start().ask(route.master(broker), header)
-            found |= ResetOffset.decode(answer.body).offsets
-        return found

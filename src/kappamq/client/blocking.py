@@ -111,6 +111,7 @@ class Admin(Blocking[AsyncAdmin]):
     consumers = blocking(AsyncAdmin.consumers)
     consumer_progress = blocking(AsyncAdmin.consumer_progress)
     reset_offset = blocking(AsyncAdmin.reset_offset)
+    clone_offsets = blocking(AsyncAdmin.clone_offsets)
     query_by_key = blocking(AsyncAdmin.query_by_key)
     query_by_id = blocking(AsyncAdmin.query_by_id)
     query_by_time = blocking(AsyncAdmin.query_by_time)

@@ -163,6 +163,7 @@ _BROKER: list[Setting] = [
     Setting("messageDelayLevel", "broker", "delay_levels", TEXT),
     Setting("channelExpiredTimeout", "broker", "client_expiry_ms", INTEGER, live=True),
     Setting("subscriptionExpiredTimeout", "broker", "group_expiry_ms", INTEGER, live=True),
+    Setting("useServerSideResetOffset", "broker", "reset_on_server", BOOLEAN, live=True),
     Setting("lockInStrictMode", "broker", "lock_strictly", BOOLEAN, live=True),
 ]
 
@@ -346,7 +347,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     topicQueueLockNum transactionMetricFlushInterval
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap transientStorePoolEnable
     transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock
-    useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage useServerSideResetOffset
+    useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage
     waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
     waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
     wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark

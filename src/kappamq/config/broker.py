@@ -62,6 +62,7 @@ class BrokerConfig:
     filter_keep_ms: int = 86_400_000  # a group's condition is remembered this long after its last consumer has gone
     queue_lock_ms: int = 60_000  # an ordered consumer that dies holds its queues no longer than this
     lock_strictly: bool = False  # who locks a queue is told so only when the disk has it, also with async flush
+    reset_on_server: bool = True  # off: resets are left to clients that are online, whose commits may then go back
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # what DELAY=1, 2, ... stand for
     topics_max: int = 100_000  # larger: a broken client can fill more memory
     topic_queues_max: int = 65_536  # larger: one topic can take more memory
