@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kappamq.client.outgoing import single, size_in_batch, together
+from kappamq.client.outgoing import single, together
 from kappamq.config.client import ClientConfig
 from kappamq.errors import IllegalMessage, InvalidParameter
 from kappamq.message import Message
@@ -105,6 +103,7 @@ def test_what_cannot_be_sent_says_what_to_change(message: Message, text: str) ->
         (Message("cake", b"x"), "one topic"),
         (Message("tea", b"x", wait_stored=False), "wait_stored"),
         (Message("tea", b"x", delay_level=1), "delayed"),
+        (Message("tea", b"x", transaction_id="t"), "transaction"),
         (Message("tea", b""), "empty"),
     ],
 )
@@ -116,22 +115,6 @@ def test_what_cannot_be_in_one_batch_says_why(second: Message, text: str) -> Non
 def test_a_batch_does_not_go_to_a_retry_topic() -> None:
     with pytest.raises(IllegalMessage, match="retry topic"):
         together([Message("%RETRY%g", b"x")], ["a"], 0, CONFIG)
-
-
-names = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categories=("Cs",)), min_size=1, max_size=20)
-
-
-@given(
-    st.binary(min_size=1, max_size=50),
-    names.filter(str.strip),
-    st.lists(names.map(lambda text: "".join(text.split())).filter(bool), max_size=3),
-    st.dictionaries(
-        names.filter(lambda name: name.strip() and name not in properties.RESERVED), names.filter(str.strip)
-    ),
-)
-def test_the_estimated_size_is_never_too_small(body: bytes, tag: str, keys: list[str], extra: dict[str, str]) -> None:
-    message = Message("tea", body, tags=tag, keys=tuple(keys), properties=extra)
-    assert len(together([message], [ID], 0, CONFIG).body) <= size_in_batch(message)
 
 
 def test_a_bad_topic_is_an_invalid_parameter() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from kappamq.client import batching
 from kappamq.config.client import ClientConfig
 from kappamq.errors import IllegalMessage
 from kappamq.message import Message
@@ -14,7 +15,7 @@ from kappamq.protocol import batch, compression, properties
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.compression import Compression
 from kappamq.protocol.headers_client import SendMessageV2
-from kappamq.protocol.names import check_topic, is_retry_topic, is_sendable
+from kappamq.protocol.names import check_topic, is_sendable
 from kappamq.protocol.trace import MessageKind
 
 _METHODS: Final = {"zlib": Compression.ZLIB, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
@@ -91,17 +92,8 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
     """Prepare a batch: stored as a whole or not at all, in one queue, one behind the other."""
     first = messages[0]
     _check_topic(first.topic)
-    if is_retry_topic(first.topic):
-        raise IllegalMessage(f"a batch cannot go to the retry topic {first.topic}: send its messages one by one")
     for message in messages:
-        if message.topic != first.topic:
-            raise IllegalMessage(
-                f"a batch has one topic, this one has {first.topic!r} and {message.topic!r}: send one batch for each"
-            )
-        if message.wait_stored != first.wait_stored:
-            raise IllegalMessage("the messages of a batch must agree about wait_stored: they are answered together")
-        if message.delay_level:
-            raise IllegalMessage("a batch cannot be delayed: send delayed messages one by one")
+        batching.check(message, first)
         _check_body(len(message.body), config.message_bytes_max, "message")
     body = batch.encode(
         batch.Member(message.body, _properties(message, message_id), message.flag)
@@ -122,13 +114,6 @@ def _kind(message: Message, sys_flag: int) -> MessageKind:
     if message.delay_level:
         return MessageKind.DELAY
     return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
-
-
-def size_in_batch(message: Message) -> int:
-    """Return about how many bytes a message takes in a batch, a little too many rather than too few."""
-    text = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.properties.items())
-    text += sum(len(key.encode()) + 1 for key in message.keys) + len(message.tags.encode())
-    return batch.MEMBER_BYTES + len(message.body) + text + len(message.sharding_key.encode()) + 160
 
 
 def _check_topic(topic: str) -> None:

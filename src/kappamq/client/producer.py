@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
+from kappamq.client import batching
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
-from kappamq.client.outgoing import Outgoing, single, size_in_batch, together
+from kappamq.client.outgoing import Outgoing, single, together
 from kappamq.client.requesting import Requesting
 from kappamq.client.routes import MASTER_ID
 from kappamq.client.selection import Selection
@@ -139,18 +140,8 @@ class AsyncProducer(Requesting):
         await self.sending.once(core, outgoing, chosen, queue, timeout)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
-        """Cut messages of one topic into lists that `send_batch` takes."""
-        part: list[Message] = []
-        length = 0
-        for message in messages:
-            size = size_in_batch(message)
-            if part and (length + size > self.config.message_bytes_max or len(part) >= count_max):
-                yield part
-                part, length = [], 0
-            part.append(message)
-            length += size
-        if part:
-            yield part
+        """Cut messages of one topic, however many, into lists that `send_batch` takes; by bytes and by count."""
+        return batching.cut(messages, self.config.message_bytes_max, count_max)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of `topic` that take messages."""
