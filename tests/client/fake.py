@@ -379,6 +379,7 @@ class FakeNameServer(FakeServer):
         super().__init__()
         self.brokers = brokers
         self.topics = topics
+        self.read_queues: dict[str, int] = {}  # where they differ from those to write
 
     def handle(self, peer: Peer, frame: Frame) -> Answer:
         if frame.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
@@ -396,7 +397,7 @@ class FakeNameServer(FakeServer):
     def route(self, topic: str) -> TopicRouteData:
         queues = self.topics[topic]
         return TopicRouteData(
-            queues=[QueueData(name, count, count, 6) for name, count in queues.items()],
+            queues=[QueueData(name, self.read_queues.get(topic, count), count, 6) for name, count in queues.items()],
             brokers=[self._data(broker) for broker in self.brokers if broker.name in queues],
         )
 
@@ -417,9 +418,10 @@ class FakeCluster:
     def address(self) -> str:
         return ";".join(server.address for server in self.nameservers)
 
-    def create(self, topic: str, queues: int = 2) -> None:
+    def create(self, topic: str, queues: int = 2, read_queues: int | None = None) -> None:
         for nameserver in self.nameservers:
             nameserver.topics[topic] = {broker.name: queues for broker in self.brokers}
+            nameserver.read_queues[topic] = queues if read_queues is None else read_queues
 
     def options(self, **others: Any) -> dict[str, Any]:
         """For a client of this cluster; times short enough for a test that waits for them."""

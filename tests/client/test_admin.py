@@ -23,7 +23,7 @@ def takes_topics(cluster: FakeCluster) -> None:
 
     def update(peer: object, frame: Frame) -> Frame:
         header = UpdateTopic.decode(frame.ext)
-        cluster.create(header.topic, header.write_queues)
+        cluster.create(header.topic, header.write_queues, header.read_queues)
         return reply(frame)
 
     for broker in cluster.brokers:

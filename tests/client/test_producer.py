@@ -293,6 +293,18 @@ async def test_large_bodies_travel_compressed_and_incompressible_ones_do_not() -
         assert zlib.decompress(cluster.broker.stored("tea")[0]) == body
 
 
+@pytest.mark.parametrize("where", [{}, {"key": "k"}])
+@on_loop
+async def test_very_large_bodies_are_compressed_too(where: dict) -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
+        body = b"tea " * 200_000
+        await producer.send(Message("tea", body), **where)
+        assert sent_header(cluster).sys_flag == 0x301
+        assert zlib.decompress(cluster.broker.stored("tea")[0]) == body
+        with pytest.raises(IllegalMessage, match="the limit"):
+            await producer.send(Message("tea", bytes(5 << 20)), **where)
+
+
 @on_loop
 async def test_many_sends_at_once_wait_for_their_turn() -> None:
     async with fake_cluster(tea=2) as cluster, AsyncProducer(**cluster.options(inflight_max=4)) as producer:

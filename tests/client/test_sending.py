@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from kappamq.client.admin import AsyncAdmin
 from kappamq.client.producer import AsyncProducer
+from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.errors import BrokerError, SendTimeout, TooManyRequests
-from kappamq.message import Message, SendResult
+from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from kappamq.protocol import properties
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_client import SendMessageV2
 from tests.client.fake import FakeBroker, Peer, fake_cluster, never
 from tests.client.loop import on_loop
+from tests.client.real import RealCluster, real_cluster
 from tests.waiting import eventually_async
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -144,3 +148,40 @@ async def test_a_failed_send_gives_its_room_back() -> None:
             await producer.send(Message("tea", b"x"))
         assert (producer.sending.pressure.count, producer.sending.pressure.bytes) == (0, 0)
         assert (await producer.send(Message("tea", b"x"))).ok
+
+
+@pytest.mark.parametrize("options", [{}, {"latency_faults": True}], ids=["plain", "fault table"])
+@on_loop
+async def test_every_send_arrives_though_a_broker_goes_away_without_a_word(
+    tmp_path: Path, options: dict[str, bool]
+) -> None:
+    async with (
+        real_cluster(tmp_path, brokers=2) as cluster,
+        AsyncAdmin(cluster.nameserver) as admin,
+        AsyncProducer(**cluster.options(**options)) as producer,
+    ):
+        await admin.create_topic("tea", queues=4)
+        sent: list[SendResult] = []
+
+        async def work(name: int) -> None:
+            for number in range(50):
+                sent.append(await producer.send(Message("tea", b"%d-%d" % (name, number))))
+
+        workers = [asyncio.create_task(work(name)) for name in range(4)]
+        await eventually_async(lambda: len(sent) > 20)
+        # Its sockets are gone without a word; the name server goes on naming it.
+        gone = cluster.brokers["broker-1"]
+        await gone.server.stop()
+        await asyncio.gather(*workers)
+        assert len({result.message_id for result in sent}) == 200
+        assert all(result.ok for result in sent)
+        assert brokers(sent[-50:]) == {"broker-0"}
+        bodies = [message.body for message in await stored_at(cluster, "broker-0")]
+        assert {b"%d-49" % name for name in range(4)} <= set(bodies)
+
+
+async def stored_at(cluster: RealCluster, broker: str) -> list[ReceivedMessage]:
+    async with AsyncPullConsumer(**cluster.options(), group="reader") as consumer:
+        return [
+            message for number in range(4) async for message in consumer.read(MessageQueue("tea", broker, number), 0)
+        ]

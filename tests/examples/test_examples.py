@@ -30,8 +30,10 @@ EXPECTED = {
     "request_reply.py": "sencha: 6.80",
     "testing_kit.py": "in two hours: [b'the tea is ready']",
     "idempotent.py": "3 payments, delivered 6 times; booked 3, left alone 3: 875 cents",
-    "trace.py": "2 deliveries; consumed by shipping: True",
     "filters.py": "refused  , the SQL92 filter is wrong at column 9",
+    "message_trace.py": "2 deliveries; consumed by shipping: True",
+    "compressed_bodies.py": "zstd: 84000 bytes in a record of",
+    "resize.py": "nothing was lost",
     "admin.py": "deleted: there is no topic",
 }
 

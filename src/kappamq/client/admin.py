@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
 from kappamq.client.group_admin import GroupAdmin
+from kappamq.client.resizing import Resizing
 from kappamq.client.routes import MASTER_ID, Route
 from kappamq.client.settings import client_config
 from kappamq.client.trace import TraceQueries
@@ -52,7 +53,7 @@ VISIBLE_S: Final = 5.0
 LOOK_S: Final = 0.05
 
 
-class AsyncAdmin(TraceQueries, GroupAdmin):
+class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
     """Asks name server and brokers.
 
     >>> async with AsyncAdmin("127.0.0.1:9876") as admin:  # doctest: +SKIP
@@ -213,7 +214,10 @@ class AsyncAdmin(TraceQueries, GroupAdmin):
         permission: int | None = None,
         order: bool | None = None,
     ) -> None:
-        """Change only what is named of a topic that exists. Fewer queues: what lies in the others is out of reach."""
+        """Change only what is named of a topic that exists; `resize_topic` changes its queues without losing messages.
+
+        `read_queues` without `queues` changes only what consumers see. Fewer: what lies in the others is out of reach.
+        """
         masters = await self.masters()
         for name, now in (await self.topic_config(topic)).items():
             header = UpdateTopic(
@@ -257,6 +261,9 @@ class AsyncAdmin(TraceQueries, GroupAdmin):
                 (MessageQueue(topic, broker, wanted.write_queues - 1) in route.publish)
                 == bool(wanted.permission & PERMISSION_WRITE)
                 and MessageQueue(topic, broker, wanted.write_queues) not in route.publish
+                and (MessageQueue(topic, broker, wanted.read_queues - 1) in route.subscribe)
+                == bool(wanted.permission & PERMISSION_READ)
+                and MessageQueue(topic, broker, wanted.read_queues) not in route.subscribe
                 for broker in brokers
             ):
                 return

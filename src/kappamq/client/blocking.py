@@ -102,6 +102,7 @@ class Admin(Blocking[AsyncAdmin]):
     topic_config = blocking(AsyncAdmin.topic_config)
     create_topic = blocking(AsyncAdmin.create_topic)
     update_topic = blocking(AsyncAdmin.update_topic)
+    resize_topic = blocking(AsyncAdmin.resize_topic)
     delete_topic = blocking(AsyncAdmin.delete_topic)
     topic_stats = blocking(AsyncAdmin.topic_stats)
     groups = blocking(AsyncAdmin.groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ from kappamq.protocol.ids import UniqueIds
 from kappamq.protocol.names import check_group
 
 DEFAULT_GROUP: Final = "kappamq-producer"
+COMPRESS_ASIDE_BYTES: Final = 256 << 10
+"""A body as large as this is compressed in a thread of its own: it takes longer than the loop should be busy."""
 
 
 class AsyncProducer(Requesting):
@@ -99,8 +102,13 @@ class AsyncProducer(Requesting):
         """
         core = self.start()
         now_ms = core.clock.message_ms()
-        outgoing = single(message, self._next_id(now_ms), now_ms, self.config)
         chosen = key if key is not None else message.sharding_key or None
+        message_id = self._next_id(now_ms)
+        if len(message.body) < COMPRESS_ASIDE_BYTES or chosen is not None or queue is not None:
+            outgoing = single(message, message_id, now_ms, self.config)
+        else:
+            # Others go on meanwhile; those that a key keeps in order must not overtake each other, and stay here.
+            outgoing = await asyncio.to_thread(single, message, message_id, now_ms, self.config)
         return (await self._deliver(core, [message], outgoing, chosen, queue, timeout))[0]
 
     async def send_batch(

@@ -20,6 +20,7 @@ from kappamq.config.client import ClientConfig
 from kappamq.errors import (
     BrokerError,
     IllegalMessage,
+    InvalidParameter,
     KappaError,
     NoRoute,
     NotAvailable,
@@ -91,7 +92,8 @@ class Sending:
         limit: float,
         deadline: float,
     ) -> list[SendResult]:
-        tries = 1 if key is not None or queue is not None else 1 + self.config.send_retries
+        chosen_by_caller = key is not None or queue is not None
+        tries = 1 if queue is not None else 1 + self.config.send_retries
         failures: list[KappaError] = []
         failed_broker: str | None = None
         try:
@@ -104,14 +106,19 @@ class Sending:
                 if left <= 0:
                     break
                 try:
-                    return await self._try(core, outgoing, route, chosen, left, last=number == tries - 1)
+                    last = chosen_by_caller or number == tries - 1
+                    return await self._try(core, outgoing, route, chosen, left, last=last)
                 except RequestTimeout as error:
                     failures.append(error)
-                    if core.clock.liveness() >= deadline:
+                    if core.clock.liveness() >= deadline or chosen_by_caller:
                         break  # it had all the time there was
                 except KappaError as error:
                     failures.append(error)
-                    if number == tries - 1 or not _may_work_elsewhere(error):
+                    if isinstance(error, InvalidParameter) and queue is None:
+                        if number == tries - 1 or not await self._has_gone(core, chosen):
+                            raise
+                        continue  # the topic has fewer queues now: choose among those
+                    if number == tries - 1 or chosen_by_caller or not _may_work_elsewhere(error):
                         raise
                     if error.retry is Retry.AFTER_ROUTE_REFRESH or isinstance(error, NotConnected):
                         await self._refresh(core, outgoing.topic)
@@ -193,6 +200,12 @@ class Sending:
     async def _route(self, core: ClientCore, topic: str, deadline: float) -> Route:
         async with asyncio.timeout(deadline - core.clock.liveness()):
             return await core.routes.find_for_sending(topic)
+
+    async def _has_gone(self, core: ClientCore, queue: MessageQueue) -> bool:
+        """Whether the topic does not have the queue any more."""
+        await self._refresh(core, queue.topic)
+        route = core.routes.ready(queue.topic)
+        return route is not None and queue not in route.publish
 
     async def _refresh(self, core: ClientCore, topic: str) -> None:
         try:

@@ -1,6 +1,6 @@
 """Follow one message: who sent it, who consumed it, how long that took. Clients write traces if told to (`trace=True`).
 
-python examples/trace.py [host:port of the name server]
+python examples/message_trace.py [host:port of the name server]
 """
 
 import sys
