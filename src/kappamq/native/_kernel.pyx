@@ -670,9 +670,9 @@ cdef class Kernel:
                 raise MemoryError("the kernel")
             memset(array, 0, count * sizeof(placed_t))
             for place in range(count):
-                topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties = held[place]
-                array[place].queue = self._queue(topic, queue_id)
+                _topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties = held[place]
                 array[place].message.born = host_span(born)
+                int32(queue_id)
                 array[place].message.flag = int32(flag)
                 array[place].message.sys_flag = int32(sys_flag)
                 array[place].message.born_ms = int64(born_ms)
@@ -680,6 +680,8 @@ cdef class Kernel:
                 array[place].message.prepared = int64(prepared)
                 array[place].message.body = bytes_span(body)
                 array[place].message.properties = bytes_span(properties)
+            for place in range(count):  # nothing is made for a group that is wrong in itself
+                array[place].queue = self._queue(held[place][0], held[place][1])
             verdict = kernel_append_group(self.k, array, count, now)
             check(verdict)
             if verdict == LEFT:

@@ -63,6 +63,9 @@ _FRAME: Final = struct.Struct(">iI")
 _LANES_MAX: Final = 4096
 
 
+_NUMBERS = struct.Struct(">iiiiqqq")
+
+
 class Kernel(Queues):
     def __init__(
         self, *, segment_bytes: int, store_host: bytes, region: str, cluster: str, trace_on: bool, tail_crc: bool,
@@ -355,8 +358,14 @@ class Kernel(Queues):
         A member is (topic, queue id, flag, sys flag, born ms, born, reconsume times, prepared, body, properties)."""
         if not members:
             raise ValueError("a group has at least one member")
+        for _topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, _body, _properties in members:
+            check_host(born)
+            try:
+                _NUMBERS.pack(queue_id, flag, sys_flag, reconsume_times, born_ms, prepared, now_ms)
+            except struct.error as error:
+                raise ValueError(f"no record can hold this: {error}") from None
         for member in members:
-            check_host(member[5])
+            self.queue(member[0], member[1])
         records = self._encode_group(members, 0, 0, now_ms)
         total = sum(len(record) for _queue, record, _offset in records)
         if not self._room(total):
@@ -387,13 +396,10 @@ class Kernel(Queues):
             if sys_flag & SYS_TRANSACTION in (0, 0x8):
                 queue_offset = queue.next + taken.setdefault(queue, 0)
                 taken[queue] += 1
-            try:
-                record = encode(
-                    queue.topic.magic, queue.topic.field, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared,
-                    body, properties + mark, now_ms, queue_offset, log_offset, self._store_host, self.tail_crc,
-                )  # fmt: skip
-            except struct.error as error:
-                raise ValueError(f"no record can hold this: {error}") from None
+            record = encode(
+                queue.topic.magic, queue.topic.field, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body,
+                properties + mark, now_ms, queue_offset, log_offset, self._store_host, self.tail_crc,
+            )  # fmt: skip
             if record is None or queue.next > QUEUE_OFFSET_MAX - len(members):
                 raise ValueError(
                     f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or a queue is full"
