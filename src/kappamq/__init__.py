@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from kappamq.client import Admin as Admin
     from kappamq.client import AsyncAdmin as AsyncAdmin
     from kappamq.client import AsyncConsumer as AsyncConsumer
+    from kappamq.client import AsyncLitePullConsumer as AsyncLitePullConsumer
     from kappamq.client import AsyncProducer as AsyncProducer
     from kappamq.client import AsyncPullConsumer as AsyncPullConsumer
     from kappamq.client import Consumer as Consumer
+    from kappamq.client import LitePullConsumer as LitePullConsumer
     from kappamq.client import Producer as Producer
     from kappamq.client import PullConsumer as PullConsumer
     from kappamq.client import idempotent as idempotent
@@ -49,10 +51,12 @@ _HOME = {
     "Producer": "client",
     "Consumer": "client",
     "PullConsumer": "client",
+    "LitePullConsumer": "client",
     "Admin": "client",
     "AsyncProducer": "client",
     "AsyncConsumer": "client",
     "AsyncPullConsumer": "client",
+    "AsyncLitePullConsumer": "client",
     "AsyncAdmin": "client",
     "replying": "client",
     "idempotent": "client",

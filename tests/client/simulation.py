@@ -238,4 +238,5 @@ def simulate(world: World, history: Callable[[World], Coroutine[Any, Any, None]]
             for task in asyncio.all_tasks(loop):
                 task.cancel()
             loop.run_until_complete(asyncio.sleep(0.1))
+            core._cores.pop(loop, None)  # the dead give nothing back
             loop.close()

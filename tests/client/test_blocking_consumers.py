@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from kappamq.client.blocking import Producer
-from kappamq.client.blocking_consumers import Consumer, PullConsumer
+from kappamq.client.blocking_consumers import Consumer, LitePullConsumer, PullConsumer
 from kappamq.errors import ConfigError
-from kappamq.message import Message, MessageQueue, ReceivedMessage
+from kappamq.message import Message, MessageQueue, ReceivedMessage, Redeliver
 from tests.client.fake import FakeCluster
 from tests.client.fake_thread import cluster
 from tests.waiting import eventually
@@ -111,3 +111,40 @@ def test_pulling_by_hand(cluster: FakeCluster) -> None:
         consumer.commit(QUEUE)
         assert consumer.committed(QUEUE) == 7
         assert (consumer.min_offset(QUEUE), consumer.max_offset(QUEUE)) == (0, 100)
+
+
+def test_polling_lists(cluster: FakeCluster) -> None:
+    for queue in range(4):
+        cluster.broker.put("tea", queue, *(b"%d-%d" % (queue, n) for n in range(10)))
+    options = cluster.options(group="g", topics="tea", consume_from="first", idle_timeout=0.3)
+    with LitePullConsumer(**options) as consumer:
+        first = consumer.poll(5, 7)
+        assert 1 <= len(first) <= 7
+        rest = [message.body for message in consumer]
+        assert len({message.body for message in first} | set(rest)) == 40
+        consumer.seek(QUEUE, 9)
+        assert [message.body for message in consumer.poll(5)] == [b"0-9"]
+        consumer.commit()
+        assert consumer.committed(QUEUE) == 10
+    with LitePullConsumer(**cluster.options(group="other")) as consumer:
+        consumer.assign([QUEUE])
+        consumer.seek_to_begin(QUEUE)
+        assert consumer.poll(5, 1)[0].body == b"0-0"
+        consumer.pause()
+        assert consumer.poll(0.05) == []
+        consumer.resume()
+        assert consumer.poll(5, 1)[0].body == b"0-1"
+
+
+def test_pausing_and_giving_back(cluster: FakeCluster) -> None:
+    with Consumer(**cluster.options(group="g", topics="tea", consume_from="first")) as consumer:
+        consumer.pause([QUEUE])
+        cluster.broker.put("tea", 0, b"a")
+        assert consumer.receive(0.05) is None
+        consumer.resume([QUEUE])
+        message = consumer.receive(5)
+        assert message is not None
+        consumer.retry(message, Redeliver(level=4))
+        eventually(lambda: consumer.positions[QUEUE] == 1)
+        assert [header.delay_level for header in cluster.broker.sent_back] == [4]
+        consumer.subscribe("tea", "hot")

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from kappamq.client.blocking import Admin as Admin
     from kappamq.client.blocking import Producer as Producer
     from kappamq.client.blocking_consumers import Consumer as Consumer
+    from kappamq.client.blocking_consumers import LitePullConsumer as LitePullConsumer
     from kappamq.client.blocking_consumers import PullConsumer as PullConsumer
     from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
     from kappamq.client.idempotence import idempotent as idempotent
+    from kappamq.client.lite_pull import AsyncLitePullConsumer as AsyncLitePullConsumer
     from kappamq.client.producer import AsyncProducer as AsyncProducer
     from kappamq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from kappamq.client.requesting import replying as replying
@@ -24,6 +26,8 @@ _HOME = {
     "Producer": "blocking",
     "Consumer": "blocking_consumers",
     "PullConsumer": "blocking_consumers",
+    "LitePullConsumer": "blocking_consumers",
+    "AsyncLitePullConsumer": "lite_pull",
     "Admin": "blocking",
     "AsyncProducer": "producer",
     "AsyncConsumer": "consumer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -15,7 +15,7 @@ from kappamq.client.process_queue import Limits, ProcessQueue
 from kappamq.client.pull_loop import PullLoop
 from kappamq.client.pulling import Interest, PullStyle
 from kappamq.client.queue_locks import QueueLocks
-from kappamq.client.shares import Shares
+from kappamq.client.shares import Share
 from kappamq.errors import KappaError
 from kappamq.message import MessageQueue
 
@@ -37,9 +37,16 @@ class Store(Protocol):
     async def start_of(self, queue: MessageQueue) -> int:
         """Where to begin with a queue."""
 
-    async def commit(self, offsets: dict[MessageQueue, int], *, strict: bool = False) -> None: ...
+    async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None: ...
 
     def forget(self, queue: MessageQueue) -> None: ...
+
+
+class Sharing(Protocol):
+    """Says what of a topic is ours."""
+
+    async def of(self, topic: str) -> Share | None:
+        """None: that cannot be told now, and all stays as it is."""
 
 
 @dataclass(slots=True)
@@ -60,7 +67,7 @@ class Assignment:
         interests: Callable[[], Iterable[Interest]],
         inbox: Inbox,
         store: Store,
-        shares: Shares,
+        shares: Sharing,
         *,
         style: PullStyle,
         stats: ConsumeStats,
@@ -134,8 +141,8 @@ class Assignment:
             if not held.queue.dropped and (self.locks is None or self.locks.holds(queue))
         }
 
-    def restart(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`, whatever is held of the queue, and store that."""
+    def restart(self, queue: MessageQueue, offset: int, *, store: bool = True) -> None:
+        """Go on at `offset`, whatever is held of the queue. `store`: it is the group's offset from now on."""
         held = self._held.pop(queue, None)
         if held is None:
             return
@@ -144,7 +151,8 @@ class Assignment:
             held.task.cancel()
         self._store.forget(queue)
         self._begin(queue, offset)
-        self._errand(self._store.commit({queue: offset}))
+        if store:
+            self._errand(self._store.commit({queue: offset}))
 
     # --- pausing ---
 

@@ -11,6 +11,7 @@ from kappamq.client.consumer import AsyncConsumer
 from kappamq.client.group_member import DRAIN_S, GroupMember
 from kappamq.client.inbox import Delivery
 from kappamq.client.listening import Listener
+from kappamq.client.lite_pull import POLL_S, AsyncLitePullConsumer
 from kappamq.client.loop_thread import Blocking, blocking
 from kappamq.client.offsets import ConsumeFrom
 from kappamq.client.pull_consumer import AsyncPullConsumer
@@ -156,6 +157,87 @@ class Consumer(_Member[AsyncConsumer]):
         delivery, self._in_hand.delivery = self._in_hand.delivery, None
         if delivery is not None:
             self.inner.acknowledge(delivery)
+
+
+class LitePullConsumer(_Member[AsyncLitePullConsumer]):
+    """Polls messages that are fetched in the background; for one reader.
+
+    >>> with LitePullConsumer("127.0.0.1:9876", group="audit", topics="orders") as consumer:
+    ...     messages = consumer.poll(timeout=1.0)  # doctest: +SKIP
+    ...     # the next poll, or commit, says that these are done
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        topics: Topics | None = None,
+        consume_from: ConsumeFrom = "last",
+        balance: str | Strategy = "averagely",
+        auto_commit: bool = True,
+        idle_timeout: float | None = None,
+        config: ClientConfig | None = None,
+        **options: Any,
+    ) -> None:
+        """See AsyncLitePullConsumer for the arguments."""
+        super().__init__(
+            AsyncLitePullConsumer(
+                nameserver,
+                group=group,
+                topics=topics,
+                consume_from=consume_from,
+                balance=balance,
+                auto_commit=auto_commit,
+                config=config,
+                **options,
+            )
+        )
+        self._idle_timeout = idle_timeout
+        self._started = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Left without an error: what was polled last was dealt with.
+        if kind is None:
+            self.inner.acknowledge()
+        self.close()
+
+    def start(self) -> None:
+        """Join the group and begin to fetch. Raises NotConnected if no name server can be reached."""
+        self._run(self.inner.start())
+        self._started = True
+
+    def poll(self, timeout: float = POLL_S, count_max: int | None = None) -> list[ReceivedMessage]:
+        """Return the next messages, at most `count_max` (`pull_batch`); none if there are none within `timeout` seconds.
+
+        What the poll before returned counts as done.
+        """
+        if not self._started:
+            self.start()
+        limit = self.inner.next_poll(count_max)
+        return self.inner.keep(self.inner.inbox.take_blocking(timeout, limit), limit)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        while not self.inner.inbox.closed:
+            messages = self.poll(POLL_S if self._idle_timeout is None else self._idle_timeout, 1)
+            if not messages and self._idle_timeout is not None:
+                return
+            yield from messages
+
+    subscribe = blocking(AsyncLitePullConsumer.subscribe)
+    assign = blocking(AsyncLitePullConsumer.assign)
+    queues = blocking(AsyncLitePullConsumer.queues)
+    seek = blocking(AsyncLitePullConsumer.seek)
+    seek_to_begin = blocking(AsyncLitePullConsumer.seek_to_begin)
+    seek_to_end = blocking(AsyncLitePullConsumer.seek_to_end)
+    seek_to_time = blocking(AsyncLitePullConsumer.seek_to_time)
+    search = blocking(AsyncLitePullConsumer.search)
+    commit = blocking(AsyncLitePullConsumer.commit)
+    committed = blocking(AsyncLitePullConsumer.committed)
 
 
 class PullConsumer(Blocking[AsyncPullConsumer]):

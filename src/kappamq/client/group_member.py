@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Collection
 from typing import Final, Self
 
 from kappamq.client import core as sharing
-from kappamq.client.assignment import Assignment, Store
+from kappamq.client.assignment import Assignment, Sharing, Store
 from kappamq.client.balance import Strategy
 from kappamq.client.broker_requests import BrokerRequests, Consume
 from kappamq.client.condition_check import check_conditions
@@ -57,7 +57,9 @@ class GroupMember:
         ordered: bool = False,
         broadcasting: bool = False,
         retries: bool = True,
+        joins: bool = True,
     ) -> None:
+        """`retries`: the group's retry topic is read, too. `joins`: the brokers are told of us, and so is the group."""
         self.config = config
         self.group = check_group(group)
         self.ordered = ordered
@@ -69,6 +71,7 @@ class GroupMember:
         self._strategy = None if broadcasting else strategy
         self._style = style
         self._retries = retries and not broadcasting
+        self._joins = joins
         self._interests: list[Interest] = []
         self._core: ClientCore | None = None
         self._store: Store | None = None
@@ -103,14 +106,15 @@ class GroupMember:
         self._core = core
         self._started_ms = core.clock.message_ms()
         self._set_interests()
-        core.add_member(self)
+        if self._joins:
+            core.add_member(self)
         self._assignment = Assignment(
             core,
             self.group,
             lambda: self._interests,
             self.inbox,
             self._store,
-            Shares(core, self.group, self._strategy),
+            self._make_shares(core),
             style=self._style,
             stats=self.stats,
             locked=self._locked,
@@ -123,14 +127,17 @@ class GroupMember:
                 except NoRoute:
                     pass  # it may come; balancing says so and looks again
             await check_conditions(core, self.group, self._interests)
-            await core.heartbeat()
+            if self._joins:
+                await core.heartbeat()
             balanced = await self._assignment.balance()
         except BaseException:
             await self.close()
             raise
         self._begin(core)
         self._assignment.start(balanced=balanced)
-        self._committing = asyncio.create_task(every(self.config.commit_ms / 1000, self.commit, "storing offsets"))
+        self._committing = asyncio.create_task(
+            every(self.config.commit_ms / 1000, self._commit_by_itself, "storing offsets")
+        )
 
     async def close(self, drain: float = DRAIN_S) -> None:
         """Stop pulling, let listeners finish for up to `drain` seconds, store the offsets, leave the group."""
@@ -158,7 +165,8 @@ class GroupMember:
             await assignment.leave()
             if isinstance(self._store, LocalOffsets):
                 self._store.close()
-            await core.remove_member(self)
+            if self._joins:
+                await core.remove_member(self)
             await sharing.release(core)
 
     def _begin(self, core: ClientCore) -> None:
@@ -167,6 +175,9 @@ class GroupMember:
     async def _drain(self, timeout: float) -> bool:
         """No more messages come: finish those in hand. False if that took too long."""
         return True
+
+    def _make_shares(self, core: ClientCore) -> Sharing:
+        return Shares(core, self.group, self._strategy)
 
     def _make_store(self, core: ClientCore) -> Store:
         offsets = Offsets(core, self.group, self._start)
@@ -178,6 +189,9 @@ class GroupMember:
 
     async def commit(self) -> None:
         """Store how far the group has come, now. Happens by itself every `commit_ms` and at the end."""
+        await self._commit(strict=False)
+
+    async def _commit_by_itself(self) -> None:
         await self._commit(strict=False)
 
     async def _commit(self, *, strict: bool) -> None:
@@ -216,7 +230,8 @@ class GroupMember:
     async def _resubscribe(self) -> None:
         if self._core is not None and self._assignment is not None:
             self._set_interests()
-            await self._core.heartbeat()
+            if self._joins:
+                await self._core.heartbeat()
             self._assignment.soon()
 
     def _set_interests(self) -> None:

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 FLOW_CONTROL_S: Final = 0.02
 FULL_S: Final = 5.0
 """A full queue looks again after this long, should a wake-up have been missed."""
+OVERFULL_S: Final = 0.05
+"""How often it is looked whether the reader of all queues has caught up."""
 STRANGER_S: Final = 0.1
 """Pause after introducing ourselves to a broker that did not know us."""
 COMPLAIN_S: Final = 60.0
@@ -80,6 +82,9 @@ class PullLoop:
             await self._wait_for_room()
             if queue.lease_until <= self._core.clock.liveness():
                 await self._pause()  # what we pull now might be another's to hand out
+                continue
+            if self._style.waiting_max is not None and len(self._inbox) >= self._style.waiting_max:
+                await asyncio.sleep(OVERFULL_S)
                 continue
             try:
                 result = await self._pull(interest)

@@ -81,6 +81,7 @@ class PullStyle:
     commits: bool = True  # a pull also tells how far the group is
     introduced: bool = True  # the broker knows our subscription from heartbeats; else it travels with each pull
     lite: bool = False  # with the request code of lite pull consumers; falls back by itself
+    waiting_max: int | None = None  # messages in the inbox, of all queues together, beyond which nothing is pulled
 
 
 async def pull(

@@ -26,6 +26,16 @@ class Share:
     members: int
 
 
+class Assigned:
+    """Exactly the queues that were chosen, whoever else reads them."""
+
+    def __init__(self) -> None:
+        self.queues: set[MessageQueue] = set()
+
+    async def of(self, topic: str) -> Share | None:
+        return Share(topic, {queue for queue in self.queues if queue.topic == topic}, 1)
+
+
 class Shares:
     """For one consumer of a group. Without a `strategy` (broadcasting) everything is ours."""
 

@@ -64,6 +64,7 @@ class ClientConfig:
     cached_messages_max: int = 1000  # per queue, fetched but not consumed
     cached_bytes_max: int = 100 * MIB  # per queue
     consume_span_max: int = 2000  # between the smallest and largest unconsumed offset of a queue
+    cached_all_max: int = 10_000  # lite pull: fetched but not polled, of all queues together
     topic_messages_max: int | None = None  # as cached_messages_max, for all our queues of a topic together
     topic_bytes_max: int | None = None
     consume_threads: int = 20
@@ -129,6 +130,7 @@ class ClientConfig:
             "cached_messages_max",
             "cached_bytes_max",
             "consume_span_max",
+            "cached_all_max",
         ):
             at_least(name, getattr(self, name), 1)
         between("pull_batch", self.pull_batch, 1, 1024)
