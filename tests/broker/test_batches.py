@@ -6,11 +6,14 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 from kappamq.protocol import batch
 from kappamq.protocol.batch import Member
+from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.record import Record
 from tests.broker.operating import make_topic
-from tests.broker.running import running, speaking
+from tests.broker.running import MODES, running, speaking
 
 MEMBERS = 5
 
@@ -50,6 +53,27 @@ def test_a_torn_batch_is_gone_at_every_place_it_may_be_torn(tmp_path: Path) -> N
             answer = await client.send_batch("t", body)
             assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
             assert len(await client.read("t")) == MEMBERS + 1
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_of_a_batch_that_is_delayed_or_transactional_is_stored(tmp_path: Path, mode: str) -> None:
+    async def main() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            await make_topic(client, "t", 1)
+            end = broker.kernel.append_offset
+            good = Member(b"good", "UNIQ_KEY\x01x")
+            for pairs, changes, text in [
+                ("DELAY\x013", {}, "cannot be delayed"),
+                ("TRAN_MSG\x01true", {}, "transaction"),
+                ("", {"sys_flag": 4}, "transaction"),
+            ]:
+                answer = await client.send_batch("t", batch.encode([good, Member(b"bad", pairs)]), **changes)
+                assert answer.code == ResponseCode.MESSAGE_ILLEGAL, (pairs, answer.remark)
+                assert text in (answer.remark or "")
+            assert broker.kernel.append_offset == end
+            assert (await client.send_batch("t", batch.encode([good, good]))).code == 0
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

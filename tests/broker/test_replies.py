@@ -132,6 +132,7 @@ async def test_what_is_no_reply_is_refused_and_leaves_nothing(broker: Broker, cl
             (text(DELAY="3"), {}, illegal),
             (text(TIMER_DELAY_MS="5000"), {}, illegal),
             (text(), {"sys_flag": 4}, illegal),
+            (text(TRAN_MSG="true"), {}, illegal),
             (text(), {"batch": True}, illegal),
             (text(), {"queue_id": 1}, ResponseCode.INVALID_PARAMETER),
             (text(), {"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),

@@ -73,7 +73,8 @@ class Replies:
 
     def _check(self, header: SendMessage) -> None:
         pairs = properties.decode(header.properties or "")
-        if header.batch or header.sys_flag & SYS_TRANSACTION or any(pairs.get(name, "0") != "0" for name in _LATER):
+        half = header.sys_flag & SYS_TRANSACTION or properties.TRANSACTION_PREPARED in pairs
+        if header.batch or half or any(pairs.get(name, "0") != "0" for name in _LATER):
             raise IllegalMessage("a reply is one message, sent at once: no batch, no delay, no transaction")
         if not pairs.get(properties.REPLY_TO_CLIENT):
             raise IllegalMessage(f"the reply does not say who asked: property {properties.REPLY_TO_CLIENT} is missing")
