@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from kappamq.client import Admin as Admin
     from kappamq.client import AsyncAdmin as AsyncAdmin
     from kappamq.client import AsyncConsumer as AsyncConsumer
+    from kappamq.client import AsyncDeadLetters as AsyncDeadLetters
     from kappamq.client import AsyncLitePullConsumer as AsyncLitePullConsumer
     from kappamq.client import AsyncProducer as AsyncProducer
     from kappamq.client import AsyncPullConsumer as AsyncPullConsumer
     from kappamq.client import Consumer as Consumer
+    from kappamq.client import DeadLetter as DeadLetter
+    from kappamq.client import DeadLetters as DeadLetters
     from kappamq.client import LitePullConsumer as LitePullConsumer
     from kappamq.client import Producer as Producer
     from kappamq.client import PullConsumer as PullConsumer
@@ -58,6 +61,9 @@ _HOME = {
     "AsyncPullConsumer": "client",
     "AsyncLitePullConsumer": "client",
     "AsyncAdmin": "client",
+    "AsyncDeadLetters": "client",
+    "DeadLetter": "client",
+    "DeadLetters": "client",
     "replying": "client",
     "idempotent": "client",
     "KappaError": "errors",

@@ -34,6 +34,7 @@ EXPECTED = {
     "message_trace.py": "2 deliveries; consumed by shipping: True",
     "compressed_bodies.py": "zstd: 84000 bytes in a record of",
     "resize.py": "nothing was lost",
+    "dead_letters.py": "sent again: 2 orders, each billed once",
     "admin.py": "deleted: there is no topic",
 }
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from kappamq.client.blocking_consumers import LitePullConsumer as LitePullConsumer
     from kappamq.client.blocking_consumers import PullConsumer as PullConsumer
     from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
+    from kappamq.client.dead_letters import AsyncDeadLetters as AsyncDeadLetters
+    from kappamq.client.dead_letters import DeadLetter as DeadLetter
+    from kappamq.client.dead_letters import DeadLetters as DeadLetters
     from kappamq.client.idempotence import idempotent as idempotent
     from kappamq.client.lite_pull import AsyncLitePullConsumer as AsyncLitePullConsumer
     from kappamq.client.producer import AsyncProducer as AsyncProducer
@@ -33,6 +36,9 @@ _HOME = {
     "AsyncConsumer": "consumer",
     "AsyncPullConsumer": "pull_consumer",
     "AsyncAdmin": "admin",
+    "AsyncDeadLetters": "dead_letters",
+    "DeadLetter": "dead_letters",
+    "DeadLetters": "dead_letters",
     "replying": "requesting",
     "idempotent": "idempotence",
 }

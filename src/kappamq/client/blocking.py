@@ -115,6 +115,7 @@ class Admin(Blocking[AsyncAdmin]):
     clone_offsets = blocking(AsyncAdmin.clone_offsets)
     query_by_key = blocking(AsyncAdmin.query_by_key)
     query_by_id = blocking(AsyncAdmin.query_by_id)
+    query_copies = blocking(AsyncAdmin.query_copies)
     query_by_time = blocking(AsyncAdmin.query_by_time)
     offsets_at = blocking(AsyncAdmin.offsets_at)
     trace_of = blocking(AsyncAdmin.trace_of)

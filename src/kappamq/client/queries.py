@@ -55,9 +55,8 @@ class MessageQueries(ABC):
         Both kinds of id will do: the offset id names the place; the producer's id needs the topic to look in.
         """
         if topic is not None:
-            for message in await self._query(topic, message_id, 32, 0, FOREVER_MS, unique=True):
-                if message.message_id == message_id:
-                    return message
+            for message in await self.query_copies(message_id, topic):
+                return message
         try:
             place = parse_offset_id(message_id)
         except ProtocolError as error:
@@ -68,6 +67,11 @@ class MessageQueries(ABC):
             hint = "" if topic is not None else NAME_THE_TOPIC
             raise QueryNotFound(f"{hint}no broker has message {message_id}: it may be deleted already")
         return found
+
+    async def query_copies(self, message_id: str, topic: str) -> list[ReceivedMessage]:
+        """Return the messages of a topic that carry this id of a producer, oldest first: several if it came again."""
+        found = await self._query(topic, message_id, COUNT_MAX, 0, FOREVER_MS, unique=True)
+        return [message for message in found if message.message_id == message_id]
 
     async def query_by_time(
         self,
