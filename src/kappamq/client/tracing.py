@@ -31,7 +31,8 @@ DEFAULT_REGION: Final = "DefaultRegion"
 BODY_BYTES_MAX: Final = 128_000
 KEYS_BYTES_MAX: Final = 16_000
 """Keys are properties, and those have a limit; the message ids come first."""
-SENDING_MAX: Final = 4
+SENDING_MAX: Final = 16
+"""Trace messages on their way at once."""
 CLOSE_S: Final = 3.0
 """How long closing waits for the last traces to be sent."""
 COMPLAIN_S: Final = 60.0
@@ -200,35 +201,34 @@ class Tracer:
             except TimeoutError:
                 pass  # it has waited long enough for others
             self._enough.clear()
-            for part in self._parts():
+            for part, body in self._parts():
                 while len(self._sending) >= SENDING_MAX:
                     await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-                task = self._loop.create_task(self._send(part))
+                task = self._loop.create_task(self._send(part, body))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
         if self._sending:
             await asyncio.wait(self._sending)
 
-    def _parts(self) -> Iterator[list[Entry]]:
-        """Take what waits, as much at a time as one message holds."""
+    def _parts(self) -> Iterator[tuple[list[Entry], bytes]]:
+        """Take what waits, as much at a time as one message holds: the entries and the body they make."""
         part: list[Entry] = []
-        size = 0
+        body = b""
         while True:
             with self._lock:
                 entry = self._waiting.popleft() if self._waiting else None
             if entry is None:
                 break
-            length = len(trace.encode(entry).encode())
-            if part and (len(part) >= self._batch or size + length > BODY_BYTES_MAX):
-                yield part
-                part, size = [], 0
+            text = trace.encode(entry).encode()
+            if part and (len(part) >= self._batch or len(body) + len(text) > BODY_BYTES_MAX):
+                yield part, body
+                part, body = [], b""
             part.append(entry)
-            size += length
+            body += text
         if part:
-            yield part
+            yield part, body
 
-    async def _send(self, entries: list[Entry]) -> None:
-        body = "".join(map(trace.encode, entries)).encode()
+    async def _send(self, entries: list[Entry], body: bytes) -> None:
         try:
             await self._send_message(Message(self._topic, body, keys=_keys(entries)))
         except (KappaError, ValueError) as error:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 ENTRY_END: Final = "\x02"
 FIELD_END: Final = "\x01"
@@ -146,14 +146,8 @@ _PUBLISHED_OLD_FIELDS: Final = 12  # before 4.4 there was no offset id
 def encode(entry: Entry) -> str:
     """Return the text of one entry, with its end."""
     texts = [entry.name]
-    for item in fields(entry):
-        value = getattr(entry, item.name)
-        if isinstance(value, bool):
-            texts.append("true" if value else "false")
-        elif isinstance(value, int):
-            texts.append(str(int(value)))
-        else:
-            texts.append(value.translate(_SEPARATORS) or NOTHING)
+    for name, to_text in _WRITTEN[entry.name]:
+        texts.append(to_text(getattr(entry, name)))
     return FIELD_END.join(texts) + ENTRY_END
 
 
@@ -195,6 +189,20 @@ def _integer(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
+def _text(value: str) -> str:
+    if FIELD_END in value or ENTRY_END in value:
+        value = value.translate(_SEPARATORS)
+    return value or NOTHING
+
+
+_TEXT: Final[dict[str, Callable[[Any], str]]] = {
+    "str": _text,
+    "int": lambda value: str(int(value)),
+    "bool": lambda value: "true" if value else "false",
+}
+_WRITTEN: Final = {
+    kind.name: tuple((item.name, _TEXT[str(item.type)]) for item in fields(kind)) for kind in _KINDS.values()
+}
 _VALUE: Final[dict[str, Callable[[str], str | int | bool | None]]] = {
     "str": lambda text: "" if text == NOTHING else text,
     "int": _integer,
