@@ -20,7 +20,7 @@ from kappamq.protocol import trace
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.names import TRACE_TOPIC
 from kappamq.protocol.properties import TEXT_BYTES_MAX
-from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, MessageKind, Outcome, Published
+from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, MessageKind, Outcome, Published, Recalled
 from tests.client.fake import fake_cluster
 from tests.client.loop import on_loop
 from tests.client.real import real_cluster
@@ -248,6 +248,21 @@ async def test_messages_that_are_asked_for_are_traced_until_they_are_acknowledge
         ended = {one.request_id: one.outcome for one in entries if isinstance(one, ConsumeEnded)}
         assert [ended[one.request_id] for one in begun] == [Outcome.SUCCESS] * 3 + [Outcome.FAILED]
         assert {(one.message_id, one.keys, one.group) for one in begun} == {("u", "k", "g")}
+
+
+@on_loop
+async def test_a_recall_is_traced_whether_it_came_in_time_or_not() -> None:
+    sink = Sink()
+    tracer = sink.tracer()
+    tracer.recalled("t", "M1", success=True, region="north")
+    tracer.recalled("t", "M2", success=False)
+    await tracer.close()
+    first, second = sink.entries
+    assert isinstance(first, Recalled)
+    assert isinstance(second, Recalled)
+    assert (first.message_id, first.topic, first.group, first.success, first.region) == ("M1", "t", "g", True, "north")
+    assert (second.message_id, second.success, second.region) == ("M2", False, "DefaultRegion")
+    assert set(sink.messages[0].keys) == {"M1", "M2"}
 
 
 # --- sending ---

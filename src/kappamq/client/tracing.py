@@ -22,7 +22,7 @@ from kappamq.errors import KappaError
 from kappamq.message import Message, MessageQueue, ReceivedMessage, Redeliver, SendResult
 from kappamq.protocol import properties, trace
 from kappamq.protocol.names import GROUP_CHARACTERS_MAX
-from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, MessageKind, Outcome, Published
+from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, MessageKind, Outcome, Published, Recalled
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +121,19 @@ class Tracer:
                     success=results is not None and results[number].ok,
                 )
                 for number, message in enumerate(messages)
+            )
+        )
+
+    def recalled(self, topic: str, message_id: str, *, success: bool, region: str = "") -> None:
+        """A message that waited for its time was taken back, or could not be."""
+        self.add(
+            Recalled(
+                time_ms=self.clock.message_ms(),
+                region=region or DEFAULT_REGION,
+                group=self.group,
+                topic=topic,
+                message_id=message_id,
+                success=success,
             )
         )
 
