@@ -36,15 +36,46 @@ class Size:
     queue_topics: int
     backlog: int  # messages
     idle_s: float
+    groups: int
+    group_messages: int  # that each of them reads
     segment_bytes: int = 2_000_000_000  # so large that preparing the next log file falls behind the measured window
 
 
 # Toy: the test run, which only shows that every scenario still works. Quick: under two minutes, for a first look.
 TOY = Size(
-    runs=1, seconds=0.2, warmup=0.05, queues=160, queue_topics=20, backlog=40_000, idle_s=0.5, segment_bytes=64 << 20
+    runs=1,
+    seconds=0.2,
+    warmup=0.05,
+    queues=160,
+    queue_topics=20,
+    backlog=40_000,
+    idle_s=0.5,
+    groups=20,
+    group_messages=640,
+    segment_bytes=64 << 20,
 )
-QUICK = Size(runs=1, seconds=1.0, warmup=0.2, queues=4_000, queue_topics=500, backlog=1_000_000, idle_s=2.0)
-FULL = Size(runs=5, seconds=2.0, warmup=0.3, queues=20_000, queue_topics=2_500, backlog=50_000_000, idle_s=5.0)
+QUICK = Size(
+    runs=1,
+    seconds=1.0,
+    warmup=0.2,
+    queues=4_000,
+    queue_topics=500,
+    backlog=1_000_000,
+    idle_s=2.0,
+    groups=200,
+    group_messages=1_000,
+)
+FULL = Size(
+    runs=5,
+    seconds=2.0,
+    warmup=0.3,
+    queues=20_000,
+    queue_topics=2_500,
+    backlog=50_000_000,
+    idle_s=5.0,
+    groups=1_000,
+    group_messages=2_000,
+)
 SIZES = {"toy": TOY, "quick": QUICK, "full": FULL}
 
 

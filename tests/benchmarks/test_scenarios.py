@@ -18,6 +18,7 @@ EXPECTED = {
     "variants": {"8x64, one write per request, 100 B", "8x64, binary headers, 100 B", "pulls of 32, 8x1, 100 B"},
     "flush": {"sync / async"},
     "queues": {"many / 8 queues", "160 queues, ready after kill -9", "160 queues, RssAnon when ready"},
+    "groups": {"20 groups, memory of one", "heartbeat, broker CPU", "20 groups read all, pulls of 32"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 
