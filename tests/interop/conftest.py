@@ -41,7 +41,7 @@ def pytest_fixture_setup() -> Iterator[None]:
 
 @pytest.fixture(scope="session", params=targets.chosen())
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
-    started = targets.KINDS[request.param](tmp_path_factory.mktemp(request.param))
+    started = targets.KINDS[request.param](tmp_path_factory.mktemp(request.param), properties=targets.FEATURES)
     try:
         yield started.start()
     finally:

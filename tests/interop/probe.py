@@ -13,7 +13,7 @@ from typing import Any, Self
 from tests.interop import jars
 from tests.interop.apache import SHORT_LIVED, java_command
 
-SOURCE = Path(__file__).parent / "java" / "Probe.java"
+SOURCES = [Path(__file__).parent / "java" / name for name in ("Probe.java", "Delivery.java")]
 ANSWER_SECONDS_MAX = 60
 
 
@@ -88,14 +88,15 @@ class JsonLines:
         self.close()
 
 
-def compiled(bundle: jars.Bundle) -> Path:
-    """The folder of the class files, compiled against this bundle when the source has changed."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+def compiled(bundle: jars.Bundle, sources: Sequence[Path] = SOURCES) -> Path:
+    """The folder of the class files, compiled against this bundle when a source has changed."""
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     classes = jars.cache() / "classes" / f"{bundle.name}-{bundle.version}-{digest}"
     with jars.only_one_process(classes.with_name(classes.name + ".lock")):
         if not classes.exists():
             part = classes.with_name(classes.name + ".part")
-            command = [jars.java_tool("javac"), "-nowarn", "-d", str(part), "-cp", jars.class_path(bundle), str(SOURCE)]
+            command = [jars.java_tool("javac"), "-nowarn", "-d", str(part), "-cp", jars.class_path(bundle)]
+            command += map(str, sources)
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"javac against {bundle.name} {bundle.version}:\n{done.stdout}{done.stderr}"
             part.rename(classes)

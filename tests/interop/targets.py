@@ -14,6 +14,14 @@ from tests.interop import apache
 from tests.interop.process import Process
 from tests.interop.raw import routed
 
+# Both brokers are told the same: features on, and times that a test can wait for.
+FEATURES: dict[str, object] = {
+    "enablePropertyFilter": "true",
+    "traceTopicEnable": "true",
+    "transactionTimeOut": 1000,
+    "transactionCheckInterval": 2000,
+    "transactionOpBatchInterval": 200,
+}
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 
 

@@ -18,6 +18,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -30,6 +31,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
@@ -46,10 +48,12 @@ public class Probe {
     private final DefaultMQProducer producer;
     private final DefaultMQPullConsumer puller;
     private final Map<String, Pushed> pushed = new HashMap<>();
+    private final Delivery delivery;
 
     Probe(String nameserver, String name) throws Exception {
         this.nameserver = nameserver;
         this.name = name;
+        delivery = new Delivery(nameserver, name);
         producer = new DefaultMQProducer("P_" + name);
         producer.setNamesrvAddr(nameserver);
         producer.setInstanceName(name + "-p");
@@ -112,7 +116,7 @@ public class Probe {
             case "push_got": return pushGot(request);
             case "push_stop": return pushStop(request);
             case "lite": return lite(request);
-            default: throw new IllegalArgumentException("unknown: " + request);
+            default: return delivery.handle(request);
         }
     }
 
@@ -198,7 +202,7 @@ public class Probe {
         return results;
     }
 
-    private static Message toMessage(String topic, JSONObject described) {
+    static Message toMessage(String topic, JSONObject described) {
         Message message = new Message(topic, bytes(described));
         if (described.containsKey("tags")) {
             message.setTags(described.getString("tags"));
@@ -208,6 +212,14 @@ public class Probe {
         }
         if (described.containsKey("flag")) {
             message.setFlag(described.getIntValue("flag"));
+        }
+        if (described.containsKey("level")) {
+            message.setDelayTimeLevel(described.getIntValue("level"));
+        }
+        if (described.containsKey("system")) {
+            for (Map.Entry<String, Object> each : described.getJSONObject("system").entrySet()) {
+                MessageAccessor.putProperty(message, each.getKey(), each.getValue().toString());
+            }
         }
         if (described.containsKey("properties")) {
             for (Map.Entry<String, Object> each : described.getJSONObject("properties").entrySet()) {
@@ -229,7 +241,7 @@ public class Probe {
         return body;
     }
 
-    private static JSONObject result(SendResult sent) {
+    static JSONObject result(SendResult sent) {
         JSONObject answer = new JSONObject();
         answer.put("status", sent.getSendStatus().name());
         answer.put("msgId", sent.getMsgId());
@@ -239,6 +251,11 @@ public class Probe {
         answer.put("brokerName", sent.getMessageQueue().getBrokerName());
         answer.put("regionId", sent.getRegionId());
         answer.put("traceOn", sent.isTraceOn());
+        try {
+            answer.put("recallHandle", SendResult.class.getMethod("getRecallHandle").invoke(sent));
+        } catch (ReflectiveOperationException error) {
+            answer.put("recallHandle", null); // 4.9.8 does not know of it
+        }
         return answer;
     }
 
@@ -266,7 +283,7 @@ public class Probe {
         throw new IllegalArgumentException("no such queue: " + request);
     }
 
-    private static String expression(JSONObject request) {
+    static String expression(JSONObject request) {
         return request.containsKey("expression") ? request.getString("expression") : "*";
     }
 
@@ -274,14 +291,14 @@ public class Probe {
     private Object pull(JSONObject request) throws Exception {
         int count = request.containsKey("count") ? request.getIntValue("count") : 32;
         if (request.containsKey("queueId")) {
-            return pulled(puller.pull(queue(request), expression(request), request.getLongValue("offset"), count));
+            return pulled(pullOnce(queue(request), request, request.getLongValue("offset"), count));
         }
         JSONArray all = new JSONArray();
         for (MessageQueue queue : known(request.getString("topic"))) {
             long offset = puller.minOffset(queue);
             long end = puller.maxOffset(queue);
             while (offset < end) {
-                PullResult result = puller.pull(queue, expression(request), offset, count);
+                PullResult result = pullOnce(queue, request, offset, count);
                 if (result.getMsgFoundList() != null) {
                     for (MessageExt each : result.getMsgFoundList()) {
                         all.add(message(each));
@@ -294,6 +311,13 @@ public class Probe {
             }
         }
         return all;
+    }
+
+    private PullResult pullOnce(MessageQueue queue, JSONObject request, long offset, int count) throws Exception {
+        if (request.containsKey("sql")) {
+            return puller.pull(queue, MessageSelector.bySql(request.getString("sql")), offset, count);
+        }
+        return puller.pull(queue, expression(request), offset, count);
     }
 
     private Object pullBlocking(JSONObject request) throws Exception {
@@ -470,7 +494,11 @@ public class Probe {
         consumer.setInstanceName(name + "-lite-" + request.getString("group"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
-        consumer.subscribe(request.getString("topic"), expression(request));
+        if (request.containsKey("sql")) {
+            consumer.subscribe(request.getString("topic"), MessageSelector.bySql(request.getString("sql")));
+        } else {
+            consumer.subscribe(request.getString("topic"), expression(request));
+        }
         consumer.start();
         JSONArray all = new JSONArray();
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(request.getLongValue("millis"));
