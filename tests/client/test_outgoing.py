@@ -9,6 +9,7 @@ from kappamq.message import Message
 from kappamq.protocol import batch, properties
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.compression import decompress
+from kappamq.protocol.trace import MessageKind
 
 CONFIG = ClientConfig(nameservers=("a:1",))
 ID = "7F00000138AF0FF046834CB5BA830000"
@@ -60,6 +61,21 @@ def test_below_the_threshold_and_where_it_does_not_help_nothing_is_compressed() 
     assert single(Message("tea", b"x" * 4096), ID, 0, CONFIG).sys_flag == 0x301
     noise = __import__("random").Random(1).randbytes(5000)
     assert single(Message("tea", noise), ID, 0, CONFIG).body == noise
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "kind"),
+    [
+        (Message("tea", b"x"), {}, MessageKind.NORMAL),
+        (Message("tea", b"x", sharding_key="s"), {}, MessageKind.ORDER),
+        (Message("tea", b"x", delay_level=1), {}, MessageKind.DELAY),
+        (Message("tea", b"x"), {"extra": {"TIMER_DELIVER_MS": "5"}}, MessageKind.DELAY),
+        (Message("tea", b"x"), {"sys_flag": 4}, MessageKind.HALF),
+    ],
+    ids=["normal", "order", "level", "timer", "half"],
+)
+def test_traces_are_told_what_kind_of_message_it_is(message: Message, given: dict, kind: MessageKind) -> None:
+    assert single(message, ID, 0, CONFIG, **given).kind is kind
 
 
 def test_a_batch_keeps_each_members_own() -> None:

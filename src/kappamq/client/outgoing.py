@@ -75,16 +75,17 @@ def single(
     body, kind = message.body, 0
     if len(body) >= config.compress_over_bytes:
         body, kind = packed(body, config)
+    text = _properties(message, message_id, extra or {})
     return Outgoing(
         code,
         message.topic,
         body,
-        _properties(message, message_id, extra or {}),
+        text,
         sys_flag | kind,
         message.flag,
         born_ms,
         (message_id,),
-        _kind(message, sys_flag),
+        _kind(message, text, sys_flag),
     )
 
 
@@ -108,10 +109,11 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
     )
 
 
-def _kind(message: Message, sys_flag: int) -> MessageKind:
+def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:
     if sys_flag & SYS_PREPARED:
         return MessageKind.HALF
-    if message.delay_level:
+    # Whatever field of the message, or part of the client, asks for it.
+    if any(f"{name}{properties.NAME_END}" in text for name in (properties.DELAY, *properties.TIMER_NAMES)):
         return MessageKind.DELAY
     return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
 
