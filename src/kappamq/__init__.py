@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from kappamq.client import AsyncLitePullConsumer as AsyncLitePullConsumer
     from kappamq.client import AsyncProducer as AsyncProducer
     from kappamq.client import AsyncPullConsumer as AsyncPullConsumer
+    from kappamq.client import AsyncTransactionProducer as AsyncTransactionProducer
     from kappamq.client import Consumer as Consumer
     from kappamq.client import DeadLetter as DeadLetter
     from kappamq.client import DeadLetters as DeadLetters
     from kappamq.client import LitePullConsumer as LitePullConsumer
     from kappamq.client import Producer as Producer
     from kappamq.client import PullConsumer as PullConsumer
+    from kappamq.client import TransactionProducer as TransactionProducer
     from kappamq.client import idempotent as idempotent
     from kappamq.client import replying as replying
     from kappamq.errors import KappaError as KappaError
     from kappamq.errors import Retry as Retry
     from kappamq.message import RETRY as RETRY
+    from kappamq.message import Decision as Decision
     from kappamq.message import Message as Message
     from kappamq.message import MessageQueue as MessageQueue
     from kappamq.message import PullResult as PullResult
@@ -49,6 +52,7 @@ _HOME = {
     "PullResult": "message",
     "PullStatus": "message",
     "Redeliver": "message",
+    "Decision": "message",
     "RETRY": "message",
     "sql": "message",
     "Producer": "client",
@@ -64,6 +68,8 @@ _HOME = {
     "AsyncDeadLetters": "client",
     "DeadLetter": "client",
     "DeadLetters": "client",
+    "TransactionProducer": "client",
+    "AsyncTransactionProducer": "client",
     "replying": "client",
     "idempotent": "client",
     "KappaError": "errors",

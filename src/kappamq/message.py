@@ -156,6 +156,14 @@ class SendResult:
         return self.status is SendStatus.OK
 
 
+class Decision(enum.StrEnum):
+    """What is to become of a transactional message."""
+
+    COMMIT = "commit"  # consumers get it
+    ROLLBACK = "rollback"  # nobody ever gets it
+    UNKNOWN = "unknown"  # not decided yet, or not known here: the broker asks again later
+
+
 class PullStatus(enum.StrEnum):
     FOUND = "found"
     NO_NEW = "no new message"

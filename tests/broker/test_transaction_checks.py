@@ -16,6 +16,8 @@ from kappamq.broker.gate import FAILED
 from kappamq.broker.half_records import GROUP
 from kappamq.clock import VirtualClock
 from kappamq.errors import NotAvailable
+from kappamq.protocol.frame import request
+from kappamq.protocol.headers_client import EndTransaction
 from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from tests.broker.operating import make_topic
 from tests.broker.running import Speaker, run, running, speaking
@@ -213,6 +215,19 @@ def test_an_end_finds_a_copy_that_was_made_in_the_same_turn(tmp_path: Path) -> N
             assert (await task).code == 0
             assert bodies(await client.read("t")) == [b"x"]
             assert len(broker.delivery.halves.halves) == 0
+            broker.bursts.handlers[37] = original
+            # The same with an answer to a question that left before the copy was written.
+            begun = await producer.begin("t", b"y")
+            half = broker.delivery.halves.halves.get(begun.log_offset)
+            assert half is not None
+            broker.delivery.halves.check(half, broker.delivery.halves.load(half))
+            assert half.log_offset >= broker.store.log.end
+            header = EndTransaction(
+                producer_group="pg", transaction_offset=half.queue_offset, log_offset=half.log_offset, decision=COMMIT,
+                from_check=True, message_id=begun.unique,
+            )  # fmt: skip
+            broker.delivery.transactions.end(next(iter(broker.clients.producers["pg"])), request(header, oneway=True))
+            assert bodies(await client.read("t")) == [b"x", b"y"]
 
     with_clock(test, tmp_path)
 

@@ -14,13 +14,13 @@ from tests.needs import PREFIX, in_ci, missing
 _numbers = itertools.count(1)
 
 
-def started(kind: str, factory: pytest.TempPathFactory) -> targets.Target:
+def started(kind: str, factory: pytest.TempPathFactory, properties: dict[str, object] | None = None) -> targets.Target:
     """Start servers of that kind; where Java is missing, skip loudly, or fail in CI."""
     if kind == "apache":
         text = missing("maven")
         try:
             if text is None:
-                return targets.KINDS[kind](factory.mktemp(kind)).start()
+                return targets.KINDS[kind](factory.mktemp(kind), properties=properties).start()
         except jars.Missing as error:
             text = str(error)
         (pytest.fail if in_ci() else pytest.skip)(f"{PREFIX}{text}")
@@ -30,7 +30,7 @@ def started(kind: str, factory: pytest.TempPathFactory) -> targets.Target:
     named = ["-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*make.split(), *named], check=True, capture_output=True, timeout=60)
     tls = {"tls.server.certPath": certificate, "tls.server.keyPath": key}
-    return targets.KINDS[kind](home, properties=tls).start()
+    return targets.KINDS[kind](home, properties={**tls, **(properties or {})}).start()
 
 
 @pytest.fixture(scope="session", params=targets.chosen())

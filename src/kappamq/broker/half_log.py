@@ -247,10 +247,14 @@ class HalfLog:
         """Can it be read at once? Else a worker should."""
         return bool(log_offset >= self._store.kernel.hot_from)
 
+    def write_up_to(self, log_offset: int) -> None:
+        """What was appended there in this very turn can be read from now on. A quick producer knows it before it is written."""
+        if self._store.log.end <= log_offset < self._store.kernel.append_offset:
+            self._bursts.end_turn()
+
     def load(self, half: Half) -> Record:
         """The newest copy of a half. Waits for the disk unless it is hot."""
-        if half.log_offset >= self._store.log.end:
-            self._bursts.end_turn()  # it was stored in this very turn
+        self.write_up_to(half.log_offset)
         record = self.record_at(half.log_offset)
         if record is None:
             raise BrokerError(f"the half message at log offset {half.log_offset} cannot be read any more")

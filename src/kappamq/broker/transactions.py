@@ -96,6 +96,7 @@ class Transactions:
                 f"{TRANSACTION_UNKNOWN} (not known yet), not {header.decision}"
             )
         if self._log.is_hot(header.log_offset):
+            self._log.write_up_to(header.log_offset)
             named = self._log.record_at(header.log_offset)
             root = self._root(header, named)
             record = self._at_hand(root, named)

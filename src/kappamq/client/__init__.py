@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kappamq.client.blocking_consumers import Consumer as Consumer
     from kappamq.client.blocking_consumers import LitePullConsumer as LitePullConsumer
     from kappamq.client.blocking_consumers import PullConsumer as PullConsumer
+    from kappamq.client.blocking_transaction import TransactionProducer as TransactionProducer
     from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
     from kappamq.client.dead_letters import AsyncDeadLetters as AsyncDeadLetters
     from kappamq.client.dead_letters import DeadLetter as DeadLetter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kappamq.client.producer import AsyncProducer as AsyncProducer
     from kappamq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from kappamq.client.requesting import replying as replying
+    from kappamq.client.transaction import AsyncTransactionProducer as AsyncTransactionProducer
 
 _HOME = {
     "Producer": "blocking",
@@ -39,6 +41,8 @@ _HOME = {
     "AsyncDeadLetters": "dead_letters",
     "DeadLetter": "dead_letters",
     "DeadLetters": "dead_letters",
+    "TransactionProducer": "blocking_transaction",
+    "AsyncTransactionProducer": "transaction",
     "replying": "requesting",
     "idempotent": "idempotence",
 }

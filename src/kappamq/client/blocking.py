@@ -34,8 +34,11 @@ class Producer(Blocking[AsyncProducer]):
         config: ClientConfig | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(AsyncProducer(nameserver, group=group, selection=selection, config=config, **options))
-        limits = self.inner.config
+        self._make(AsyncProducer(nameserver, group=group, selection=selection, config=config, **options))
+
+    def _make(self, inner: AsyncProducer) -> None:
+        super().__init__(inner)
+        limits = inner.config
         self._allowance = Allowance(limits.inflight_max, limits.inflight_bytes_max, wait=limits.inflight_full == "wait")
 
     def __enter__(self) -> Self:

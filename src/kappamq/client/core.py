@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from kappamq.client.channels import Channels
+from kappamq.client.checks import Checks
 from kappamq.client.nameservers import NameServers
 from kappamq.client.requests import Requests
 from kappamq.client.routes import MASTER_ID, Route, Routes
@@ -84,6 +85,7 @@ class ClientCore:
             nameservers=", ".join(config.nameservers),
         )
         self.requests = Requests(self.clock)
+        self.checks = Checks()
         self._producers: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._remarks: dict[str, str | None] = {}  # what brokers last said to our heartbeats
@@ -259,6 +261,9 @@ class ClientCore:
             member = self._members.get(NotifyConsumersChanged.decode(frame.ext).consumer_group)
             if member is not None:
                 member.group_changed()
+            return reply(frame)
+        if frame.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.checks.serve(channel, frame)
             return reply(frame)
         if frame.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self.requests.serve(frame)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kappamq.client.calling import is_asynchronous
 from kappamq.client.inbox import Delivery, Inbox
 from kappamq.client.outcomes import EXPIRED, Outcome
 from kappamq.message import RETRY, Redeliver
@@ -43,11 +44,6 @@ class Worker:
     since: float = 0.0
     replaced: bool = False
     given_up: bool = False  # what it has in hand is dealt with
-
-
-def is_asynchronous(listener: Listener) -> bool:
-    call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have a coroutine as its __call__
-    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
 class Listening:

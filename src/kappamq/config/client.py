@@ -55,6 +55,8 @@ class ClientConfig:
     inflight_max: int = 65_535  # requests without an answer per connection
     inflight_bytes_max: int = 100 * MIB  # bytes of sends without an answer
     inflight_full: Literal["wait", "raise"] = "wait"  # what a send does that is beyond these limits
+    check_threads: int = 4  # questions about transactions that are worked on at once
+    checks_waiting_max: int = 2000  # beyond it questions are dropped, the broker asks again
 
     # Consumer.
     pull_batch: int = 32
@@ -140,6 +142,8 @@ class ClientConfig:
                 f"pull_timeout_ms={self.pull_timeout_ms} must be longer than pull_hold_ms={self.pull_hold_ms}, "
                 "else every empty pull looks like a lost connection"
             )
+        between("check_threads", self.check_threads, 1, 1000)
+        at_least("checks_waiting_max", self.checks_waiting_max, 1)
         between("consume_threads", self.consume_threads, 1, 1000)
         between("consume_batch", self.consume_batch, 1, 1024)
         at_least("consume_timeout_ms", self.consume_timeout_ms, 1)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kappamq.broker.broker import Broker
-from kappamq.client import Admin, Consumer, Producer, PullConsumer
+from kappamq.client import Admin, Consumer, Producer, PullConsumer, TransactionProducer
 from kappamq.config.client import ClientConfig
 from kappamq.local import Local, LocalThread
 from kappamq.message import ReceivedMessage
@@ -102,6 +102,9 @@ class BrokerKit:
 
     def producer(self, **options: Any) -> Producer:
         return Producer(config=self.client_config, **options)
+
+    def transaction_producer(self, **options: Any) -> TransactionProducer:
+        return TransactionProducer(config=self.client_config, **options)
 
     def consumer(self, **options: Any) -> Consumer:
         consumer = Consumer(config=self.client_config, **options)

@@ -1,0 +1,42 @@
+"""Calls what an application gave us: plain functions in threads, coroutine functions as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def is_asynchronous(call: Callable[..., Any]) -> bool:
+    inside = getattr(call, "__call__", None)  # noqa: B004 - an object may have a coroutine as its __call__
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(inside)
+
+
+def in_thread(call: Callable[[Any], Any], given: Any) -> asyncio.Future[Any]:
+    """Call it in a thread of its own, a daemon: one that hangs keeps nobody waiting, not even the end of the program."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def settle(said: Any, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(said)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        said, failure = None, None
+        try:
+            said = call(given)
+        except Exception as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, said, failure)
+        except RuntimeError:
+            pass  # the loop is gone, and with it whoever asked
+
+    threading.Thread(target=run, name="kappamq-call", daemon=True).start()
+    return answer
