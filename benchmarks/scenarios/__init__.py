@@ -7,7 +7,7 @@ from importlib import import_module
 
 from benchmarks.bench import Bench, Figure
 
-ALL = ("echo", "kernel", "variants", "flush", "queues", "groups", "backlog", "idle")
+ALL = ("echo", "kernel", "variants", "flush", "queues", "groups", "backlog", "idle", "push", "rebalance")
 
 
 def load(name: str) -> Callable[[Bench], list[Figure]]:
