@@ -81,7 +81,8 @@ class HalfLife:
         self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
         self.metadata.add(self.topics)
         self.metadata.add(self.offsets)
-        self.metadata.load(lambda: self.offsets.clamp(lambda topic, q: self.store.kernel.queue_state(topic, q)[1]))
+        self.offsets.end = lambda topic, queue_id: self.store.kernel.queue_state(topic, queue_id)[1]
+        self.metadata.load(self.offsets.clamp)
         self.clock.not_before(self.store.last_ms)
         self.turns = turns = Turns(self.store, self.clock)
         self.metadata.go_live(turns)  # type: ignore[arg-type]

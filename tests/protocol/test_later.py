@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, ClassVar
 
-from kappamq.protocol.later import complete, later
+from kappamq.protocol.later import Later, complete, later
 
 DONE: list[str] = []
 
@@ -17,7 +19,7 @@ def work(cls: type[Any]) -> None:
     DONE.append(cls.__name__)
 
 
-class Base:
+class Base(metaclass=Later):
     table: ClassVar[list[str]] = []
 
     def __init_subclass__(cls) -> None:
@@ -72,3 +74,24 @@ def test_every_header_and_body_can_be_completed() -> None:
         for value in vars(import_module(f"kappamq.protocol.{module}")).values():
             if isinstance(value, type):
                 complete(value)
+
+
+def test_two_threads_may_be_the_first() -> None:
+    for _ in range(50):
+
+        class First(Base):
+            a: int = 1
+
+        class Second(First):
+            b: int = 2
+
+        made: Any = Second
+        together = threading.Barrier(4)
+
+        def use(number: int, made: Any = made, together: threading.Barrier = together) -> Any:
+            together.wait()
+            return made.table if number % 2 else made(b=7)
+
+        with ThreadPoolExecutor(4) as threads:
+            results = list(threads.map(use, range(4)))
+        assert results == [made(b=7), ["a", "b"]] * 2

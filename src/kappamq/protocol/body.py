@@ -21,7 +21,7 @@ from kappamq.errors import ProtocolError
 from kappamq.message import MessageQueue
 from kappamq.protocol import fastjson
 from kappamq.protocol.headers import camel_case
-from kappamq.protocol.later import later
+from kappamq.protocol.later import Later, later
 
 Writer = Callable[[Any], Any]
 Reader = Callable[[Any, str], Any]
@@ -33,7 +33,7 @@ def wire(name: str, **options: Any) -> Any:
 
 
 @dataclass_transform(field_specifiers=(field, wire))
-class Body:
+class Body(metaclass=Later):
     """Base of all bodies; a subclass is a dataclass with `encode` and `decode`."""
 
     _codec: ClassVar[list[tuple[str, str, Writer, Reader]]] = []
@@ -69,11 +69,12 @@ class Body:
 def _complete(cls: type[Body]) -> None:
     dataclass(cls)
     hints = get_type_hints(cls)
-    cls._codec = []
+    codec = []
     for item in fields(cls):  # type: ignore[arg-type]
         assert item.default is not MISSING or item.default_factory is not MISSING, f"{cls.__name__}.{item.name}"
         name = item.metadata.get("wire") or camel_case(item.name)
-        cls._codec.append((item.name, name, *_codec(hints[item.name])))
+        codec.append((item.name, name, *_codec(hints[item.name])))
+    cls._codec = codec
 
 
 def _refuse(value: Any, where: str, expected: str) -> NoReturn:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_args
 
 from kappamq.errors import HeaderError
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.later import complete, later
+from kappamq.protocol.later import Later, complete, later
 
 Int32 = Annotated[int, 32]
 """An integer that Java reads into 32 bits; a plain `int` field has 64."""
@@ -40,7 +40,7 @@ def camel_case(name: str) -> str:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, wire))
-class Header:
+class Header(metaclass=Later):
     """Base of all headers; a subclass is a frozen dataclass with `encode` and `decode`."""
 
     code: ClassVar[RequestCode | None] = None
