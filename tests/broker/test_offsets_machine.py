@@ -2,65 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import tempfile
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
-from kappamq.broker.broker import Broker
-from kappamq.clock import VirtualClock
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import CloneGroupOffset, ResetOffsetByBroker
 from kappamq.protocol.headers_client import QueryConsumerOffset, UpdateConsumerOffset
+from tests.broker.machine import FEW, BrokerMachine
 from tests.broker.operating import beat, make_topic, ok
-from tests.broker.running import Speaker, running, speaking
+from tests.broker.running import Speaker
 
-T = TypeVar("T")
 QUEUES = (0, 1)
 COMMIT = 3  # and it may be held, which is when commits count
 
 
-class OffsetsOfABroker(RuleBasedStateMachine):
+class OffsetsOfABroker(BrokerMachine):
     """Group g has a push consumer, tools move it, group h is somewhere else; restarts come at any moment."""
 
     queues, numbers = st.sampled_from(QUEUES), st.integers(0, 9)
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.home = Path(tempfile.mkdtemp(prefix="kappamq-offsets-"))
-        self.folder = self.home / "0"
-        self.clock = VirtualClock()
-        self.stack = AsyncExitStack()
-        self.broker: Broker
-        self.member: Speaker
-        self.tool: Speaker
         self.ends = dict.fromkeys(QUEUES, 0)
         self.committed: dict[int, int] = {}
         self.of_h: dict[int, int] = {}
         self.pending: dict[int, int] = {}
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 30))
-
-    async def _open(self) -> None:
-        # A long interval: the test says when commits are recorded.
-        options: dict[str, Any] = {"clock": self.clock, "net": {"idle_s": 0}, "offsets_flush_ms": 3_600_000}
-        self.broker = await self.stack.enter_async_context(running(self.folder, **options))
-        self.member = await self.stack.enter_async_context(speaking(self.broker))
-        self.tool = await self.stack.enter_async_context(speaking(self.broker))
+    async def opened(self) -> None:
         await beat(self.member, "c", consumers={"g": ["t"]})
 
     @initialize()
     def begin(self) -> None:
-        self.run(self._open())
+        self.open()
         self.run(make_topic(self.tool, "t", len(QUEUES)))
         for queue in QUEUES:
             self.send(queue, 8)
@@ -121,18 +96,7 @@ class OffsetsOfABroker(RuleBasedStateMachine):
 
     @rule(crash=st.booleans())
     def restart(self, crash: bool) -> None:
-        if crash:  # what the files hold at this moment
-            copied = self.home / str(int(self.folder.name) + 1)
-            self.run(self._copy(copied))
-        self.run(self.stack.aclose())
-        if crash:
-            self.folder = copied
-        self.run(self._open())
-
-    async def _copy(self, target: Path) -> None:
-        self.broker.offsets.record_commits()
-        self.broker.bursts.end_turn()
-        await self.broker.upkeep.write(shutil.copytree, self.folder, target)  # by who writes the files: they hold still
+        self.reopen(crash)
 
     @invariant()
     def everybody_is_told_the_same(self) -> None:
@@ -144,14 +108,6 @@ class OffsetsOfABroker(RuleBasedStateMachine):
             told = int(answer.ext["offset"]) if answer.code == 0 else None
             assert told == self.committed.get(queue)
 
-    def teardown(self) -> None:
-        self.run(self.stack.aclose())
-        self.loop.close()
-        shutil.rmtree(self.home)
-
 
 TestOffsetsOfABroker = OffsetsOfABroker.TestCase
-# Not shrunk: every try is a broker of its own, and the steps of a failure are few enough to read.
-TestOffsetsOfABroker.settings = settings(
-    max_examples=12, stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-)
+TestOffsetsOfABroker.settings = FEW
