@@ -16,7 +16,7 @@ from typing import Any
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 
-from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendStatus  # type: ignore[import-not-found]  # noqa: E402
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage, SendStatus  # type: ignore[import-not-found]  # noqa: E402
 from rocketmq.ffi import dll  # type: ignore[import-not-found]  # noqa: E402
 
 ASYNC_SECONDS_MAX = 20
@@ -30,6 +30,8 @@ def to_message(topic: str, described: dict[str, Any]) -> Any:
         message.set_tags(described["tags"])
     if "keys" in described:
         message.set_keys(described["keys"])
+    if "level" in described:
+        message.set_delay_time_level(described["level"])
     for key, value in described.get("properties", {}).items():
         message.set_property(key, value)
     return message
@@ -137,14 +139,29 @@ class Probe:
         return [described(each, properties) for each in consumer.pull(topic, expression)]
 
     def push_start(
-        self, group: str, topic: str, expression: str = "*", properties: list[str] = NONE, orderly: bool = False
-    ) -> None:
+        self, group: str, topic: str, expression: str = "*", properties: list[str] = NONE, orderly: bool = False,
+        fail: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """`fail`: for how often a body is to be failed."""
+        failures = dict(fail or {})
+
+        def listen(_consumer: Any, handle: Any) -> int:
+            seen = described(RecvMessage(handle), properties)
+            seen["at"] = time.time_ns() // 1_000_000
+            left = failures.get(seen["body"], 0)
+            failures[seen["body"]] = left - 1
+            started.add(seen)
+            return 1 if left > 0 else 0  # once more, or done
+
         consumer = PushConsumer(group, orderly=orderly)
         consumer.set_namesrv_addr(self.nameserver)
         consumer.set_instance_name(self.name + "-" + group)
         consumer.set_thread_count(2)
         started = self.pushed[group] = Pushed(consumer)
-        consumer.subscribe(topic, lambda message: started.add(described(message, properties)), expression)
+        # Not by the wrapper's own `subscribe`: there a callback that fails is taken for one that succeeded.
+        if dll.Subscribe(consumer._handle, topic.encode(), expression.encode()) != 0:
+            raise RuntimeError(f"cannot subscribe to {topic}")
+        consumer._register_callback(listen)
         consumer.start()
 
     def push_got(self, id: str, count: int, millis: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The official C++ client: JSON headers with bare numbers in them, request code 10, heartbeats of its own dialect."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -126,3 +127,47 @@ def test_compressed_bodies_are_understood_on_both_sides(cpp: JsonLines, java: Js
     cpp("send", topic=topic, mode="sync", messages=[{"body": pattern}])
     received = wait_for_messages(java, topic, 2)
     assert [each["patternIntact"] for each in received] == [True, True]
+
+
+def test_what_fails_comes_again(cpp: JsonLines, topic: str) -> None:
+    messages = [
+        {"body": "good", "tags": "A", "keys": "k1"},
+        {"body": "bad", "tags": "B", "keys": "k2", "properties": {"number": "7"}},
+    ]
+    sent = cpp("send", topic=topic, mode="sync", messages=messages)
+    group = f"G_{topic}"
+    cpp("push_start", topic=topic, group=group, properties=ASKED, fail={"bad": 1})
+    received = cpp("push_got", id=group, count=3, millis=40_000)
+    cpp("push_stop", id=group)
+    assert [each["reconsumeTimes"] for each in received if each["body"] == "good"] == [0]
+    first, second = (each for each in received if each["body"] == "bad")
+    assert (first["reconsumeTimes"], second["reconsumeTimes"]) == (0, 1)
+    assert 10_000 <= second["at"] - first["at"] < 16_000, "the third level, as the broker decides"
+    assert (second["tags"], second["keys"], second["properties"]["number"]) == ("B", "k2", "7")
+    assert second["properties"]["UNIQ_KEY"] == sent[1]["msgId"]
+
+
+def test_delay_levels(cpp: JsonLines, topic: str) -> None:
+    cpp("send", topic=topic, mode="sync", messages=[{"body": "makes the topic"}])
+    group = f"G_{topic}"
+    cpp("push_start", topic=topic, group=group)
+    cpp("push_got", id=group, count=1, millis=30_000)
+    started = time.time_ns() // 1_000_000
+    messages = [{"body": "in 5 s", "level": 2}, {"body": "in 1 s", "level": 1}, {"body": "now"}]
+    cpp("send", topic=topic, mode="sync", messages=messages)
+    told = time.time_ns() // 1_000_000
+    received = cpp("push_got", id=group, count=3, millis=15_000)
+    cpp("push_stop", id=group)
+    assert bodies(received) == ["now", "in 1 s", "in 5 s"]
+    for each, delay in zip(received[1:], (1000, 5000), strict=True):
+        assert started + delay <= each["at"] <= told + delay + 2500
+
+
+def test_orderly_consumer(cpp: JsonLines, topic: str) -> None:
+    messages = [{"body": f"{n:02}"} for n in range(10)]
+    cpp("send", topic=topic, mode="orderly", messages=messages)
+    group = f"G_{topic}"
+    cpp("push_start", topic=topic, group=group, orderly=True)
+    received = cpp("push_got", id=group, count=10, millis=40_000)
+    cpp("push_stop", id=group)
+    assert bodies(received) == [each["body"] for each in messages]
