@@ -7,7 +7,10 @@ from importlib import import_module
 
 from benchmarks.bench import Bench, Figure
 
-ALL = ("echo", "kernel", "variants", "flush", "queues", "groups", "backlog", "idle", "push", "rebalance")
+ALL = (
+    *("echo", "kernel", "variants", "flush", "queues", "groups", "transactions", "backlog", "idle", "push"),
+    "rebalance",
+)
 
 
 def load(name: str) -> Callable[[Bench], list[Figure]]:

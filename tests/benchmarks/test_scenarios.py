@@ -21,6 +21,7 @@ EXPECTED = {
     "groups": {"20 groups, memory of one", "heartbeat, broker CPU", "20 groups read all, pulls of 32"},
     "push": {"end to end, coroutine listener, p50", "end to end, thread listener, p99"},
     "rebalance": {"5 members, 16 queues, all come", "5 members, 16 queues, one leaves"},
+    "transactions": {"4x16, 100 B, async flush", "one transaction, broker CPU, sync flush", "questions to producers"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 

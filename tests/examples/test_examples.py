@@ -39,6 +39,7 @@ EXPECTED = {
     "compressed_bodies.py": "zstd: 84000 bytes in a record of",
     "resize.py": "nothing was lost",
     "dead_letters.py": "sent again: 2 orders, each billed once",
+    "transaction.py": "shipping heard of: order 1, order 3",
     "admin.py": "deleted: there is no topic",
 }
 

@@ -1,0 +1,159 @@
+"""Transactional sends: half message, then commit, and what one costs the broker; how fast open ones are asked about."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from dataclasses import dataclass
+
+from benchmarks.bench import Bench, Figure, noise_note
+from benchmarks.loader import Load
+from benchmarks.process import Cpu
+from benchmarks.scenarios.sending import create_topic
+from benchmarks.servers import Broker, settle
+from kappamq.net.channel import Channel
+from kappamq.protocol.bodies_clients import HeartbeatData, ProducerData
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers_client import TRANSACTION_COMMIT, EndTransaction, HeartBeat, SendMessageV2
+
+TOPIC, GROUP, QUEUES = "ledger", "bench", 8
+CONNECTIONS, INFLIGHT = 4, 16
+BODY = b"x" * 100
+ANSWER_S = 60.0
+ASKED_AFTER_MS = 1000
+_numbers = itertools.count()
+
+
+@dataclass(slots=True)
+class Window:
+    count: int
+    seconds: float
+    cpu: Cpu  # of the broker
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+    @property
+    def us(self) -> float:
+        return self.cpu.run_ns / 1000 / self.count
+
+
+async def _begin(channel: Channel, number: int) -> EndTransaction:
+    """Store a half message; returns what commits it."""
+    unique = f"{number:032d}"
+    header = SendMessageV2(
+        producer_group=GROUP, topic=TOPIC, default_topic="TBW102", default_topic_queues=QUEUES, queue_id=number % QUEUES,
+        sys_flag=4, born_ms=time.time_ns() // 1_000_000, flag=0,
+        properties=f"UNIQ_KEY\x01{unique}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02WAIT\x01true\x02",
+    )  # fmt: skip
+    answer = await channel.request(header, BODY, ANSWER_S)
+    assert answer.code == 0, answer.remark
+    return EndTransaction(
+        producer_group=GROUP, transaction_offset=int(answer.ext["queueOffset"]), log_offset=int(answer.ext["msgId"][-16:], 16),
+        decision=TRANSACTION_COMMIT, message_id=unique, transaction_id=unique,
+    )  # fmt: skip
+
+
+async def _commit_one(channel: Channel) -> None:
+    end = await _begin(channel, next(_numbers))
+    answer = await channel.request(end, timeout=ANSWER_S)
+    assert answer.code == 0, answer.remark
+
+
+async def _window(server: Broker, channels: list[Channel], warmup: float, seconds: float) -> Window:
+    """Everybody commits one transaction after the other."""
+    done = 0
+    until = time.monotonic() + warmup + seconds
+
+    async def work(channel: Channel) -> None:
+        nonlocal done
+        while time.monotonic() < until:
+            await _commit_one(channel)
+            done += 1
+
+    workers = [asyncio.create_task(work(channel)) for channel in channels for _ in range(INFLIGHT)]
+    await asyncio.sleep(warmup)
+    first, before, start = done, server.process.cpu(), time.monotonic()
+    await asyncio.sleep(seconds)
+    window = Window(done - first, time.monotonic() - start, server.process.cpu() - before)
+    await asyncio.gather(*workers)
+    return window
+
+
+async def _questions(server: Broker, count: int) -> Window:
+    """Leave transactions open; their producer is asked about each of them, as fast as the broker may."""
+    asked: set[str] = set()
+    everybody = asyncio.Event()
+    first: list[tuple[Cpu, float]] = []
+
+    def heard(channel: Channel, frame: Frame) -> None:
+        if frame.code == RequestCode.CHECK_TRANSACTION_STATE:
+            if not first:
+                first.append((server.process.cpu(), time.monotonic()))
+            asked.add(frame.ext["msgId"])
+            if len(asked) == count:
+                everybody.set()
+
+    channel = await Channel.connect(server.address, on_request=heard)
+    try:
+        await asyncio.gather(*(_begin(channel, next(_numbers)) for _ in range(count)))
+        beat = HeartbeatData(client_id="bench", producers=[ProducerData(group=GROUP)])
+        assert (await channel.request(HeartBeat(), beat.encode(), ANSWER_S)).code == 0
+        await asyncio.wait_for(everybody.wait(), ANSWER_S)
+        before, start = first[0]
+        return Window(count, time.monotonic() - start, server.process.cpu() - before)
+    finally:
+        channel.close()
+
+
+def run(bench: Bench) -> list[Figure]:
+    figures: list[Figure] = []
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        with (
+            bench.nameserver() as names,
+            bench.broker(names, on_disk=flush == "SYNC_FLUSH", properties={"flushDiskType": flush}) as server,
+        ):
+            create_topic(server, Load(topic=TOPIC, queues=QUEUES))
+            settle(server.process)
+            figures += asyncio.run(_sends(bench, server, flush))
+    asks = {
+        "transactionTimeOut": ASKED_AFTER_MS,
+        "transactionCheckInterval": 600_000,
+        "broker.transaction_checks_per_s": 1_000_000,
+    }
+    with bench.nameserver() as names, bench.broker(names, properties=asks) as server:
+        create_topic(server, Load(topic=TOPIC, queues=QUEUES))
+        window = asyncio.run(_questions(server, bench.size.groups * 20))
+    note = "no limit set; by default 1,000/s"
+    figures.append(Figure("transactions", "questions to producers", window.rate, "questions/s", note=note))
+    figures.append(Figure("transactions", "one question, broker CPU", window.us, "us"))
+    return figures
+
+
+async def _sends(bench: Bench, server: Broker, flush: str) -> list[Figure]:
+    name = flush.replace("_", " ").lower()
+    channels = [await Channel.connect(server.address) for _ in range(CONNECTIONS)]
+    try:
+        bench.say(f"transactions: {name}")
+        windows = [
+            await _window(server, channels, bench.size.warmup, bench.size.seconds) for _ in range(bench.size.runs)
+        ]
+    finally:
+        for channel in channels:
+            channel.close()
+    noise = noise_note([window.cpu.noise for window in windows])
+    return [
+        Figure.median(
+            "transactions",
+            f"{CONNECTIONS}x{INFLIGHT}, 100 B, {name}",
+            [window.rate for window in windows],
+            "transactions/s",
+            note="half and commit; the producers, in Python on the other core, take about as long",
+        ),
+        Figure.median(
+            "transactions", f"one transaction, broker CPU, {name}", [w.us for w in windows], "us", note=noise
+        ),
+    ]
