@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import Self
 
 from kappamq.protocol import frame, properties
+from kappamq.protocol.bodies_topics import KVTable
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers import Header
+from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo
 from kappamq.protocol.headers_client import (
     GetMaxOffset,
     GetMinOffset,
@@ -150,3 +152,10 @@ def stored_messages(address: str, topic: str, queues: int) -> int:
     """How many messages a topic holds, by the broker's own word: the work that was measured must really be there."""
     with Wire(address) as wire:
         return sum(wire.max_offset(topic, queue_id) for queue_id in range(queues))
+
+
+def frames(address: str) -> tuple[int, int]:
+    """How many frames the kernel has dealt with alone, and how many it left to Python."""
+    with Wire(address) as wire:
+        table = KVTable.decode(wire.ask(GetBrokerRuntimeInfo()).body).table
+    return int(table["kappamqFastFrames"]), int(table["kappamqSlowFrames"])

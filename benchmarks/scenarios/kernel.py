@@ -51,6 +51,7 @@ def _compare(bench: Bench, names: str, shape: Load, goal: float) -> list[Figure]
             note=f"{WARM}; {_median_rate(native)}",
         ),
         Figure.median("kernel", f"twin / native, {load.shape}", ratios, "x", at_least=goal, note=noise),
+        Figure("kernel", f"fast frames, {load.shape}", 100 * min(m.fast_share for m in native), "%", at_least=99.0),
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.bench import Bench
 from benchmarks.loader import PULL, Load, Loaded, LoadFailed, run
 from benchmarks.servers import Broker, settle
-from benchmarks.wire import stored_messages
+from benchmarks.wire import frames, stored_messages
 
 WINDOWS_MAX = 3
 
@@ -17,6 +17,7 @@ class Measured:
     loaded: Loaded
     cpu_us: float  # of the broker, per message
     noise: float
+    fast_share: float = 1.0  # of the frames, dealt with by the kernel alone
 
     @property
     def requests_per_cpu_s(self) -> float:
@@ -38,12 +39,15 @@ def measure(server: Broker, load: Load) -> Measured:
 def _measure(server: Broker, load: Load) -> Measured:
     pid = server.process.pid
     before = 0 if load.mode == PULL else count(server, load)
+    fast_before, slow_before = frames(server.address)
     loaded = run(server.address, load, server.home, (pid,))
+    fast_after, slow_after = frames(server.address)
+    fast, slow = fast_after - fast_before, slow_after - slow_before - 1  # one of them asked how many there were
     if load.mode != PULL:
         stored = count(server, load) - before
         if stored != loaded.total_messages:
             raise LoadFailed(f"{loaded.total_messages} messages were acknowledged, but the broker holds {stored}")
-    return Measured(loaded, loaded.cpu_us_per_message(pid), loaded.cpu[pid].noise)
+    return Measured(loaded, loaded.cpu_us_per_message(pid), loaded.cpu[pid].noise, fast / max(1, fast + slow))
 
 
 def count(server: Broker, load: Load) -> int:
