@@ -111,3 +111,17 @@ async def test_a_pull_may_be_held_and_carries_the_offset() -> None:
             first, _, third = (PullMessage.decode(frame.ext) for frame in cluster.broker.seen(PULL))
             assert (first.sys_flag, first.queue_offset, first.hold_ms) == (PULL_SUSPEND, 0, 500)
             assert (third.sys_flag, third.commit_offset) == (PULL_SUSPEND | PULL_COMMIT_OFFSET, 1)
+
+
+@on_loop
+async def test_an_offset_that_is_known_already_is_not_committed_again() -> None:
+    async with fake_cluster(tea=1) as cluster:
+        cluster.broker.offsets["g", "tea", 0] = 2
+        cluster.broker.put("tea", 0, b"a", b"b", b"c")
+        async with consumer(cluster, commit_ms=60_000, pull_hold_ms=20) as reader:
+            assert await reader.poll(5)
+            await eventually_async(lambda: len(cluster.broker.seen(PULL)) >= 3)
+            assert await reader.poll(0.01) is None  # acknowledges c
+            await eventually_async(lambda: len(cluster.broker.seen(PULL)) >= 6)
+            commits = [PullMessage.decode(frame.ext).commit_offset for frame in cluster.broker.seen(PULL)]
+            assert [offset for offset in commits if offset] == [3]

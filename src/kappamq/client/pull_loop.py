@@ -69,6 +69,7 @@ class PullLoop:
         self._style = style
         self._stats = stats
         self._broker_id = MASTER_ID
+        self._told = queue.next_offset  # the offset that pulls have committed, or that was there when we began
         self._complained = ""
         self._complained_at = 0.0
         self._failures = 0  # in a row
@@ -117,8 +118,13 @@ class PullLoop:
 
     async def _pull_as(self, interest: Interest, *, lite: bool) -> PullResult:
         config, queue, style = self._core.config, self._queue, self._style
-        # A slave takes no offsets.
+        # A slave takes no offsets. What is known already is not said again: Apache's broker works on pulls and commits
+        # side by side, and whichever comes last wins, even if it is the older one.
         commit = queue.committable if style.commits and self._broker_id == MASTER_ID else 0
+        if commit > self._told:
+            self._told = commit
+        else:
+            commit = 0
         return await pull(
             self._core,
             self._group,
