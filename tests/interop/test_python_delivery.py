@@ -10,12 +10,14 @@ import pytest
 from kappamq import (
     Admin,
     Consumer,
+    Decision,
     LitePullConsumer,
     Message,
     Producer,
     PullConsumer,
     ReceivedMessage,
     Redeliver,
+    TransactionProducer,
     errors,
     replying,
     sql,
@@ -215,3 +217,33 @@ def test_traces(server: targets.Target, topic: str) -> None:
 
         eventually(told, timeout=20, text="the story of the message")
         assert admin.trace_of(sent.message_id).groups == {f"G_{topic}": True}
+
+
+def test_transactions(server: targets.Target, topic: str) -> None:
+    asked: list[str] = []
+    verdicts = {"later yes": [Decision.UNKNOWN, Decision.COMMIT], "later no": [Decision.ROLLBACK]}
+
+    def check(message: ReceivedMessage) -> Decision:
+        asked.append(message.text)
+        return verdicts[message.text].pop(0) if verdicts.get(message.text) else Decision.UNKNOWN
+
+    heard = Heard()
+    with (
+        TransactionProducer(server.nameserver, group=f"P_{topic}", check=check) as producer,
+        Consumer(server.nameserver, group=f"G_{topic}", topics=topic, listener=heard, consume_from="first"),
+    ):
+        with producer.transaction(Message(topic, b"yes", keys="k")):
+            assert not heard.messages
+        with pytest.raises(ZeroDivisionError), producer.transaction(Message(topic, b"no")):
+            raise ZeroDivisionError
+        for text in verdicts:
+            with producer.transaction(Message(topic, text.encode())) as transaction:
+                transaction.leave_open()
+        heard.wait(2, timeout=40)
+        # What is decided is not asked about again: a round of checks later there is nothing new.
+        eventually(lambda: sorted(set(asked)) == ["later no", "later yes"], timeout=20)
+    assert heard.texts == ["yes", "later yes"]
+    assert heard.messages[0].keys == ("k",)
+    assert asked.count("later yes") >= 2
+    if server.kind == "kappamq":
+        assert sorted(asked) == ["later no", "later yes", "later yes"]
