@@ -96,6 +96,27 @@ def test_a_part_that_fails_rests_and_others_go_on() -> None:
     run(scenario())
 
 
+def test_a_job_that_fails_lets_its_part_rest() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock(message_ms=1000)
+        agenda = Agenda(clock)
+        done: list[tuple[str, int]] = []
+        part = Times(done, "a", 900)
+        agenda.add(part)
+
+        async def job() -> None:
+            raise OSError("the disk")
+
+        agenda.spawn(part, job())
+        while agenda.is_working:  # noqa: ASYNC110 - one turn of the loop
+            await asyncio.sleep(0)
+        assert not agenda.run_due(1000)
+        clock.advance_liveness(1.1)
+        assert agenda.run_due(1000)
+
+    run(scenario())
+
+
 def test_a_job_makes_its_part_due_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = SystemClock()
@@ -110,7 +131,7 @@ def test_a_job_makes_its_part_due_again(tmp_path: Path) -> None:
             await come_back.wait()
             part.times = [5]
 
-        agenda.spawn(job())
+        agenda.spawn(part, job())
         assert agenda.is_working
         await asyncio.sleep(0)
         come_back.set()

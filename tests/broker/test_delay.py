@@ -220,3 +220,42 @@ def test_sync_flush_shows_copies_only_when_they_are_safe(tmp_path: Path) -> None
             assert await it.bodies() == [b"a"]
 
     run(scenario())
+
+
+def test_what_just_fitted_when_it_was_sent_is_delivered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            accepted = 0
+            for size in range(32_700, 32_460, -12):
+                text = f"UNIQ_KEY\x01U{size}\x02DELAY\x011\x02long\x01" + "x" * size
+                accepted += (await it.client.send("tea", b"%d" % size, 0, text)).code == 0
+            assert 0 < accepted < 20, "some are too long, some just fit"
+            await it.pass_ms(1000)
+            assert len(await it.bodies()) == accepted
+
+    run(scenario())
+
+
+def test_a_power_cut_takes_copies_and_position_back_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot of the positions is written behind the log, not before it."""
+
+    async def scenario() -> None:
+        monkeypatch.setenv("KAPPAMQ_BOOT_ID", "one")
+        async with timed(tmp_path / "a", store={"flush_interval_ms": 3_600_000}) as it:
+            await it.send(b"precious", DELAY=1)
+            await it.broker.bursts.on_disk(it.broker.kernel.append_offset)
+            await it.broker.upkeep.write_derived()
+            await it.pass_ms(1000)
+            assert await it.bodies() == [b"precious"]
+            await it.broker.upkeep._record_and_save(last=True)
+            flushed = it.broker.store.flushed.offset
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with min((tmp_path / "b" / "commitlog").iterdir()).open("r+b") as file:
+            file.seek(flushed)  # the power fails: what was not flushed is gone
+            file.write(bytes(4096))
+        monkeypatch.setenv("KAPPAMQ_BOOT_ID", "two")
+        async with timed(tmp_path / "b") as it:
+            await it.pass_ms(10_000)
+            assert await it.bodies() == [b"precious"]
+
+    run(scenario())

@@ -21,6 +21,7 @@ from kappamq.protocol.headers_client import QueryConsumerOffset, QueryMessage, U
 from kappamq.store import retention
 from tests.broker.operating import make_topic, ok, on_broker
 from tests.broker.running import Speaker, run, running, speaking
+from tests.store.faulty import SlowFlusher
 from tests.store.stores import kernels
 from tests.waiting import eventually_async as eventually
 
@@ -368,5 +369,21 @@ def test_deleted_topics_are_forgotten_with_the_log_that_held_them(tmp_path: Path
         async with running(tmp_path, kernel, store=store) as broker, speaking(broker) as client:
             assert set(broker.topics.deleted) == {"again"}, "it is not in the file any more"
             assert len(await client.read("gone", 0, broker.kernel.queue_state("gone", 0)[0])) == 1
+
+    run(test())
+
+
+def test_no_snapshot_knows_more_than_the_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = {"sync_flush_timeout_ms": 50, "flush_interval_ms": 3_600_000}
+        async with running(tmp_path, flusher=SlowFlusher, store=store) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            await broker.upkeep._record_and_save(last=True)
+            assert broker.topics.dirty, "the disk has not confirmed the record: it comes again"
+            saving = asyncio.ensure_future(broker.upkeep._record_and_save(last=True))
+            await asyncio.sleep(0)
+            SlowFlusher.made.sync()
+            await saving
+            assert not broker.topics.dirty
 
     run(test())

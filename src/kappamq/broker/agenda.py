@@ -60,17 +60,21 @@ class Agenda:
         if self._running:
             self._arm(0.0)
 
-    def spawn(self, job: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, part: Part, job: Coroutine[Any, Any, None]) -> None:
         """A part waits for something (a cold read, an answer): its due times are asked for again when `job` is done."""
         task = self._loop.create_task(job)
         self._jobs.add(task)
-        task.add_done_callback(self._job_done)
+        task.add_done_callback(lambda done: self._job_done(part, done))
 
-    def _job_done(self, task: asyncio.Task[None]) -> None:
+    def _job_done(self, part: Part, task: asyncio.Task[None]) -> None:
         self._jobs.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a job of the agenda failed", exc_info=task.exception())
+            self._rest(part, task.exception())
         self.wake()
+
+    def _rest(self, part: Part, error: BaseException | None) -> None:
+        log.error("%s failed, trying again in %g s", type(part).__name__, _AFTER_ERROR_S, exc_info=error)
+        self._resting[part] = self._clock.liveness() + _AFTER_ERROR_S
 
     @property
     def is_working(self) -> bool:
@@ -88,9 +92,8 @@ class Agenda:
             return False
         try:
             part.run(now_ms)
-        except Exception:
-            log.exception("%s failed, trying again in %g s", type(part).__name__, _AFTER_ERROR_S)
-            self._resting[part] = self._clock.liveness() + _AFTER_ERROR_S
+        except Exception as error:
+            self._rest(part, error)
         return True
 
     def _earliest(self) -> tuple[int | None, Part | None]:

@@ -106,10 +106,11 @@ class Appender:
         now = self._clock.message_ms()
         for draft in drafts:
             self._place(draft, now)
-        members = [_member(draft) for draft in drafts]
-        members += [self._metadata.member(kind, change, now) for kind, change in changes]
+        # Changes first: the first member bears the mark of the group, and the messages stay as their senders made them.
+        members = [self._metadata.member(kind, change, now) for kind, change in changes]
+        members += [_member(draft) for draft in drafts]
         placed = self._stored(lambda: self._kernel.append_group(members, now), own)
-        return [Placed(*place) for place in placed[: len(drafts)]]
+        return [Placed(*place) for place in placed[len(changes) :]]
 
     def stored(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
         """Until the log is safe up to `end`, as the broker's mode demands it of an answer. Raises NotAvailable if it fails."""

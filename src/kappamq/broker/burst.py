@@ -187,14 +187,17 @@ class Bursts:
         self._park(waiter, b"", end, 0, flushed)
         return waiter.future
 
-    async def on_disk(self, end: int) -> None:
-        """Until the log is on disk up to `end`, whatever the broker's mode demands; it must be written already."""
+    def on_disk(self, end: int) -> asyncio.Future[None]:
+        """Done when the log survives a power cut up to `end`, whatever the broker's mode demands; fails with NotAvailable."""
+        if end > self._store.log.end:
+            self.end_turn()
         mark = self._store.flushed
-        if end > mark.offset:
+        waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
+        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0)):
+            waiter.send(b"")
+        else:
             self._store.request_flush()
-            waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
-            mark.wait(end, (waiter, b"", self._clock.liveness(), 0))
-            await waiter.future
+        return waiter.future
 
     def _park(self, connection: Waits, answers: bytes, end: int, size: int, flushed: bool = True) -> None:
         mark = self._store.answerable if flushed else self._store.written

@@ -155,7 +155,7 @@ class Delays:
         if not places:
             level.due = None
             if at < self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)[2]:
-                self._agenda.spawn(self._wait_for_sight(level, now_ms))
+                self._agenda.spawn(self, self._wait_for_sight(level, now_ms))
             return
         due = self._due(level, places, now_ms)
         if not due:
@@ -200,13 +200,13 @@ class Delays:
                     count = min(_COLD_MAX, end - at)
                     found = await self._worker(self._sources.read_entries, SCHEDULE_TOPIC, level.queue_id, at, count)
                     places = self._due(level, found, now_ms)
-                    if found and not places:
-                        level.due = self._due_of(level, found[0], now_ms)
+                    if not places:  # nothing found: entries on their way to their file, looked for again in a moment
+                        level.due = self._due_of(level, found[0], now_ms) if found else now_ms + _AFTER_REFUSAL_MS
                 level.ready.extend(await self._worker(self._sources.read, places))
             finally:
                 self._reading = False
 
-        self._agenda.spawn(read())
+        self._agenda.spawn(self, read())
 
     def _deliver(self, level: _Level, now_ms: int) -> None:
         drafts: list[Draft] = []

@@ -49,6 +49,7 @@ class Delivery:
         broker.agenda.add(self.delays)
         broker.upkeep.keepers.append(self.delays)
         broker.upkeep.saved_seldom.add(self.delay_positions.file)
+        broker.upkeep.saved_behind_log.add(self.delay_positions.file)  # ahead of it, it would pass over messages
 
         broker.consumers.on_condition = self.filters.subscribed
         broker.upkeep.on_tick.append(lambda: self.filters.tick(broker.clients, broker.clock.liveness()))
@@ -62,7 +63,12 @@ class Delivery:
         self.halves.rebuild()
         self.transactions = Transactions(broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read)
         self.checks = TransactionChecks(
-            broker.config, broker.clock, self.halves, broker.clients, broker.upkeep.read, broker.agenda.spawn
+            broker.config,
+            broker.clock,
+            self.halves,
+            broker.clients,
+            broker.upkeep.read,
+            lambda job: broker.agenda.spawn(self.checks, job),
         )
         self.halves.on_due = broker.agenda.wake
         broker.agenda.add(self.checks)

@@ -170,6 +170,12 @@ class Metadata:
                 work.append((table.file, table.to_snapshot(), stamp))
         return work
 
+    def due_again(self, names: Collection[str]) -> None:
+        """These were collected, but not saved."""
+        for table in self._tables:
+            if table.file in names:
+                table.dirty = True
+
     def save(self, work: list[tuple[str, dict[str, Any], int]]) -> None:
         """Worker: write snapshots. On an OSError those that were not written are due again."""
         unsaved = {name for name, _table, _stamp in work}
@@ -178,9 +184,7 @@ class Metadata:
                 self._snapshots.save(name, table, stamp)
                 unsaved.discard(name)
         finally:
-            for known in self._tables:
-                if known.file in unsaved:
-                    known.dirty = True
+            self.due_again(unsaved)
 
     @property
     def needed_from(self) -> int:

@@ -399,7 +399,7 @@ class Pulls:
         code, remark = _REMARKS[verdict]
         if verdict == NO_MESSAGES and request.offset:
             code = ResponseCode.PULL_OFFSET_MOVED
-        next_offset, low, end = payload if verdict != COLD else (request.offset + 1, 0, 0)
+        next_offset, low, end = payload if verdict != COLD else (request.offset, 0, 0)
         header = PullMessageResponse(suggested_broker_id=0, next_offset=next_offset, min_offset=low, max_offset=end)
         self._answer(request, code, remark, header.encode())
 

@@ -53,7 +53,8 @@ class ReadAhead:
 
     async def fetch(self, low: int, high: int) -> None:
         """Have it read. Raises OSError if some of it cannot be."""
-        await asyncio.gather(*filter(None, [self._read(number) for number in _numbers(low, high)]))
+        reads = filter(None, [self._read(number) for number in _numbers(low, high)])
+        await asyncio.gather(*map(asyncio.shield, reads))  # others wait for the same: who gives up must not end it
         self.has(low, high)
 
     def expire(self) -> None:

@@ -78,6 +78,7 @@ class Upkeep:
         self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
         # Snapshots of what changes all the time: written now and then, and at the end.
         self.saved_seldom = {offsets.file}
+        self.saved_behind_log: set[str] = set()  # never ahead of what is on disk, even if the disk has failed
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
@@ -112,7 +113,6 @@ class Upkeep:
         self._tasks.append(asyncio.create_task(repeat()))
 
     async def stop(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._store.flush_fd)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,6 +120,7 @@ class Upkeep:
         async with self._derived:
             await self._record_and_save(last=True)
             self._bursts.end_turn()
+        asyncio.get_running_loop().remove_reader(self._store.flush_fd)
         self._preparer.shutdown(wait=True)
         self._readers.shutdown(wait=True)
         self._writer.shutdown(wait=True)
@@ -235,6 +236,14 @@ class Upkeep:
             await self._save(work)
 
     async def _save(self, work: list[tuple[str, dict[str, Any], int]]) -> None:
+        """Write snapshots, but none that knows more than the disk: after a power cut it would be believed."""
+        try:
+            async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
+                await self._bursts.on_disk(self._store.kernel.append_offset)
+        except (NotAvailable, TimeoutError):
+            kept = [item for item in work if self._store.failed is not None and item[0] not in self.saved_behind_log]
+            self._metadata.due_again({item[0] for item in work if item not in kept})
+            work = kept
         try:
             await self.write(self._metadata.save, work)
             self._snapshots_fail = False
