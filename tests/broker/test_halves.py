@@ -116,7 +116,13 @@ def test_counts_by_topic() -> None:
     state = Halves()
     for number, topic in enumerate(("a", "b", "a")):
         state.open(half(number + 1, number, topic=topic))
-    assert state.counts() == {"a": 2, "b": 1}
+    assert state.counts == {"a": 2, "b": 1}
+    for root in (1, 2):
+        one = state.get(root)
+        assert one is not None
+        state.end(one, op(root, one.queue_offset))
+    state.open(half(3, 9, topic="a"))
+    assert state.counts == {"a": 1}, "the same one, in another place"
 
 
 def test_whoever_reads_from_the_positions_on_finds_what_is_open() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kappamq.broker.burst import Handler
 from kappamq.broker.consumer_filters import ConsumerFilters
 from kappamq.broker.delay import DelayPositions, Delays
+from kappamq.broker.half_counts import HalfCounts
 from kappamq.broker.half_log import HalfLog
 from kappamq.broker.metadata import Table
 from kappamq.broker.replies import Replies
@@ -27,7 +28,8 @@ class Delivery:
         self._broker = broker
         self.delay_positions = DelayPositions(broker.clock.message_ms)
         self.filters = ConsumerFilters(broker.config, broker.clock.message_ms, broker.metadata.record)
-        self.tables: list[Table] = [self.filters, self.delay_positions]
+        self.half_counts = HalfCounts(broker.clock.message_ms)
+        self.tables: list[Table] = [self.filters, self.delay_positions, self.half_counts]
 
     def serve(self) -> None:
         """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
@@ -61,6 +63,9 @@ class Delivery:
             broker.config, broker.clock, broker.store, broker.bursts, broker.appender, broker.topics, broker.offsets
         )
         self.halves.rebuild()
+        self.half_counts.halves = lambda: self.halves.halves
+        broker.upkeep.on_tick.append(self.half_counts.tick)
+        broker.upkeep.saved_seldom.add(self.half_counts.file)
         self.transactions = Transactions(broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read)
         self.checks = TransactionChecks(
             broker.config,

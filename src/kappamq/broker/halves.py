@@ -71,6 +71,7 @@ class Halves:
         self._ops: deque[tuple[int, int]] = deque()  # (place in the op queue, last place in the half queue it settles)
         self._times: list[tuple[int, int]] = []  # heap of (due, place); stale unless the half there says the same
         self._remembered: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()
+        self.counts: dict[str, int] = {}  # how many are open, by topic
         self._nameless: dict[tuple[str, str, int], int] = {}
 
     # -- asking ------------------------------------------------------------------------------------------------------------
@@ -102,13 +103,6 @@ class Halves:
             found.append(half)
         return found
 
-    def counts(self) -> dict[str, int]:
-        """How many are open, by topic."""
-        found: dict[str, int] = {}
-        for half in self._live.values():
-            found[half.topic] = found.get(half.topic, 0) + 1
-        return found
-
     def positions(self, half_end: int, op_end: int, log_end: int) -> Positions:
         """Where to read on; the ends are those of both queues and the log."""
         oldest = self.oldest
@@ -125,6 +119,8 @@ class Halves:
         known = self._by_root.get(half.root)
         if known is not None:
             del self._live[known.queue_offset]
+        else:
+            self.counts[half.topic] = self.counts.get(half.topic, 0) + 1
         self._remembered.pop(half.root, None)
         self._by_root[half.root] = self._live[half.queue_offset] = half
         self._note_time(half)
@@ -138,6 +134,9 @@ class Halves:
         assert op.outcome is not None
         del self._live[half.queue_offset]
         del self._by_root[half.root]
+        left = self.counts[half.topic] = self.counts[half.topic] - 1
+        if not left:
+            del self.counts[half.topic]
         self._settled(op)
 
     def move(self, half: Half, op: Op, log_offset: int, queue_offset: int, size: int, due_ms: int) -> None:
