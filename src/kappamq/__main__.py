@@ -1,5 +1,14 @@
 """`python -m kappamq` is `kappamq`."""
 
-from kappamq.cli import main
+from kappamq import interrupts
 
-main()
+
+def main() -> None:
+    interrupts.end_at_once()  # before anything that takes time to load
+    from kappamq.cli import app
+
+    app()
+
+
+if __name__ == "__main__":
+    main()

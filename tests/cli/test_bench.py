@@ -18,9 +18,9 @@ def test_a_small_bench(kappamq: Any, topic: str) -> None:
 def test_batches_and_text(kappamq: Any, topic: str) -> None:
     ran = kappamq(*("bench", "--topic", topic, "--messages", "100", "--batch", "32", "--no-consume"))
     assert ran.exit_code == 0, ran.err
-    assert "messages_per_s" in ran.out
+    assert "messages per s" in ran.out
 
 
 def test_work_that_cannot_be_done() -> None:
     assert run_kappamq("bench", "--size", str(1 << 20), "--batch", "100").exit_code == 2
-    assert run_kappamq("bench", "-n", "127.0.0.1:1", "--messages", "10").exit_code in (1, 4)
+    assert run_kappamq("bench", "-n", "127.0.0.1:1", "--messages", "10").exit_code == 4

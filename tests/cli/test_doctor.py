@@ -26,7 +26,3 @@ def test_nobody_at_home(tmp_path: Path) -> None:
 def test_offline_asks_nobody(tmp_path: Path) -> None:
     ran = run_kappamq("doctor", "--offline", "--data", str(tmp_path), "-o", "json")
     assert not [row for row in ran.json if "server" in row["what"]]
-
-
-def test_an_address_that_is_none(tmp_path: Path) -> None:
-    assert run_kappamq("doctor", "-n", "teapot", "--data", str(tmp_path)).exit_code == 3

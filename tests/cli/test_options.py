@@ -29,15 +29,15 @@ def test_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "error", "message"),
     [
-        ("listenPort", "property=value"),
-        ("=1", "property=value"),
-        ("listenport=1", r"unknown property listenport \(did you mean listenPort\?\)"),
+        ("listenPort", typer.BadParameter, "property=value"),
+        ("=1", typer.BadParameter, "property=value"),
+        ("listenport=1", ConfigError, r"unknown property listenport \(did you mean listenPort\?\)"),
     ],
 )
-def test_wrong_properties(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_properties(text: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         properties([text])
 
 

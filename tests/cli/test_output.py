@@ -97,3 +97,4 @@ def test_times() -> None:
 def test_counted() -> None:
     assert [counted(n, "queue") for n in (0, 1, 2)] == ["0 queues", "1 queue", "2 queues"]
     assert counted(2, "broker address") == "2 broker addresses"
+    assert (counted(1, "entry"), counted(2, "entry")) == ("1 entry", "2 entries")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.cli.conftest import run_kappamq
 from tests.waiting import eventually
 
 
@@ -35,10 +34,6 @@ def test_nothing_found_is_not_found(kappamq: Any, topic: str) -> None:
         ran = kappamq("query", *arguments, "-o", "json")
         assert ran.exit_code == 5, (arguments, ran)
         assert ran.problem["error"]
-
-
-def test_wrong_times() -> None:
-    assert run_kappamq("query", "time", "x", "--from", "teatime").exit_code == 3
 
 
 def test_a_missing_topic_is_not_found(kappamq: Any) -> None:

@@ -55,14 +55,17 @@ def test_an_order_key_keeps_to_one_queue(kappamq: Any, topic: str) -> None:
     ("arguments", "code", "text"),
     [
         (["-t", "x"], 2, "--body TEXT"),
-        (["-t", "", "-b", "a"], 3, "needs a topic"),
+        (["-t", "", "-b", "a"], 2, "the topic is empty"),
         (["-t", "x", "-b", "a", "-f", "b"], 2, "--body TEXT"),
-        (["-t", "x", "-b", "a", "--lines"], 2, "--lines needs --file"),
+        (["-t", "x", "-b", "a", "--lines"], 2, "it needs --file"),
         (["-t", "x", "-f", "/no/such/file"], 3, "No such file"),
-        (["-t", "x", "-b", "a", "--property", "novalue"], 3, "name=value"),
-        (["-t", "x", "-b", "a", "--key", "two words"], 3, "without blanks"),
-        (["-t", "a/../b", "-b", "a"], 6, "a/../b"),
-        (["-t", "%RETRY%x y", "-b", "a"], 6, ""),
+        (["-t", "x", "-b", "a", "--property", "novalue"], 2, "name=value"),
+        (["-t", "x", "-b", "a", "--key", "two words"], 2, "without blanks"),
+        (["-t", "a/../b", "-b", "a"], 2, "a/../b"),
+        (["-t", "%RETRY%x y", "-b", "a"], 2, "not allowed"),
+        (["-t", "x", "-b", ""], 6, "empty"),
+        (["-t", "x", "-b", "a", "--property", "KEYS=k"], 6, "RocketMQ's own"),
+        (["-t", "SCHEDULE_TOPIC_XXXX", "-b", "a"], 6, "belongs to the broker"),
     ],
 )
 def test_what_cannot_be_sent(kappamq: Any, arguments: list[str], code: int, text: str) -> None:

@@ -194,6 +194,34 @@ def test_unknown_properties_are_named(tmp_path: Path) -> None:
     assert "sendMessageThreadPoolNums" in said
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_before_it_was_ready(number: signal.Signals, code: int) -> None:
+    program = """
+import asyncio
+from kappamq.cli.options import spoken
+from kappamq.cli.output import Output
+from kappamq.cli.serve import run_server
+async def start():
+    print("starting", flush=True)
+    await asyncio.sleep(60)
+async def stop():
+    print("stopped", flush=True)
+import typer
+try:
+    run_server(start, stop, lambda seconds: print("ready"), Output())
+except typer.Exit as ended:
+    raise SystemExit(ended.exit_code)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "starting\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (code, "stopped\n", "warning: stopped before it was ready\n")
+
+
 def test_the_time_a_user_has_waited() -> None:
     program = "from kappamq.cli.serve import process_seconds as p; import time; print(p(), time.process_time())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cli.conftest import run_kappamq
-
 
 def test_from_start_to_end_with_tags(kappamq: Any, topic: str) -> None:
     for tag in ("a", "b", "a"):
@@ -25,6 +23,5 @@ def test_from_the_end_there_is_nothing_yet(kappamq: Any, topic: str) -> None:
     assert kappamq("tail", topic, "--no-follow").out == ""
 
 
-def test_wrong_times_and_topics(kappamq: Any) -> None:
-    assert run_kappamq("tail", "x", "--from", "teatime").exit_code == 3
+def test_a_topic_that_is_not_there(kappamq: Any) -> None:
     assert kappamq("tail", "no_such_topic", "--no-follow").exit_code == 5

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from kappamq.cli.cluster import Cluster
 from kappamq.cli.output import Format, Output
 from kappamq.cli.tailing import Tail
 from kappamq.client.producer import AsyncProducer
+from kappamq.client.pull_consumer import AsyncPullConsumer
+from kappamq.errors import NotConnected
 from kappamq.event_loop import run
 from kappamq.local import Local
-from kappamq.message import Message
+from kappamq.message import Message, MessageQueue
 
 
 def test_messages_appear_as_they_come(
@@ -22,7 +25,7 @@ def test_messages_appear_as_they_come(
     assert kappamq("send", "-t", topic, "-b", "before").exit_code == 0
 
     async def both() -> int:
-        tail = Tail(topic, "end", "*", 5, True, cluster.nameserver, Output(Format.JSON))
+        tail = Tail(topic, "end", "*", 5, True, Cluster(cluster.nameserver), Output(Format.JSON))
         following = asyncio.create_task(tail.run())
         async with AsyncProducer(cluster.nameserver) as producer:
             number = 0
@@ -36,3 +39,41 @@ def test_messages_appear_as_they_come(
     assert len(shown) == 5
     assert "before" not in shown
     assert len(set(shown)) == 5
+
+
+def test_messages_of_all_queues_are_shown_as_they_were_stored(kappamq: Any, topic: str) -> None:
+    """Also when one queue has far more than is read at once."""
+    assert kappamq("topic", "create", topic, "-q", "3").exit_code == 0
+    assert kappamq("send", "-t", topic, "-b", "x", "--order-key", "one queue", "--count", "150").exit_code == 0
+    assert kappamq("send", "-t", topic, "-b", "y", "--count", "30").exit_code == 0
+    for command in (
+        ["tail", topic, "--from", "start", "--no-follow"],
+        ["tail", topic, "--from", "start", "--count", "180"],
+        ["tail", topic, "--from", "start", "--count", "100"],
+        ["query", "time", topic, "--from", "1h", "--count", "180"],
+    ):
+        rows = kappamq(*command, "-o", "json").json
+        assert len(rows) == (100 if "100" in command else 180)
+        places = [row["log_offset"] for row in rows]
+        assert places == sorted(places), command
+
+
+def test_a_queue_that_fails_does_not_hold_up_the_others(
+    cluster: Local, kappamq: Any, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kappamq("topic", "create", topic, "-q", "2").exit_code == 0
+    for number in range(4):
+        assert kappamq("send", "-t", topic, "-b", f"cup {number}").exit_code == 0
+    pull = AsyncPullConsumer.pull
+
+    async def failing(self: AsyncPullConsumer, queue: MessageQueue, *rest: Any, **options: Any) -> Any:
+        if queue.queue_id == 0:
+            raise NotConnected("somebody pulled the plug")
+        return await pull(self, queue, *rest, **options)
+
+    monkeypatch.setattr(AsyncPullConsumer, "pull", failing)
+    tail = Tail(topic, "start", "*", 2, True, Cluster(cluster.nameserver), Output(Format.JSON))
+    assert run(tail.run()) == 2
+    shown = capsys.readouterr()
+    assert {json.loads(line)["queue"] for line in shown.out.splitlines()} == {1}
+    assert "pulled the plug; trying again" in shown.err

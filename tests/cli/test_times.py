@@ -3,9 +3,9 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+import typer
 
 from kappamq.cli.times import parse_time
-from kappamq.errors import ConfigError
 
 NOW = int(datetime(2026, 11, 15, 12, 30, 15, 250_000).timestamp() * 1000)
 
@@ -32,10 +32,10 @@ def at(*parts: int) -> int:
     ],
 )
 def test_times(text: str, ms: int) -> None:
-    assert parse_time(text, NOW) == ms
+    assert parse_time("--from", text, NOW) == ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "2026-13-01", "12", "1700000000", "-5m", "5 minutes", "٣m"])
 def test_what_is_no_time_says_what_is(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a time such as"):
-        parse_time(text, NOW)
+    with pytest.raises(typer.BadParameter, match="expected a time such as"):
+        parse_time("--from", text, NOW)

@@ -11,7 +11,7 @@ from tests.cli.conftest import run_kappamq
 def test_the_life_of_a_topic(kappamq: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = kappamq("topic", "create", topic, "--queues", "3")
     assert made.exit_code == 0, made.err
-    assert f"made {topic} with 3 queues" in made.out
+    assert f"made {topic} with 3 queues on broker-a" in made.out
 
     listed = [row["topic"] for row in kappamq("topic", "list", "-o", "json").json]
     assert topic in listed
@@ -19,12 +19,19 @@ def test_the_life_of_a_topic(kappamq: Any, topic: str, monkeypatch: pytest.Monke
     assert "TBW102" in [row["topic"] for row in kappamq("topic", "list", "--all", "-o", "json").json]
 
     (route,) = kappamq("topic", "route", topic, "-o", "json").json
-    assert (route["broker"], route["role"], route["write queues"], route["read queues"]) == ("broker-a", "master", 3, 3)
+    assert (route["broker"], route["role"], route["write_queues"], route["read_queues"]) == ("broker-a", "master", 3, 3)
 
     updated = kappamq("topic", "update", topic, "--queues", "5", "--permission", "r", "-o", "json")
     assert updated.exit_code == 0, updated.err
     assert updated.json == [
-        {"broker": "broker-a", "write queues": 5, "read queues": 5, "permission": "r-", "order": False}
+        {
+            "topic": topic,
+            "broker": "broker-a",
+            "write_queues": 5,
+            "read_queues": 5,
+            "permission": "r-",
+            "order": False,
+        }
     ]
 
     nobody = kappamq("topic", "delete", topic)
@@ -45,12 +52,12 @@ def test_status_counts_messages(kappamq: Any, topic: str) -> None:
     rows = kappamq("topic", "status", topic, "-o", "json").json
     assert [row["queue"] for row in rows] == [0, 1]
     assert sum(row["messages"] for row in rows) == 7
-    assert all(row["last stored"] > 1_700_000_000_000 for row in rows)
+    assert all(row["last_stored_ms"] > 1_700_000_000_000 for row in rows)
     shown = kappamq("topic", "status", topic)
     assert "7 messages in 2 queues" in shown.err
 
 
-@pytest.mark.parametrize(("name", "code"), [("no/such", 6), ("x" * 300, 6), ("", 6)])
+@pytest.mark.parametrize(("name", "code"), [("no/such", 2), ("x" * 300, 2), ("", 2), ("TBW102", 6)])
 def test_names_that_are_refused(kappamq: Any, name: str, code: int) -> None:
     ran = kappamq("topic", "create", name, "-o", "json")
     assert ran.exit_code == code
@@ -69,10 +76,6 @@ def test_no_name_server() -> None:
     ran = run_kappamq("topic", "list", "-n", "127.0.0.1:1", "-o", "json")
     assert ran.exit_code == 4
     assert "127.0.0.1:1" in ran.problem["error"]
-
-
-def test_an_address_that_is_none() -> None:
-    assert run_kappamq("topic", "list", "-n", "teapot").exit_code == 3
 
 
 def test_permissions() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kappamq.client.admin import AsyncAdmin
 from kappamq.client.producer import AsyncProducer
 from kappamq.client.pull_consumer import AsyncPullConsumer
-from kappamq.errors import BrokerError, SendTimeout, TooManyRequests
+from kappamq.errors import BrokerError, NotConnected, SendTimeout, TooManyRequests
 from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from kappamq.protocol import properties
 from kappamq.protocol.codes import RequestCode, ResponseCode
@@ -185,3 +185,27 @@ async def stored_at(cluster: RealCluster, broker: str) -> list[ReceivedMessage]:
         return [
             message for number in range(4) async for message in consumer.read(MessageQueue("tea", broker, number), 0)
         ]
+
+
+@on_loop
+async def test_what_was_never_sent_is_not_said_to_be_stored_perhaps() -> None:
+    """The name server is silent, so no route is learned; and with a broker that cannot be reached it is the same."""
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
+        cluster.nameservers[0].script(RequestCode.GET_ROUTEINFO_BY_TOPIC, never)
+        with pytest.raises(
+            SendTimeout, match=r"did not tell the route of 'tea'.*nothing was sent, so it is not stored"
+        ):
+            await producer.send(Message("tea", b"x"), timeout=0.1)
+        assert not cluster.broker.seen(SEND)
+
+
+@on_loop
+async def test_a_connection_that_is_lost_before_the_answer_leaves_it_open() -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(send_retries=0)) as producer:
+
+        def hang_up(peer: Peer, frame: Frame) -> None:
+            peer.drop()
+
+        cluster.broker.script(SEND, hang_up)
+        with pytest.raises(NotConnected, match="before it had answered: it may have been stored"):
+            await producer.send(Message("tea", b"x"))

@@ -140,3 +140,15 @@ class TestAbortFile:
             AbortFile(tmp_path).create(4711)
             with pytest.raises(StoreLocked, match="process 4711"):
                 StoreLock(tmp_path).acquire()
+
+
+def test_who_has_it_is_told_without_touching_it(tmp_path: Path) -> None:
+    assert StoreLock.holder(tmp_path) is None
+    (tmp_path / "lock").write_bytes(b"lock")
+    assert StoreLock.holder(tmp_path) is None
+    with another_process_holding(tmp_path / "lock") as process:
+        assert StoreLock.holder(tmp_path) == process.pid
+    with StoreLock(tmp_path):
+        assert StoreLock.holder(tmp_path) == os.getpid()
+        assert not try_from_another_process(tmp_path / "lock"), "asking gave the lock up"
+    assert StoreLock.holder(tmp_path) is None

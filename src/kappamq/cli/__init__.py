@@ -12,9 +12,11 @@ import typer
 from kappamq.cli import bench, doctor, query, send, serve, shop, store, tail, topic
 from kappamq.cli.options import OutputOption
 from kappamq.cli.output import Format, Output
+from kappamq.cli.usage import Commands
 
 app = typer.Typer(
     name="kappamq",
+    cls=Commands,
     help="A message broker that speaks Apache RocketMQ's protocol: servers, client tools and checks.",
     no_args_is_help=True,
     add_completion=False,
@@ -59,7 +61,3 @@ app.add_typer(store.app, name="store")
 app.command("shop")(shop.shop)
 app.command("doctor")(doctor.doctor)
 app.command("version")(show_version)
-
-
-def main() -> None:
-    app()

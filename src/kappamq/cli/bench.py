@@ -10,21 +10,24 @@ from typing import Annotated
 
 import typer
 
+from kappamq.cli.cluster import Cluster, clustered
 from kappamq.cli.exits import Exit
-from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, fail, spoken
+from kappamq.cli.options import OutputOption, spoken
 from kappamq.cli.output import Format, Output
+from kappamq.cli.usage import topic_name, wrong
 
 
 @spoken
+@clustered
 def bench(
-    topic: Annotated[str, typer.Option(help="Made if it does not exist.")] = "kappamq_bench",
+    cluster: Cluster,
+    topic: Annotated[str, typer.Option(help="Made if it does not exist.", callback=topic_name)] = "kappamq_bench",
     messages: Annotated[int, typer.Option(min=1, max=100_000_000, help="How many to send.")] = 20_000,
     size: Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes in a body.")] = 100,
     connections: Annotated[int, typer.Option(min=1, max=1000)] = 4,
     inflight: Annotated[int, typer.Option(min=1, max=10_000, help="Requests under way per connection.")] = 16,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages in a request.")] = 1,
     consume: Annotated[bool, typer.Option(help="Read them back as well.")] = True,
-    nameserver: NameServerOption = DEFAULT_NAMESERVER,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Send messages as fast as they are taken, then read them back."""
@@ -33,8 +36,8 @@ def bench(
 
     out = Output(output)
     if size * batch > 4 << 20:
-        fail(out, f"{batch} messages of {size} bytes do not fit into one request of 4 MiB", Exit.USAGE)
+        raise wrong("--batch", f"{batch} messages of {size} bytes do not fit into one request of 4 MiB")
     work = Work(topic, messages, size, connections, inflight, batch)
-    failed = run(send_and_receive(work, consume, nameserver, out))
+    failed = run(send_and_receive(work, consume, cluster, out))
     if failed:
         raise typer.Exit(int(Exit.FAILED))

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
+from kappamq.cli.output import counted
+
 TAGS = ("paid", "paid", "invoice")  # two of three customers pay at once
 GOODS = ("green tea", "black tea", "oolong", "tea pot", "strainer")
 
@@ -69,6 +71,6 @@ class Books:
             twice = [key for key, count in seen.items() if count > 1]
             for what, keys in (("never saw", missing), ("should not have seen", extra), ("saw more than once", twice)):
                 if keys:
-                    found.append(f"{name} {what} {len(keys)} order(s), for example {min(keys)}")
+                    found.append(f"{name} {what} {counted(len(keys), 'order')}, for example {min(keys)}")
         found += [f"{key} was not found by its key" for key in self.not_found]
         return found

@@ -6,23 +6,18 @@ from typing import Annotated
 
 import typer
 
+from kappamq.cli.cluster import Cluster, clustered
 from kappamq.cli.exits import Exit
-from kappamq.cli.options import (
-    DEFAULT_NAMESERVER,
-    DataOption,
-    NameServerOption,
-    OutputOption,
-    data_directory,
-    spoken,
-)
+from kappamq.cli.options import DataOption, OutputOption, data_directory, spoken
 from kappamq.cli.output import Format, Output
 
 _MARKS = {"ok": "[green]ok  [/]", "note": "[yellow]note[/]", "bad": "[bold red]bad [/]"}
 
 
 @spoken
+@clustered
 def doctor(
-    nameserver: NameServerOption = DEFAULT_NAMESERVER,
+    cluster: Cluster,
     data: DataOption = None,
     timeout: Annotated[float, typer.Option(min=0.01, max=60, help="Seconds to wait for each connection.")] = 2.0,
     offline: Annotated[bool, typer.Option("--offline", help="Only this machine and the data directory.")] = False,
@@ -36,11 +31,9 @@ def doctor(
     found += checks.data_directory(data_directory(data))
     if not offline:
         from kappamq.cli import reach
-        from kappamq.config.client import ClientConfig, split_addresses
         from kappamq.event_loop import run
 
-        nameservers = ClientConfig(nameservers=split_addresses(nameserver)).nameservers
-        found += run(reach.check(nameservers, timeout))
+        found += run(reach.check(cluster.nameservers, timeout, cluster.context()))
     for finding in found:
         if out.json:
             out.raw(finding)

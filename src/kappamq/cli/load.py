@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from kappamq.cli.cluster import Cluster
 from kappamq.cli.output import Output
 from kappamq.client.consumer import AsyncConsumer
 from kappamq.client.producer import AsyncProducer
@@ -57,14 +58,14 @@ class Work:
     batch: int
 
 
-async def send_and_receive(work: Work, consume: bool, nameserver: str, out: Output) -> bool:
+async def send_and_receive(work: Work, consume: bool, cluster: Cluster, out: Output) -> bool:
     """Do the work and show the figures. Returns whether anything failed or is missing."""
-    sent, seconds = await send_all(work, nameserver, out)
+    sent, seconds = await send_all(work, cluster, out)
     figures = {"what": "send", **sent.figures(seconds, work.size)}
     rows = [figures]
     complete = True
     if consume and sent.messages:
-        rows.append({"what": "receive", **await receive_all(work, sent.messages, nameserver, out)})
+        rows.append({"what": "receive", **await receive_all(work, sent.messages, cluster, out)})
         complete = rows[-1]["received"] >= sent.messages
     if out.json:
         for row in rows:
@@ -79,7 +80,7 @@ async def send_and_receive(work: Work, consume: bool, nameserver: str, out: Outp
     return bool(sent.failures) or not complete
 
 
-async def send_all(work: Work, nameserver: str, out: Output) -> tuple[Sent, float]:
+async def send_all(work: Work, cluster: Cluster, out: Output) -> tuple[Sent, float]:
     sent = Sent()
     left = work.messages
     body = b"x" * work.size
@@ -96,13 +97,15 @@ async def send_all(work: Work, nameserver: str, out: Output) -> tuple[Sent, floa
         producers = [
             # An instance name of its own gives each producer its own connections.
             await stack.enter_async_context(
-                AsyncProducer(nameserver, group="kappamq_bench", instance=f"bench{number}", send_timeout_ms=10_000)
+                AsyncProducer(
+                    **cluster.options, group="kappamq_bench", instance=f"bench{number}", send_timeout_ms=10_000
+                )
             )
             for number in range(work.connections)
         ]
-        # The first send finds the route, connects, and may make the topic; it is not measured.
+        # The first send finds the route, connects, and may make the topic; it is not measured. Where it fails, all fail.
         for producer in producers:
-            await _send_one(producer, work.topic, body, 1, Sent())
+            await producer.send(Message(work.topic, body))
         began = time.perf_counter()
         with out.progress("sending", work.messages, unit="messages") as at:
 
@@ -131,13 +134,13 @@ async def _send_one(producer: AsyncProducer, topic: str, body: bytes, count: int
     sent.requests += 1
 
 
-async def receive_all(work: Work, expected: int, nameserver: str, out: Output) -> dict[str, Any]:
+async def receive_all(work: Work, expected: int, cluster: Cluster, out: Output) -> dict[str, Any]:
     """Read as many messages as were sent, with a group of its own that begins at the start of the topic."""
     received = 0
     group = f"kappamq_bench_{secrets.token_hex(4)}"
     began = time.perf_counter()
     with out.progress("receiving", expected, unit="messages") as at:
-        async with AsyncConsumer(nameserver, group=group, topics=work.topic, consume_from="first") as consumer:
+        async with AsyncConsumer(**cluster.options, group=group, topics=work.topic, consume_from="first") as consumer:
             while received < expected:
                 message = await consumer.receive(IDLE_S)
                 if message is None:

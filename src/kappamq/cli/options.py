@@ -11,25 +11,18 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from kappamq import interrupts
 from kappamq.cli.exits import Exit, exit_for
 from kappamq.cli.output import Format, Output
+from kappamq.cli.usage import topic_name, wrong
 from kappamq.errors import ConfigError, KappaError, StoreError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_NAMESERVER = "127.0.0.1:9876"
 HOME_VARIABLE = "KAPPAMQ_HOME"
 
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="text for people, json for programs.")]
-NameServerOption = Annotated[
-    str,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        envvar=["KAPPAMQ_NAMESERVER", "NAMESRV_ADDR"],
-        help="host:port of a name server; several separated by ;",
-    ),
-]
+TopicArgument = Annotated[str, typer.Argument(help="The topic's name.", show_default=False, callback=topic_name)]
 DataOption = Annotated[
     Path | None,
     typer.Option("--data", help=f"The data directory; else ${HOME_VARIABLE}, else ~/.kappamq.", show_default=False),
@@ -51,6 +44,7 @@ def spoken(function: F) -> F:
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **options: Any) -> Any:
+        interrupts.raise_again()  # from here on it is known what to put in order
         try:
             return function(*arguments, **options)
         except BrokenPipeError:
@@ -99,7 +93,7 @@ def properties(given: list[str] | None) -> dict[str, str]:
         name, separator, value = text.partition("=")
         name = name.strip()
         if not separator or not name:
-            raise ConfigError(f"--set {text}: write it as property=value")
+            raise wrong("--set", f"{text}: write it as property=value")
         if not apache.is_known(name):
             raise ConfigError(f"--set: unknown property {apache.unknown_name(name)}")
         found[name] = value.strip()

@@ -57,7 +57,7 @@ class Output:
         sys.stdout.flush()
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows keyed by column; programs get one object with the rows as they are, nested values and all."""
+        """Rows keyed by column. Programs get every row as an object, also what is no column; people see `a_b` as a b."""
         rows = list(rows)
         if self.json:
             for row in rows:
@@ -71,7 +71,9 @@ class Output:
             column for column in columns if rows and all(isinstance(row.get(column), (int, float)) for row in rows)
         }
         for column in columns:
-            table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+            table.add_column(
+                column.replace("_", " "), justify="right" if column in numeric else "left", overflow="fold"
+            )
         for row in rows:
             table.add_row(*(Text(show(row.get(column))) for column in columns))
         self.console().print(table)
@@ -163,9 +165,10 @@ def when(ms: int | None) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """1 message, 2 messages, 1 address, 2 addresses."""
-    ending = "" if count == 1 else "es" if thing.endswith("s") else "s"
-    return f"{count} {thing}{ending}"
+    """1 message, 2 messages, 1 address, 2 addresses, 1 entry, 2 entries."""
+    if count != 1:
+        thing = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{count} {thing}"
 
 
 def size(count: float) -> str:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kappamq.cli import messages
+from kappamq.cli.cluster import Cluster, clustered
 from kappamq.cli.exits import Exit
-from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, fail, spoken
+from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
 from kappamq.cli.output import Format, Output, counted
 from kappamq.cli.times import parse_time
-from kappamq.cli.topic import ask
+from kappamq.cli.usage import topic_name, wrong
 
 if TYPE_CHECKING:
     from kappamq.message import ReceivedMessage
 
 app = typer.Typer(help="Find stored messages by key, id or time.", no_args_is_help=True, rich_markup_mode=None)
 
-TopicArgument = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
 FROM_HELP = "A time, e.g. '2026-11-15 10:00', '10:00', '15m' (ago) or milliseconds since 1970."
 FromOption = Annotated[str, typer.Option("--from", help=FROM_HELP)]
 ToOption = Annotated[str, typer.Option("--to", help="A time like --from.")]
@@ -28,7 +28,9 @@ LongOption = Annotated[bool, typer.Option("--long", "-l", help="Everything about
 
 @app.command()
 @spoken
+@clustered
 def key(
+    cluster: Cluster,
     topic: TopicArgument,
     key: Annotated[str, typer.Argument(help="The key it was sent with.", show_default=False)],
     count: Annotated[int, typer.Option(min=1, max=64, help="At most this many.")] = 32,
@@ -36,33 +38,38 @@ def key(
     to: ToOption = "now",
     long: LongOption = False,
     timeout: TimeoutOption = 5.0,
-    nameserver: NameServerOption = DEFAULT_NAMESERVER,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Find messages by a key they were sent with."""
     begin, end = _span(from_, to)
-    found = ask(nameserver, timeout, lambda admin: admin.query_by_key(topic, key, count=count, begin=begin, end=end))
+    found = cluster.ask(timeout, lambda admin: admin.query_by_key(topic, key, count=count, begin=begin, end=end))
     _show(Output(output), found, f"no message in {topic} has the key {key}", long)
 
 
 @app.command("id")
 @spoken
+@clustered
 def id_(
+    cluster: Cluster,
     message_id: Annotated[str, typer.Argument(help="A message id or an offset id.", show_default=False)],
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Needed for ids given by a producer.", show_default=False)
+        str | None,
+        typer.Option(
+            "--topic", "-t", help="Needed for ids given by a producer.", show_default=False, callback=topic_name
+        ),
     ] = None,
     timeout: TimeoutOption = 5.0,
-    nameserver: NameServerOption = DEFAULT_NAMESERVER,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Find one message by its id."""
-    messages.details(Output(output), ask(nameserver, timeout, lambda admin: admin.query_by_id(message_id, topic)))
+    messages.details(Output(output), cluster.ask(timeout, lambda admin: admin.query_by_id(message_id, topic)))
 
 
 @app.command("time")
 @spoken
+@clustered
 def time_(
+    cluster: Cluster,
     topic: TopicArgument,
     from_: FromOption,
     to: ToOption = "now",
@@ -70,19 +77,22 @@ def time_(
     count: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
     long: LongOption = False,
     timeout: TimeoutOption = 5.0,
-    nameserver: NameServerOption = DEFAULT_NAMESERVER,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Find messages by when they were stored, oldest first."""
     begin, end = _span(from_, to)
-    found = ask(nameserver, timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags))
+    found = cluster.ask(timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags))
     _show(Output(output), found, f"{topic} got no message in that time", long)
 
 
 def _span(begin: str, end: str) -> tuple[int, int]:
     now_ms = int(time.time() * 1000)
     # "now" includes what was stored while we were asking; a broker's clock may be a little ahead of ours.
-    return parse_time(begin, now_ms), now_ms + 60_000 if end == "now" else parse_time(end, now_ms)
+    begin_ms = parse_time("--from", begin, now_ms)
+    end_ms = now_ms + 60_000 if end == "now" else parse_time("--to", end, now_ms)
+    if begin_ms > end_ms:
+        raise wrong("--from", f"{begin} is behind --to {end}: nothing can be in between")
+    return begin_ms, end_ms
 
 
 def _show(out: Output, found: list[ReceivedMessage], nothing: str, long: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import ssl
 from collections.abc import Sequence
 
 from kappamq.cli.checks import Finding, bad, note, ok
@@ -19,25 +20,26 @@ BROKERS_MAX = 200
 TEMPLATE_TOPIC = "TBW102"
 
 
-async def check(nameservers: Sequence[str], timeout: float) -> list[Finding]:
-    """Everything about the network, name server by name server."""
+async def check(nameservers: Sequence[str], timeout: float, tls: ssl.SSLContext | None = None) -> list[Finding]:
+    """Everything about the network, name server by name server; with `tls`, as a client that speaks it."""
     found: list[Finding] = []
     for nameserver in nameservers:
-        found += await check_nameserver(nameserver, timeout)
+        found += await check_nameserver(nameserver, timeout, tls)
     return found
 
 
-async def check_nameserver(nameserver: str, timeout: float) -> list[Finding]:
+async def check_nameserver(nameserver: str, timeout: float, tls: ssl.SSLContext | None = None) -> list[Finding]:
     what = f"name server {nameserver}"
     try:
-        channel = await Channel.connect(nameserver, timeout=timeout)
+        channel = await Channel.connect(nameserver, timeout=timeout, tls=tls)
     except KappaError as error:
         advice = "is it running (`kappamq nameserver`, `kappamq up`), is the port right, does a firewall block it?"
         return [bad(what, str(error), advice)]
     try:
         brokers = await broker_addresses(channel, timeout)
     except KappaError as error:
-        return [bad(what, f"connected, but: {error}", "is this really a name server? A broker listens on 10911")]
+        advice = "is this really a name server? A broker listens on 10911. One that wants TLS only needs --tls"
+        return [bad(what, f"connected, but: {error}", advice)]
     finally:
         channel.close()
     if not brokers:
@@ -52,7 +54,7 @@ async def check_nameserver(nameserver: str, timeout: float) -> list[Finding]:
         ]
     found = [ok(what, f"answers and knows {counted(len(brokers), 'broker address')}")]
     for (name, broker_id), address in sorted(brokers.items())[:BROKERS_MAX]:
-        found += await check_broker(name, broker_id, address, nameserver, timeout)
+        found += await check_broker(name, broker_id, address, nameserver, timeout, tls)
     return found
 
 
@@ -82,7 +84,9 @@ async def broker_addresses(channel: Channel, timeout: float) -> dict[tuple[str, 
     return found
 
 
-async def check_broker(name: str, broker_id: int, address: str, nameserver: str, timeout: float) -> list[Finding]:
+async def check_broker(
+    name: str, broker_id: int, address: str, nameserver: str, timeout: float, tls: ssl.SSLContext | None = None
+) -> list[Finding]:
     role = "master" if broker_id == 0 else f"slave {broker_id}"
     what = f"broker {name} ({role})"
     try:
@@ -92,6 +96,12 @@ async def check_broker(name: str, broker_id: int, address: str, nameserver: str,
     failure = await connect_failure(host, port, timeout)
     if failure is not None:
         return [bad(what, f"{address} cannot be reached from here: {failure}", why_unreachable(host, nameserver))]
+    if tls is not None:
+        try:
+            (await Channel.connect(address, timeout=timeout, tls=tls)).close()
+        except KappaError as error:
+            advice = "give the broker a certificate that this client trusts, or name it here with --tls-ca"
+            return [bad(what, str(error), advice)]
     fast = await connect_failure(host, port - 2, timeout)
     if fast is not None:
         return [

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import DEFAULT_NAMESERVER, NameServerOption, OutputOption, TimeoutOption, fail, spoken
+from kappamq.cli.cluster import Cluster, clustered
+from kappamq.cli.options import OutputOption, TimeoutOption, spoken
 from kappamq.cli.output import Format, Output
+from kappamq.cli.usage import topic_name, wrong
 from kappamq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,8 +23,12 @@ COUNT_MAX = 1_000_000
 
 
 @spoken
+@clustered
 def send(
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Made by the broker if it does not exist yet.")],
+    cluster: Cluster,
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", help="Made by the broker if it does not exist yet.", callback=topic_name)
+    ],
     body: Annotated[str | None, typer.Option("--body", "-b", help="The text to send.", show_default=False)] = None,
     file: Annotated[
         Path | None,
@@ -42,15 +47,14 @@ def send(
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=COUNT_MAX, help="Send it this many times.")] = 1,
     timeout: TimeoutOption = 3.0,
-    nameserver: NameServerOption = DEFAULT_NAMESERVER,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Send one message, a file, or every line of one."""
     out = Output(output)
     if (body is None) == (file is None):
-        fail(out, "give the message with --body TEXT, or with --file PATH (- for standard input)", Exit.USAGE)
+        raise wrong("--body", "give the message with --body TEXT, or with --file PATH (- for standard input)")
     if lines and file is None:
-        fail(out, "--lines needs --file PATH (- for standard input)", Exit.USAGE)
+        raise wrong("--lines", "it needs --file PATH (- for standard input)")
     values = {"tags": tags, "keys": tuple(key or ()), "properties": _pairs(property_)}
     from kappamq.message import Message
 
@@ -58,24 +62,24 @@ def send(
         for content in _bodies(body, file, lines):
             try:
                 message = Message(topic, content, **values)  # type: ignore[arg-type]
-            except (TypeError, ValueError) as error:  # an empty topic, a key with blanks
-                raise ConfigError(str(error)) from None
+            except (TypeError, ValueError) as error:
+                raise wrong("--key", error) from None  # all else has been looked at
             for _ in range(count):
                 yield message
 
     from kappamq.event_loop import run
 
-    run(_send_all(messages(), order_key, timeout, nameserver, out))
+    run(_send_all(messages(), order_key, timeout, cluster, out))
 
 
 async def _send_all(
-    messages: Iterator[Message], order_key: str | None, timeout: float, nameserver: str, out: Output
+    messages: Iterator[Message], order_key: str | None, timeout: float, cluster: Cluster, out: Output
 ) -> None:
     from kappamq.client.producer import AsyncProducer
 
     sent = 0
     began = time.perf_counter()
-    async with AsyncProducer(nameserver) as producer:
+    async with AsyncProducer(**cluster.options) as producer:
         with out.progress("sending", None, unit="messages") as at:
             for message in messages:
                 start = time.perf_counter()
@@ -127,6 +131,6 @@ def _pairs(given: list[str] | None) -> dict[str, Any]:
     for text in given or []:
         name, separator, value = text.partition("=")
         if not separator or not name or not value:
-            raise ConfigError(f"--property {text}: write it as name=value, neither of them empty")
+            raise wrong("--property", f"{text}: write it as name=value, neither of them empty")
         found[name] = value
     return found

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kappamq.cli.cluster import DEFAULT_NAMESERVER
+from kappamq.cli.exits import Exit
 from kappamq.cli.options import (
-    DEFAULT_NAMESERVER,
     DataOption,
     ListenOption,
     OutputOption,
@@ -241,10 +242,16 @@ def tell_findings(out: Output, findings: Findings) -> None:
 
 
 def prepare_process(verbose: bool) -> None:
-    """Logging to standard error, and as many descriptors as the system lets us have."""
+    """Logging to standard error, and as many descriptors as the system lets us have.
+
+    Ctrl-C ends the process at once until the event loop takes signals: the modules of a server take a while to load.
+    """
     import logging
     import resource
 
+    from kappamq import interrupts
+
+    interrupts.end_at_once()
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
@@ -277,24 +284,31 @@ def run_server(
     ready: Callable[[float], None],
     out: Output,
 ) -> None:
-    """Start, say so, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once."""
+    """Start, say so, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once.
+
+    Ctrl-C before it was ready is an interruption (exit code 130), SIGTERM is not: who manages services means no harm.
+    """
     import asyncio
     import os
     import signal
 
     from kappamq.event_loop import run
 
-    async def main() -> None:
+    async def main() -> int:
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
+        code = Exit.OK
 
-        def signalled() -> None:
+        def signalled(number: int) -> None:
+            nonlocal code
             if told.is_set():
-                os._exit(130)
+                os._exit(Exit.INTERRUPTED)
+            if not starting.done() and number == signal.SIGINT:
+                code = Exit.INTERRUPTED
             told.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, signalled)
+            loop.add_signal_handler(number, signalled, number)
         starting = asyncio.ensure_future(start())
         waiting = asyncio.ensure_future(told.wait())
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -304,8 +318,9 @@ def run_server(
             await starting
         except asyncio.CancelledError:
             waiting.cancel()
+            out.warn("stopped before it was ready")
             await stop()
-            return
+            return code
         except BaseException:
             waiting.cancel()
             raise
@@ -313,5 +328,8 @@ def run_server(
         await waiting
         out.note("stopping ...")
         await stop()
+        return Exit.OK
 
-    run(main())
+    code = run(main())
+    if code:
+        raise typer.Exit(code)

@@ -6,13 +6,13 @@ import asyncio
 import secrets
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from kappamq.cli.books import Books, Order
-from kappamq.cli.output import Output
+from kappamq.cli.output import Output, counted
 from kappamq.cli.serve import process_seconds
 from kappamq.client.admin import AsyncAdmin
 from kappamq.client.consumer import AsyncConsumer
@@ -164,7 +164,7 @@ class Shop:
     def _counts(self) -> str:
         books = self.books
         return (
-            f"{len(books.sold)} orders sold   billing {books.billing.total()} of {len(books.paid)} paid   "
+            f"{counted(len(books.sold), 'order')} sold   billing {books.billing.total()} of {len(books.paid)} paid   "
             f"shipping {books.shipping.total()} of {len(books.sold)}   Ctrl-C closes the shop"
         )
 
@@ -174,10 +174,10 @@ class Shop:
         if not books.sold:
             problems.append("nothing was sold")
         self.out.line(
-            f"sold {len(books.sold)} orders, {len(books.paid)} of them paid\n"
-            f"billing  saw {len(books.billing)} different orders in {books.billing.total()} deliveries\n"
-            f"shipping saw {len(books.shipping)} different orders in {books.shipping.total()} deliveries\n"
-            f"found {books.looked_up - len(books.not_found)} of {books.looked_up} orders by their key\n"
+            f"sold {counted(len(books.sold), 'order')}, {len(books.paid)} of them paid\n"
+            f"billing  saw {_seen(books.billing)}\n"
+            f"shipping saw {_seen(books.shipping)}\n"
+            f"found {books.looked_up - len(books.not_found)} of {counted(books.looked_up, 'order')} by their key\n"
             + ("[bold red]the books are wrong[/]" if problems else "[bold green]the books are right[/]"),
             sold=len(books.sold),
             paid=len(books.paid),
@@ -193,3 +193,7 @@ class Shop:
         for problem in problems:
             self.out.warn(problem)
         return not problems
+
+
+def _seen(orders: Counter[str]) -> str:
+    return f"{counted(len(orders), 'different order')} in {counted(orders.total(), 'delivery')}"

@@ -9,7 +9,8 @@ import typer
 
 from kappamq.cli.exits import Exit
 from kappamq.cli.options import DataOption, OutputOption, SetOption, data_directory, properties, spoken
-from kappamq.cli.output import Format, Output, size, when
+from kappamq.cli.output import Format, Output, counted, size, when
+from kappamq.cli.usage import topic_name
 
 if TYPE_CHECKING:
     from kappamq.config.store import StoreConfig
@@ -23,7 +24,9 @@ app = typer.Typer(help="Look into a data directory and check it.", no_args_is_he
 @spoken
 def inspect(
     data: DataOption = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this one.", show_default=False)] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Only this one.", show_default=False, callback=topic_name)
+    ] = None,
     queues: Annotated[bool, typer.Option("--queues", "-q", help="Each queue, not only each topic.")] = False,
     log: Annotated[int, typer.Option(min=0, max=1_000_000, help="Also show this many records of the log.")] = 0,
     at: Annotated[
@@ -39,13 +42,20 @@ def inspect(
     config = _config(data, set_)
     with StoreReader(config.root, index_slots=config.index_slots, index_entries=config.index_entries) as reader:
         summary = _summary(reader)
-        rows = _rows(reader, topic, queues or topic is not None)
+        by_queue = _by_queue(reader, topic)
+        shown: dict[str, Any] = {"topics": _by_topic(by_queue)}
+        if queues or topic is not None:
+            shown["by_queue"] = by_queue
         if out.json:
-            out.raw({**summary, "topics" if not queues and topic is None else "queues": rows})
+            out.raw({**summary, **shown})
         else:
             _print_summary(out, summary)
-            columns = ["topic", "queues", "first", "next", "messages"]
-            out.table("", columns if not queues and topic is None else ["topic", "queue", *columns[2:]], rows)
+            if "by_queue" in shown:
+                out.table("", ["topic", "queue", "min_offset", "max_offset", "messages"], by_queue)
+            else:
+                out.table("", ["topic", "queues", "messages"], shown["topics"])
+            total = sum(row["messages"] for row in by_queue)
+            out.note(f"{counted(total, 'message')} in {counted(len(by_queue), 'queue')}")
         if log:
             _records(out, reader, at, log)
 
@@ -88,71 +98,83 @@ def _summary(reader: StoreReader) -> dict[str, Any]:
     from dataclasses import asdict
 
     from kappamq.store.checkpoint import Checkpoint
-    from kappamq.store.lock import AbortFile
+    from kappamq.store.lock import AbortFile, StoreLock
 
-    abort = AbortFile(reader.root)
     log = reader.log
+    index = [asdict(found) for found in reader.index_infos()]
+    abort = AbortFile(reader.root)
+    process = StoreLock.holder(reader.root)
+    state = "running" if process is not None else "crashed" if abort.exists() else "stopped"
     return {
         "data": str(reader.root),
-        "log_min": log.min,
-        "log_end": log.end(),
+        "state": state,
+        "process": process or abort.pid(),  # of the broker that runs, or that left the file when it crashed
+        "log_min_offset": log.min,
+        "log_max_offset": log.end(),
         "log_files": len(log.starts),
         "log_file_bytes": log.segment_bytes,
-        # While a broker runs the file is there, too; after a crash it is left behind.
-        "running_or_crashed": abort.exists(),
-        "process": abort.pid() if abort.exists() else None,
         "checkpoint": asdict(Checkpoint.load(reader.root / "checkpoint")),
-        "index": [asdict(found) for found in reader.index_infos()],
+        "index_files": len(index),
+        "index_entries": sum(found["entries"] for found in index),
+        "index": [
+            {
+                **{name: found[name] for name in ("name", "begin_ms", "end_ms", "entries", "used_slots")},
+                "begin_log_offset": found["begin_offset"],
+                "end_log_offset": found["end_offset"],
+            }
+            for found in index
+        ],
     }
 
 
 def _print_summary(out: Output, summary: dict[str, Any]) -> None:
     from rich.markup import escape
 
-    used = summary["log_end"] - summary["log_min"]
+    used = summary["log_max_offset"] - summary["log_min_offset"]
     checkpoint = summary["checkpoint"]
-    state = "stopped in good order"
-    if summary["running_or_crashed"]:
-        state = f"a broker is running, or did not stop in good order (process {summary['process'] or 'unknown'})"
-    keys = sum(found["entries"] for found in summary["index"])
+    process = f"process {summary['process']}" if summary["process"] else "unknown process"
+    state = {
+        "stopped": "stopped in good order",
+        "running": f"a broker has it open ({process}); what follows is one moment of it",
+        "crashed": f"the last broker ({process}) did not stop in good order; the next start recovers",
+    }[summary["state"]]
     out.console().print(
         f"data        {escape(summary['data'])}\n"
-        f"log         {summary['log_min']} to {summary['log_end']} ({size(used)}) in {summary['log_files']} file(s) of "
-        f"{size(summary['log_file_bytes'])}\n"
         f"state       {escape(state)}\n"
-        f"on disk     log {when(checkpoint['physic_ms'])}, queues {when(checkpoint['logics_ms'])}, "
+        f"log         {size(used)}, offsets {summary['log_min_offset']} to {summary['log_max_offset']}, in "
+        f"{counted(summary['log_files'], 'file')} of {size(summary['log_file_bytes'])}\n"
+        f"checkpoint  log {when(checkpoint['physic_ms'])}, queues {when(checkpoint['logics_ms'])}, "
         f"index {when(checkpoint['index_ms'])}\n"
-        f"index       {len(summary['index'])} file(s), {keys} keys\n"
+        f"index       {counted(summary['index_entries'], 'entry')} in {counted(summary['index_files'], 'file')} "
+        f"(one for each key and id of a message)\n"
     )
 
 
-def _rows(reader: StoreReader, topic: str | None, each_queue: bool) -> list[dict[str, Any]]:
+def _by_queue(reader: StoreReader, topic: str | None) -> list[dict[str, Any]]:
     from kappamq.errors import TopicNotFound
 
     found = reader.queues(topic)
     if topic is not None and not found:
         raise TopicNotFound(f"{reader.root} has no queue of topic {topic}")
-    if each_queue:
-        return [
-            {
-                "topic": queue.topic,
-                "queue": queue.queue_id,
-                "first": queue.min,
-                "next": queue.max,
-                "messages": queue.count,
-            }
-            for queue in found
-        ]
-    by_topic: dict[str, dict[str, Any]] = {}
-    for queue in found:
-        row = by_topic.setdefault(
-            queue.topic, {"topic": queue.topic, "queues": 0, "first": queue.min, "next": queue.max, "messages": 0}
-        )
+    return [
+        {
+            "topic": queue.topic,
+            "queue": queue.queue_id,
+            "min_offset": queue.min,
+            "max_offset": queue.max,
+            "messages": queue.count,
+        }
+        for queue in found
+    ]
+
+
+def _by_topic(by_queue: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for queue in by_queue:
+        row = found.setdefault(queue["topic"], {"topic": queue["topic"], "queues": 0, "messages": 0})
         row["queues"] += 1
-        row["first"] = min(row["first"], queue.min)
-        row["next"] = max(row["next"], queue.max)
-        row["messages"] += queue.count
-    return list(by_topic.values())
+        row["messages"] += queue["messages"]
+    return list(found.values())
 
 
 def _records(out: Output, reader: StoreReader, start: int | None, count: int) -> None:
@@ -175,23 +197,33 @@ def _tell(out: Output, report: Report) -> None:
     from dataclasses import asdict
 
     if out.json:
-        out.raw({**asdict(report), "ok": report.ok})
+        found = asdict(report)
+        named = {
+            "data": found.pop("root"),
+            "log_min_offset": found.pop("log_min"),
+            "log_max_offset": found.pop("log_end"),
+        }
+        del found["problems_max"]
+        out.raw({**named, **found, "ok": report.ok})
         return
     from rich.markup import escape
     from rich.text import Text
 
     console = out.console()
+    times = f", stored {when(report.first_ms)} to {when(report.last_ms)}" if report.records else ""
     console.print(
-        f"{report.records} records ({size(report.record_bytes)}), {when(report.first_ms)} to {when(report.last_ms)}\n"
-        f"{report.queue_entries} entries in {report.queues} queues, {report.index_entries} in {report.index_files} "
-        "index file(s)"
+        f"log     {counted(report.records, 'record')} ({size(report.record_bytes)}){times}\n"
+        f"queues  {counted(report.queue_entries, 'entry')} in {counted(report.queues, 'queue')}\n"
+        f"index   {counted(report.index_entries, 'entry')} in {counted(report.index_files, 'file')}"
     )
+    if report.forgotten:
+        console.print(f"{counted(report.forgotten, 'record')} of topics that were deleted")
     if report.torn_tail:
         console.print(f"behind the last record, {escape(report.torn_tail)}: the next start cuts it off")
     if report.undispatched or report.unindexed:
         console.print(
-            f"{report.undispatched} records are not in their queues yet, {report.unindexed} not in the index: "
-            "the next start enters them"
+            f"not in their queues yet: {counted(report.undispatched, 'record')}; not in the index yet: "
+            f"{counted(report.unindexed, 'record')}. A running broker is about to enter them, else the next start does"
         )
     for problem in report.problems:
         console.print(Text(str(problem), style="red"))
@@ -201,5 +233,5 @@ def _tell(out: Output, report: Report) -> None:
     console.print(
         "[bold green]everything is as it should be[/]"
         if report.ok
-        else f"[bold red]{report.problem_count} problem(s)[/]; nothing was changed"
+        else f"[bold red]{counted(report.problem_count, 'problem')}[/]; nothing was changed"
     )

@@ -1,49 +1,72 @@
-"""Reading all queues of a topic at once, into one bounded line of messages."""
+"""Reading all queues of a topic at once, merged into one line in the order in which messages were stored.
+
+A message is shown when nothing older can come any more: when every other queue has shown its next one, or has been read
+to its end. What comes in while all are at their ends is collected for a moment and then shown in order.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections import deque
+from collections.abc import Sequence
 
 from kappamq.cli import messages
+from kappamq.cli.cluster import Cluster
 from kappamq.cli.output import Output, counted
 from kappamq.client.pull_consumer import AsyncPullConsumer
+from kappamq.client.queries import age
 from kappamq.errors import KappaError, Retry
 from kappamq.message import MessageQueue, ReceivedMessage
 from kappamq.protocol.names import TOOLS_GROUP
 
 HOLD_S = 15.0  # how long the broker may hold an empty pull
 PAUSE_S = 1.0  # after an error
-WAITING_MAX = 256  # messages read ahead of the screen
+COLLECT_S = 0.02  # answers to pulls of different queues come in any order
+WAITING_MAX = 256  # messages of a queue read ahead of the screen
+
+
+class Line:
+    """What was read of one queue and waits for its turn."""
+
+    def __init__(self, queue: MessageQueue, offset: int) -> None:
+        self.queue = queue
+        self.offset = offset
+        self.waiting: deque[ReceivedMessage] = deque()
+        self.behind = True  # older messages than those of other queues may still come
+        self.room = asyncio.Event()
 
 
 class Tail:
     """`start`: "end", "start" or a time in milliseconds."""
 
     def __init__(
-        self, topic: str, start: str | int, tags: str, count: int | None, follow: bool, nameserver: str, out: Output
+        self, topic: str, start: str | int, tags: str, count: int | None, follow: bool, cluster: Cluster, out: Output
     ) -> None:
         self.topic = topic
         self.start = start
         self.tags = tags
         self.count = count
         self.follow = follow
-        self.nameserver = nameserver
+        self.cluster = cluster
         self.out = out
-        self._waiting: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(WAITING_MAX)
+        self._changed = asyncio.Event()
+        self._lines: list[Line] = []
+        self._heads: list[tuple[tuple[int, str, int], int]] = []  # a heap: age of its first message, number of a line
+        self._running = 0
 
     async def run(self) -> int:
         """Returns how many messages were shown."""
-        async with AsyncPullConsumer(self.nameserver, group=TOOLS_GROUP) as reader:
+        async with AsyncPullConsumer(**self.cluster.options, group=TOOLS_GROUP) as reader:
             queues = await reader.queues(self.topic)
             starts = await asyncio.gather(*(self._first(reader, queue) for queue in queues))
             if self.follow:
                 self.out.note(f"{counted(len(queues), 'queue')} of {self.topic}; Ctrl-C ends")
-            tasks = [
-                asyncio.create_task(self._read(reader, queue, start))
-                for queue, start in zip(queues, starts, strict=True)
-            ]
+            self._lines = [Line(queue, start) for queue, start in zip(queues, starts, strict=True)]
+            self._running = len(self._lines)
+            tasks = [asyncio.create_task(self._read(reader, number)) for number in range(len(self._lines))]
             try:
-                return await self._show(len(tasks))
+                return await self._show()
             finally:
                 for task in tasks:
                     task.cancel()
@@ -57,37 +80,77 @@ class Tail:
         assert isinstance(self.start, int)
         return await reader.search(queue, self.start)
 
-    async def _read(self, reader: AsyncPullConsumer, queue: MessageQueue, offset: int) -> None:
-        """Put the messages of one queue into the common line; None when it has ended."""
+    async def _read(self, reader: AsyncPullConsumer, number: int) -> None:
+        """Fill one line until its queue ends, which it does only if nobody follows it."""
+        line = self._lines[number]
         try:
-            if not self.follow:
-                async for message in reader.read(queue, offset, tags=self.tags):
-                    await self._waiting.put(message)
-                return
-            while True:
-                try:
-                    result = await reader.pull(queue, offset, wait=HOLD_S, tags=self.tags)
-                except KappaError as error:
-                    if error.retry is Retry.NEVER:
-                        raise
-                    self.out.warn(f"{queue}: {error}; trying again")
-                    await asyncio.sleep(PAUSE_S)
-                    continue
-                offset = result.next_offset
-                for message in result.messages:
-                    await self._waiting.put(message)
+            if self.follow:
+                await self._follow(reader, number)
+            else:
+                async for part in reader.read_parts(line.queue, line.offset, tags=self.tags):
+                    await self._arrived(number, part, behind=True)
         except KappaError as error:
-            self.out.warn(f"{queue}: {error}")
+            self.out.warn(f"{line.queue}: {error}")
         finally:
-            await self._waiting.put(None)
+            line.behind = False
+            self._running -= 1
+            self._changed.set()
 
-    async def _show(self, running: int) -> int:
-        shown = 0
-        while running and (self.count is None or shown < self.count):
-            message = await self._waiting.get()
-            if message is None:
-                running -= 1
+    async def _follow(self, reader: AsyncPullConsumer, number: int) -> None:
+        line = self._lines[number]
+        # What is stored from now on is new for everybody; only what lies before is to be merged.
+        line.behind = line.offset < await reader.max_offset(line.queue)
+        self._changed.set()
+        while True:
+            try:
+                result = await reader.pull(line.queue, line.offset, wait=HOLD_S, tags=self.tags)
+            except KappaError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                self.out.warn(f"{line.queue}: {error}; trying again")
+                await self._arrived(number, [], behind=False)  # the others need not wait for it
+                await asyncio.sleep(PAUSE_S)
                 continue
-            messages.line(self.out, message)
-            shown += 1
+            line.offset = result.next_offset
+            await self._arrived(number, result.messages, behind=result.next_offset < result.max_offset)
+
+    async def _arrived(self, number: int, part: Sequence[ReceivedMessage], *, behind: bool) -> None:
+        line = self._lines[number]
+        if part and not line.waiting:
+            heapq.heappush(self._heads, (age(part[0]), number))
+        line.waiting.extend(part)
+        line.behind = behind
+        self._changed.set()
+        while len(line.waiting) > WAITING_MAX:
+            line.room.clear()
+            await line.room.wait()
+
+    async def _show(self) -> int:
+        shown = 0
+        while self.count is None or shown < self.count:
+            if not self._heads or any(line.behind and not line.waiting for line in self._lines):
+                if not self._heads and not self._running:
+                    break
+                self._changed.clear()
+                await self._changed.wait()
+                if self.follow:
+                    await asyncio.sleep(COLLECT_S)
+                continue
+            # None is missing; that stays so until one runs empty.
+            missing = False
+            while self._heads and not missing and shown != self.count:
+                message, missing = self._pop()
+                messages.line(self.out, message)
+                shown += 1
         return shown
+
+    def _pop(self) -> tuple[ReceivedMessage, bool]:
+        """The oldest message, and whether its line is now the one to wait for."""
+        _, number = heapq.heappop(self._heads)
+        line = self._lines[number]
+        message = line.waiting.popleft()
+        if line.waiting:
+            heapq.heappush(self._heads, (age(line.waiting[0]), number))
+        if len(line.waiting) <= WAITING_MAX:
+            line.room.set()
+        return message, line.behind and not line.waiting

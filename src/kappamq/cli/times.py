@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from kappamq.errors import ConfigError
+from kappamq.cli.usage import wrong
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EARLIEST_MS = 10_000_000_000  # smaller numbers are more likely seconds, or a slip, than milliseconds in 1970
 EXPECTED = "a time such as '2026-11-15 10:00', '10:00', '15m' for 15 minutes ago, or milliseconds since 1970"
 
 
-def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970, in local time where no zone is given. Raises ConfigError."""
+def parse_time(option: str, text: str, now_ms: int) -> int:
+    """Milliseconds since 1970, in local time where no zone is given. Raises a usage error that names the option."""
     text = text.strip()
     if text == "now":
         return now_ms
@@ -22,7 +22,7 @@ def parse_time(text: str, now_ms: int) -> int:
         return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
     if re.fullmatch(r"\d{1,18}", text, re.ASCII):
         if 0 < int(text) < _EARLIEST_MS:
-            raise ConfigError(f"{text} would be in early 1970; expected {EXPECTED}")
+            raise wrong(option, f"{text} would be in early 1970; expected {EXPECTED}")
         return int(text)
     clock = re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", text, re.ASCII)
     try:
@@ -33,4 +33,4 @@ def parse_time(text: str, now_ms: int) -> int:
             moment = datetime.fromisoformat(text)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{text!r} is no time; expected {EXPECTED}") from None
+        raise wrong(option, f"{text!r} is no time; expected {EXPECTED}") from None

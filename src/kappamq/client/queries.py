@@ -91,7 +91,7 @@ class MessageQueries(ABC):
             parts = await asyncio.gather(
                 *(self._between(reader, queue, begin_ms, end_ms, count, tags) for queue in queues)
             )
-        return sorted((message for part in parts for message in part), key=_age)[:count]
+        return sorted((message for part in parts for message in part), key=age)[:count]
 
     async def offsets_at(self, topic: str, moment: int | datetime.datetime) -> dict[MessageQueue, int]:
         """Return for each queue the offset of the first message stored at or after a time."""
@@ -124,7 +124,7 @@ class MessageQueries(ABC):
             topic=topic, key=key, count_max=count, begin_ms=begin_ms, end_ms=end_ms, unique_key=unique or None
         )
         parts = await asyncio.gather(*(self._query_at(route, broker, header) for broker in sorted(route.addresses)))
-        return sorted((message for part in parts for message in part if message.topic == topic), key=_age)
+        return sorted((message for part in parts for message in part if message.topic == topic), key=age)
 
     async def _query_at(self, route: Route, broker: str, header: QueryMessage) -> list[ReceivedMessage]:
         try:
@@ -159,5 +159,6 @@ class MessageQueries(ABC):
         return None
 
 
-def _age(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
-    return message.stored_ms, message.queue, message.queue_offset
+def age(message: ReceivedMessage) -> tuple[int, str, int]:
+    """Within a millisecond, the order of the log."""
+    return message.stored_ms, message.queue.broker, message.log_offset

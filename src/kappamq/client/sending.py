@@ -8,6 +8,7 @@ Not tried again is a send to a queue the caller chose, by `queue` or by `key`: a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from kappamq.client.core import ClientCore
@@ -31,6 +32,7 @@ from kappamq.errors import (
     for_code,
 )
 from kappamq.message import MessageQueue, SendResult, SendStatus
+from kappamq.net.channel import Channel
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers_client import SendMessageResponse
@@ -42,6 +44,8 @@ PAUSE_S: Final = 0.05
 REFRESH_S: Final = 0.5
 """How long a retry waits for a fresh route before it goes on with the old one."""
 
+_MAYBE: Final = "it may have been stored, sending it again may store it twice"
+
 _STATUS: Final = {
     ResponseCode.SUCCESS: SendStatus.OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_TIMEOUT,
@@ -52,6 +56,15 @@ _UNCLASSED_RETRIED: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT}
 )
 """Codes without an error class of their own that RocketMQ's clients try again; others mean what nobody here knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    queue: MessageQueue
+    address: str
+    began: float
+    left: float  # seconds
+    last: bool  # no other comes after it
 
 
 class Sending:
@@ -96,6 +109,7 @@ class Sending:
         tries = 1 if queue is not None else 1 + self.config.send_retries
         failures: list[KappaError] = []
         failed_broker: str | None = None
+        sent = False
         try:
             for number in range(tries):
                 route = core.routes.ready(outgoing.topic) or await self._route(core, outgoing.topic, deadline)
@@ -107,7 +121,10 @@ class Sending:
                     break
                 try:
                     last = chosen_by_caller or number == tries - 1
-                    return await self._try(core, outgoing, route, chosen, left, last=last)
+                    attempt = self._attempt(route, chosen, left, core.clock.liveness(), last=last)
+                    channel = await self._connect(core, attempt)
+                    sent = True
+                    return await self._ask(core, outgoing, attempt, channel)
                 except RequestTimeout as error:
                     failures.append(error)
                     if core.clock.liveness() >= deadline or chosen_by_caller:
@@ -130,10 +147,10 @@ class Sending:
             raise
         except TimeoutError:
             failures.append(NoRoute(f"the name server did not tell the route of {outgoing.topic!r} in time"))
-        tried = "; ".join(str(failure) for failure in failures)
+        tried = "; ".join(str(failure) for failure in failures) or "there was no time for a try"
         raise SendTimeout(
             f"no broker confirmed message {outgoing.message_ids[0]} for {outgoing.topic!r} within {limit:g} s "
-            f"({tried}): it may have been stored, sending it again may store it twice"
+            f"({tried}): " + (_MAYBE if sent else "nothing was sent, so it is not stored and may be sent again")
         )
 
     async def once(
@@ -170,19 +187,28 @@ class Sending:
             return by_key(route.publish, key)
         return self.selection.choose(self.faults.usable(route.publish, failed_broker, now), failed_broker)
 
-    async def _try(
-        self, core: ClientCore, outgoing: Outgoing, route: Route, queue: MessageQueue, left: float, *, last: bool
-    ) -> list[SendResult]:
-        address = route.master(queue.broker)
-        began = core.clock.liveness()
+    def _attempt(self, route: Route, queue: MessageQueue, left: float, now: float, *, last: bool) -> Attempt:
         if not last and self.config.send_try_timeout_ms:
             left = min(left, self.config.send_try_timeout_ms / 1000)
+        return Attempt(queue, route.master(queue.broker), now, left, last)
+
+    async def _connect(self, core: ClientCore, attempt: Attempt) -> Channel:
         try:
             # As long as nothing was sent it is safe to give up early and leave time for another broker.
-            channel = await core.brokers.get(address, left if last else left / 2)
-            header = outgoing.header(self.group, queue.queue_id, queue.broker, self.config)
-            answer = await channel.request(header, outgoing.body, left, code=outgoing.code)
-        except (NotConnected, RequestTimeout):
+            return await core.brokers.get(attempt.address, attempt.left if attempt.last else attempt.left / 2)
+        except NotConnected:
+            self.faults.failed(attempt.queue.broker, core.clock.liveness(), reachable=False)
+            raise
+
+    async def _ask(self, core: ClientCore, outgoing: Outgoing, attempt: Attempt, channel: Channel) -> list[SendResult]:
+        queue, address = attempt.queue, attempt.address
+        header = outgoing.header(self.group, queue.queue_id, queue.broker, self.config)
+        try:
+            answer = await channel.request(header, outgoing.body, attempt.left, code=outgoing.code)
+        except NotConnected as error:
+            self.faults.failed(queue.broker, core.clock.liveness(), reachable=False)
+            raise NotConnected(f"{error}, before it had answered: {_MAYBE}") from error
+        except RequestTimeout:
             self.faults.failed(queue.broker, core.clock.liveness(), reachable=False)
             raise
         if answer.code == ResponseCode.GO_AWAY:
@@ -192,8 +218,8 @@ class Sending:
         if status is None:
             self.faults.failed(queue.broker, now, reachable=True)
             raise for_code(answer.code, answer.remark)
-        self.faults.answered(queue.broker, now - began, now)
-        if status is not SendStatus.OK and self.config.retry_not_stored_ok and not last:
+        self.faults.answered(queue.broker, now - attempt.began, now)
+        if status is not SendStatus.OK and self.config.retry_not_stored_ok and not attempt.last:
             raise NotAvailable(f"{queue.broker} has stored the message, but: {status}")
         return _results(answer, outgoing, queue, status)
 

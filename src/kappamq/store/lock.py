@@ -119,6 +119,24 @@ class StoreLock:
             self._files.close(self._fd)
             self._fd = -1
 
+    @classmethod
+    def holder(cls, root: Path) -> int | None:
+        """The process that has the directory open, 0 if it cannot be named, None if nobody has it. Changes nothing."""
+        lock = cls(root)
+        if lock._identify() in cls._held:
+            return os.getpid()  # and the file must not be opened: closing it would give the lock up
+        try:
+            fd = lock._files.open(lock._path, writable=False)
+        except OSError:
+            return None
+        try:
+            kind, pid = _locked_by(fd)
+        except (OSError, struct.error):
+            return None
+        finally:
+            lock._files.close(fd)
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
     def __enter__(self) -> Self:
         self.acquire()
         return self
@@ -137,8 +155,7 @@ class StoreLock:
         """Who has it, as well as can be known: the system's word, else what the running broker wrote into `abort`."""
         pid = 0
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+            kind, pid = _locked_by(fd)
             if kind == fcntl.F_UNLCK:
                 pid = 0  # gone in this very moment
         except (OSError, struct.error):
@@ -146,3 +163,10 @@ class StoreLock:
         # The system says 0 or -1 for a holder it cannot name here (another container, another machine).
         known = pid if pid > 0 else AbortFile(self._root, self._files).pid()
         return f"process {known}" if known else "another process (it left no readable process id)"
+
+
+def _locked_by(fd: int) -> tuple[int, int]:
+    """(kind of lock, process) as the system knows them."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return kind, pid
