@@ -21,6 +21,7 @@ FEATURES: dict[str, object] = {
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 2000,
     "transactionOpBatchInterval": 200,
+    "recallMessageEnable": "true",
 }
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 
