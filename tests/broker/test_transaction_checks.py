@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -369,5 +370,135 @@ def test_a_producer_that_leaves_at_the_last_moment(tmp_path: Path) -> None:
             broker.clients.producers["pg"] = members
             next(iter(members)).pause_writing()
             assert broker.delivery.checks._producer("pg") is None, "it does not take what it was sent before"
+
+    with_clock(test, tmp_path)
+
+
+# -- what must not happen ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_half_that_is_far_behind_is_copied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker) as producer:
+            for body in (b"old", b"too"):
+                await producer.begin("t", body)
+            for _ in range(30):
+                await producer.end(await producer.begin("t", b"x"), ROLLBACK)
+            await producer.begin("t", b"young")
+            monkeypatch.setattr(transaction_checks, "BEHIND_MAX", 10)
+            broker.kernel.hot_from = broker.store.log.end
+            await pass_time(broker, clock, 0)
+            assert bodies(await client.read(HALF_TOPIC))[33:] == [b"old", b"too"], "not the one that is no hindrance"
+
+    with_clock(test, tmp_path)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_whatever_fails_is_tried_again(
+    tmp_path: Path, cold: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A half that fails holds up no other, and none leaves the schedule."""
+
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker) as producer:
+            begun = [await producer.begin("t", body) for body in (b"bad disk", b"bug", b"good")]
+            if cold:
+                broker.kernel.hot_from = broker.store.log.end
+            half_log = broker.delivery.halves
+            check, record_at = half_log.check, half_log.record_at
+            with monkeypatch.context() as patch:
+
+                def bad_check(half: Any, record: Any) -> Any:
+                    if record.body == b"bug":
+                        raise ZeroDivisionError("for a test")
+                    return check(half, record)
+
+                def bad_read(at: int) -> Any:
+                    if at == begun[0].log_offset:
+                        raise OSError("for a test")
+                    return record_at(at)
+
+                patch.setattr(half_log, "check", bad_check)
+                patch.setattr(half_log, "record_at", bad_read)
+                await pass_time(broker, clock, 6)
+                assert (await producer.asked()).message.body == b"good"
+                assert caplog.text.count("has to wait") == 2
+            await pass_time(broker, clock, 30)
+            assert {(await producer.asked()).message.body for _ in range(3)} == {b"bad disk", b"bug", b"good"}
+
+    with_clock(test, tmp_path)
+
+
+def test_a_worker_that_fails_takes_nothing_off_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker) as producer:
+            for body in (b"a", b"b"):
+                await producer.begin("t", body)
+            broker.kernel.hot_from = broker.store.log.end
+
+            async def fails(*arguments: Any) -> Any:
+                raise RuntimeError("for a test")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.delivery.checks, "_worker", fails)
+                await pass_time(broker, clock, 6)
+            await pass_time(broker, clock, 30)
+            assert {(await producer.asked()).message.body for _ in range(2)} == {b"a", b"b"}
+
+    with_clock(test, tmp_path)
+
+
+def test_what_cannot_be_copied_does_not_keep_the_agenda_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker, "gone", known=False) as gone:
+            begun = await gone.begin("t", b"old")
+            for _ in range(30):
+                await gone.end(await gone.begin("t", b"x"), ROLLBACK)
+            monkeypatch.setattr(transaction_checks, "BEHIND_MAX", 10)
+            broker.gate.close(FAILED, NotAvailable("for a test"), for_all=True)
+            await pass_time(broker, clock, 1)
+            due = broker.delivery.checks.due_ms()
+            assert due is not None
+            assert due > clock.message_ms()
+            broker.gate.open(FAILED)
+            await pass_time(broker, clock, 30)
+            half = broker.delivery.halves.halves.get(begun.log_offset)
+            assert half is not None
+            assert half.log_offset > begun.log_offset
+
+    with_clock(test, tmp_path)
+
+
+def test_turns_end_on_the_loop_only(tmp_path: Path) -> None:
+    """A half is copied while a worker reads it: the copy is not written yet, and the worker must not do that."""
+
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker) as producer:
+            begun = await producer.begin("t", b"x")
+            half_log = broker.delivery.halves
+            half = half_log.halves.get(begun.log_offset)
+            assert half is not None
+            record = half_log.load(half)
+            threads: set[int] = set()
+            end_turn, read = broker.bursts.end_turn, []
+
+            def spy() -> None:
+                threads.add(threading.get_ident())
+                end_turn()
+
+            broker.bursts.end_turn = spy  # type: ignore[method-assign]
+
+            async def worker(work: Callable[..., Any], at: int) -> Any:
+                if not read:
+                    half_log.check(half, record)
+                    assert half.log_offset >= broker.store.log.end, "not written yet"
+                read.append(at)
+                return await broker.upkeep.read(work, at)
+
+            newest = await half_log.load_slowly(half.root, worker)
+            assert newest is not None
+            assert read == [begun.log_offset, half.log_offset], "and once more where it is now"
+            assert newest.log_offset == half.log_offset
+            assert threads <= {threading.get_ident()}
 
     with_clock(test, tmp_path)

@@ -11,6 +11,7 @@ import pytest
 from kappamq.broker.broker import Broker
 from kappamq.broker.half_records import is_half
 from kappamq.clock import VirtualClock
+from kappamq.errors import BrokerError
 from kappamq.protocol import batch
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import DeleteTopic, ResumeCheckHalfMessage
@@ -141,6 +142,7 @@ async def test_halves_that_make_no_sense(broker: Broker, client: Speaker) -> Non
             (12, "", "only END_TRANSACTION (37) commits"),
             (4, "big\x01" + "x" * 32_500 + "\x02", "those of a transaction"),
             (4, "big\x01" + "ß" * 16_250 + "\x02", "those of a transaction"),
+            (4, "DELAY\x01abc\x02", "the property DELAY must be a whole number, got 'abc'"),
         ]:
             answer = await producer.half("t", b"x", more=more, sys_flag=flags)
             assert (answer.code, text in (answer.remark or "")) == (ILLEGAL, True), answer.remark
@@ -330,6 +332,38 @@ def test_what_lies_on_disk_only_is_read_beside_the_loop(tmp_path: Path, decision
                 producer.end(begun, decision), producer.end(question.begun, decision, from_check=True)
             )
             assert (first.code, second.code) == (0, 0)
+            assert bodies(await client.read("t")) == [b"x"] * (decision == COMMIT)
+
+    with_clock(test, tmp_path)
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_a_transaction_that_is_ended_while_an_operator_resumes_it(tmp_path: Path, decision: int) -> None:
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker) as producer:
+            begun = await producer.begin("t", b"x")
+            half = broker.delivery.halves.halves.get(begun.log_offset)
+            assert half is not None
+            record = broker.delivery.halves.load(half)
+            reads = 0
+
+            async def worker(work: Any, *arguments: Any) -> Any:
+                nonlocal reads
+                reads += 1
+                if reads == 2:  # the newest copy is being read
+                    assert (await producer.end(begun, decision)).code == 0
+                return work(*arguments)
+
+            broker.delivery.transactions._worker = worker
+            header = ResumeCheckHalfMessage(topic="t", message_id=offset_id(broker, begun.log_offset))
+            await refused(client, header, ERROR, "nobody needs to be asked about this transaction: it was")
+            for late in (broker.delivery.halves.renew, broker.delivery.halves.commit):
+                end = broker.delivery.halves.end
+                with pytest.raises(BrokerError, match="was ended meanwhile: nothing was changed"):
+                    late(half, record)
+                assert broker.delivery.halves.end == end
+            assert len(await client.read(HALF_TOPIC)) == 1
+            assert len(await client.read(HALF_OP_TOPIC)) == 1
             assert bodies(await client.read("t")) == [b"x"] * (decision == COMMIT)
 
     with_clock(test, tmp_path)

@@ -15,6 +15,7 @@ from kappamq.broker.appending import Appender, Draft, Placed
 from kappamq.broker.burst import Bursts
 from kappamq.broker.halves import Half, Halves, Op, Outcome, Positions
 from kappamq.broker.offsets import Offsets
+from kappamq.broker.slices import Worker
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -146,9 +147,10 @@ class HalfLog:
     def behind(self) -> int:
         """How many places of the half queue lie behind the oldest open half."""
         oldest = self.halves.oldest
-        return (
-            0 if oldest is None else int(self._store.kernel.queue_state(names.HALF_TOPIC, 0)[2]) - oldest.queue_offset
-        )
+        return 0 if oldest is None else self.places_behind(oldest)
+
+    def places_behind(self, half: Half) -> int:
+        return int(self._store.kernel.queue_state(names.HALF_TOPIC, 0)[2]) - half.queue_offset
 
     # -- what happens to a transaction -------------------------------------------------------------------------------------
 
@@ -198,6 +200,7 @@ class HalfLog:
         return self._end(half, Outcome.GIVEN_UP, [half_records.given_up(half, record)], own=True)
 
     def _end(self, half: Half, outcome: Outcome, drafts: list[Draft], *, own: bool = False) -> int:
+        self._check_open(half)
         # The op record first: it bears the mark of the group, and the message stays as its producer made it.
         placed = self._appender.append_group([self._op(half, outcome), *drafts], own=own)
         end = placed[-1].end
@@ -222,6 +225,7 @@ class HalfLog:
         self._move(half, record, 0, self._clock.message_ms())
 
     def _move(self, half: Half, record: Record, checks: int, due_ms: int) -> Draft:
+        self._check_open(half)
         draft = half_records.copied(half, record, checks)
         op, placed = self._appender.append_group([self._op(half, Outcome.MOVED), draft], own=True)
         settled = Op(op.queue_offset, (half.queue_offset,), half.root, Outcome.MOVED, op.end)
@@ -231,6 +235,11 @@ class HalfLog:
         if before is None or due_ms < before:
             self.on_due()
         return draft
+
+    def _check_open(self, half: Half) -> None:
+        """Before anything is appended: a copy of what was ended would be open again after a restart."""
+        if self.halves.get(half.root) is not half:
+            raise BrokerError(f"the transaction at log offset {half.root} was ended meanwhile: nothing was changed")
 
     def _op(self, half: Half, outcome: Outcome) -> Draft:
         return half_records.op_record(half, outcome, self._clock.message_ms(), self._store.kernel.store_host)
@@ -253,15 +262,22 @@ class HalfLog:
             self._bursts.end_turn()
 
     def load(self, half: Half) -> Record:
-        """The newest copy of a half. Waits for the disk unless it is hot."""
+        """The newest copy of a half that is hot. On the loop only."""
         self.write_up_to(half.log_offset)
-        record = self.record_at(half.log_offset)
-        if record is None:
-            raise BrokerError(f"the half message at log offset {half.log_offset} cannot be read any more")
-        return record
+        return _readable(self.record_at(half.log_offset), half.log_offset)
+
+    async def load_slowly(self, root: int, worker: Worker) -> Record | None:
+        """The newest copy of a half, wherever it lies, as of the moment this returns; None if it is not open (any more)."""
+        while (half := self.halves.get(root)) is not None:
+            log_offset = half.log_offset
+            self.write_up_to(log_offset)  # here, not by the worker: turns belong to the loop
+            record = await worker(self.record_at, log_offset)
+            if self.halves.get(root) is half and half.log_offset == log_offset:
+                return _readable(record, log_offset)
+        return None
 
     def record_at(self, log_offset: int) -> Record | None:
-        """Whatever record lies there; None if none does. The offset may be anybody's claim."""
+        """Whatever record lies there; None if none does. The offset may be anybody's claim. For workers, too."""
         files = self._store.log
         if log_offset < files.min:
             return None
@@ -275,6 +291,12 @@ class HalfLog:
             return decode(bytes(files.slice(log_offset, size)))
         except ProtocolError:
             return None
+
+
+def _readable(record: Record | None, log_offset: int) -> Record:
+    if record is None:
+        raise BrokerError(f"the half message at log offset {log_offset} cannot be read any more")
+    return record
 
 
 def _number(text: str | None) -> int | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +26,7 @@ from kappamq.broker.halves import Half
 from kappamq.broker.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import BrokerError, KappaError, NotAvailable
+from kappamq.errors import KappaError, NotAvailable
 from kappamq.protocol import names, properties
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers_client import CheckTransaction
@@ -34,6 +35,7 @@ from kappamq.protocol.record import Record
 log = logging.getLogger(__name__)
 
 Job = tuple[Half, Callable[[Half, Record], None]]
+Found = Record | Exception | None
 _SLICE = 8
 _SLICE_S = 0.001
 _COLD_COUNT_MAX, _COLD_BYTES_MAX = 32, 8 << 20  # read from disk in one go
@@ -61,6 +63,7 @@ class TransactionChecks:
         self._worker = worker
         self._spawn = spawn
         self._spent_ms = 0.0  # message time up to which the allowance of questions is used
+        self._renew_from_ms = 0  # message time before which what lies far behind is left there
         self._reading = False
 
     # -- the part of the agenda --------------------------------------------------------------------------------------------
@@ -68,31 +71,37 @@ class TransactionChecks:
     def due_ms(self) -> int | None:
         if self._reading:
             return None
-        if self._is_behind():
-            return 0
         due = self._log.halves.due_ms()
-        return None if due is None else max(due, int(self._spent_ms))
+        if due is not None:
+            due = max(due, int(self._spent_ms))
+        if self._is_behind():
+            return self._renew_from_ms if due is None else min(due, self._renew_from_ms)
+        return due
 
     def run(self, now_ms: int) -> None:
         until = self._clock.liveness() + _SLICE_S
         cold: list[Job] = []
         cold_bytes = 0
-        for _ in range(_SLICE):
-            job = self._next(now_ms)
-            if job is None:
-                break
-            if self._log.is_hot(job[0].log_offset):
-                self._do(job, self._read(job[0]))
-            else:
-                cold.append(job)
-                cold_bytes += job[0].size
-            if cold_bytes > _COLD_BYTES_MAX or self._clock.liveness() >= until:
-                break
-        if cold:
-            self._reading = True
-            self._spawn(self._do_cold(cold))
+        try:
+            for _ in range(_SLICE):
+                job = self._next(now_ms, [job[0] for job in cold])
+                if job is None:
+                    break
+                at = job[0].log_offset
+                if self._log.is_hot(at):
+                    self._do(job, at, self._read(at, hot=True))
+                else:
+                    cold.append(job)
+                    cold_bytes += job[0].size
+                if cold_bytes > _COLD_BYTES_MAX or self._clock.liveness() >= until:
+                    break
+        finally:
+            if cold:
+                self._reading = True
+                self._spawn(self._do_cold(cold))
 
-    def _next(self, now_ms: int) -> Job | None:
+    def _next(self, now_ms: int, chosen: list[Half]) -> Job | None:
+        """What to do now, besides what is going to be done to those that were chosen before."""
         halves = self._log.halves
         if self._spent_ms <= now_ms:
             for _ in range(_LOOKED_AT_MAX):
@@ -108,11 +117,18 @@ class TransactionChecks:
                     return half, self._ask
                 # Nobody to be asked: that is no fault of the transaction, and does not count.
                 halves.postpone(half, now_ms + self._config.transaction_check_interval_ms)
-        oldest = halves.oldest
-        return (oldest, self._log.renew) if oldest is not None and self._is_behind() else None
+        if self._is_behind() and self._renew_from_ms <= now_ms:
+            for half in halves.below(self._log.end, _SLICE):
+                if half not in chosen:
+                    return (half, self._log.renew) if self._log.places_behind(half) > self._behind_max else None
+        return None
 
     def _is_behind(self) -> bool:
-        return self._log.behind > BEHIND_MAX + 4 * len(self._log.halves)
+        return self._log.behind > self._behind_max
+
+    @property
+    def _behind_max(self) -> int:
+        return BEHIND_MAX + 4 * len(self._log.halves)
 
     # -- what is done with a half ------------------------------------------------------------------------------------------
 
@@ -168,36 +184,60 @@ class TransactionChecks:
 
     # -- one after the other -----------------------------------------------------------------------------------------------
 
-    def _read(self, half: Half) -> Record | None:
+    def _read(self, at: int, *, hot: bool = False) -> Found:
+        """For workers, too, unless it is hot."""
         try:
-            return self._log.load(half)
-        except BrokerError:
-            return None
+            if hot:
+                self._log.write_up_to(at)
+            return self._log.record_at(at)
+        except Exception as error:
+            return error
 
-    def _do(self, job: Job, record: Record | None) -> None:
+    def _do(self, job: Job, at: int, found: Found) -> None:
+        """Do it with what was `found` where the half was when it was chosen. Whatever happens, it is asked about again."""
         half, act = job
-        if self._log.halves.get(half.root) is not half:
-            return  # it was ended meanwhile
+        if not self._is_at(half, at):
+            return  # it was ended or copied meanwhile
         try:
-            if record is None:
-                log.error(
-                    "the half message at log offset %d is damaged: it cannot be committed any more", half.log_offset
-                )
+            if isinstance(found, Exception):
+                raise found
+            if found is None:
+                log.error("the half message at log offset %d is damaged: it cannot be committed any more", at)
                 self._log.drop(half)
             else:
-                act(half, record)
+                act(half, found)
         except KappaError as error:
-            log.warning("the transaction at log offset %d has to wait: %s", half.log_offset, error)
-            self._postpone(half)
+            log.warning("the transaction at log offset %d has to wait: %s", at, error)
+            self._try_later(half)
+        except Exception:
+            log.exception("the transaction at log offset %d has to wait", at)
+            self._try_later(half)
 
     async def _do_cold(self, jobs: list[Job]) -> None:
+        left = deque(jobs)
         try:
-            records = await self._worker(lambda: [self._read(half) for half, _act in jobs])
-            for job, record in zip(jobs, records, strict=True):
-                self._do(job, record)
+            places = [half.log_offset for half, _act in jobs]
+            for at, found in zip(places, await self._worker(self._read_all, places), strict=True):
+                self._do(left[0], at, found)
+                left.popleft()
                 await asyncio.sleep(0)
+        except Exception:
+            log.exception("%d transactions have to wait", len(left))
         finally:
+            for half, _act in left:
+                self._try_later(half)
             self._reading = False
+
+    def _read_all(self, places: list[int]) -> list[Found]:
+        """Worker: told where they were, for where they are only the loop knows."""
+        return [self._read(at) for at in places]
+
+    def _is_at(self, half: Half, at: int) -> bool:
+        return half.log_offset == at and self._log.halves.get(half.root) is half
+
+    def _try_later(self, half: Half) -> None:
+        self._postpone(half)
+        self._renew_from_ms = half.due_ms
 
     def _postpone(self, half: Half) -> None:
         self._log.halves.postpone(half, self._clock.message_ms() + self._config.transaction_check_interval_ms)
@@ -211,13 +251,15 @@ class TransactionChecks:
     async def renew_below(self, log_min: int) -> None:
         """Copy every half that would be lost with the log below `log_min`."""
         while halves := self._log.halves.below(log_min, _COLD_COUNT_MAX):
-            records = await self._worker(lambda some=halves: [self._read(half) for half in some])
-            for half, record in zip(halves, records, strict=True):
-                if half.log_offset < log_min and self._log.halves.get(half.root) is half:
-                    if record is None:
+            places = [half.log_offset for half in halves]
+            for half, at, found in zip(halves, places, await self._worker(self._read_all, places), strict=True):
+                if self._is_at(half, at):
+                    if isinstance(found, Exception):
+                        raise found
+                    if found is None:
                         self._log.drop(half)
                     else:
-                        self._log.renew(half, record)
+                        self._log.renew(half, found)
                 await asyncio.sleep(0)
         try:
             await self._log.positions_behind(log_min)

@@ -13,6 +13,7 @@ from kappamq.broker.appending import Draft, Placed
 from kappamq.broker.burst import Bursts, Handler
 from kappamq.broker.half_log import HalfLog
 from kappamq.broker.halves import Half, Outcome
+from kappamq.broker.parking import number
 from kappamq.broker.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -48,6 +49,7 @@ _SAID = {
     Outcome.GIVEN_UP: f"it was given up, since nobody had decided; the message is in {names.TRANSACTION_GIVEN_UP_TOPIC}",
 }
 _RESUMED_FROM = (names.HALF_TOPIC, names.TRANSACTION_GIVEN_UP_TOPIC)
+_TIMES = (properties.DELAY, *sorted(properties.TIMER_NAMES))
 _PROPERTIES_BYTES_KEPT = 200  # for what copies of a half will say on top
 
 
@@ -70,6 +72,8 @@ class Transactions:
             raise NoPermission(
                 f"the broker[{self._config.name}] sending transaction message is forbidden (rejectTransactionMessage)"
             )
+        for name in _TIMES:
+            number(draft, name)  # else it could never be committed
         size = sum(len(name) + len(value) + 2 for name, value in draft.properties.items())
         if size > properties.TEXT_BYTES_MAX // 4:  # then it is worth counting the bytes
             size = len(properties.encode(draft.properties).encode())
@@ -110,9 +114,8 @@ class Transactions:
         named = await self._worker(self._log.record_at, header.log_offset)
         root = self._root(header, named)
         record = self._at_hand(root, named)
-        half = self._log.halves.get(root)
-        if record is None and half is not None and outcome is Outcome.COMMITTED:
-            record = await self._worker(self._log.load, half)
+        if record is None and outcome is Outcome.COMMITTED:
+            record = await self._log.load_slowly(root, self._worker)
         self._decide(connection, frame, header, outcome, root, record)
 
     def _at_hand(self, root: int, named: Record | None) -> Record | None:
@@ -215,14 +218,16 @@ class Transactions:
             log_offset = parse_offset_id(header.message_id or "").log_offset
         except ProtocolError as error:
             raise BrokerError(f"msgId names no record of a broker's log: {error}") from error
+        self._log.write_up_to(log_offset)
         record = await self._worker(self._log.record_at, log_offset)
         needed = {properties.PRODUCER_GROUP, properties.REAL_TOPIC, properties.REAL_QUEUE_ID}
         if record is None or not record.property_map().keys() >= needed or record.topic not in _RESUMED_FROM:
             raise BrokerError(f"there is no half message at log offset {log_offset}: nobody can be asked about it")
         root = record.prepared_offset or log_offset
-        half = self._log.halves.get(root)
-        if half is not None:
-            self._log.ask_anew(half, await self._worker(self._log.load, half))
+        newest = await self._log.load_slowly(root, self._worker)
+        half = self._log.halves.get(root)  # not before: it may have been ended while a worker read it
+        if half is not None and newest is not None:
+            self._log.ask_anew(half, newest)
         else:
             ended = self._log.halves.ended(root)
             if record.topic == names.HALF_TOPIC or (ended is not None and ended[0] is not Outcome.GIVEN_UP):
