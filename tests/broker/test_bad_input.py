@@ -132,7 +132,11 @@ def test_refusals_name_code_and_reason(tmp_path: Path, mode: str) -> None:
             "properties",
         ),
         ({"topic": "t", "properties": "DELAY\x01three"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
-        ({"topic": "t", "properties": "TIMER_DELAY_MS\x0130"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "delay"),
+        (
+            {"topic": "t", "properties": "TIMER_DELAY_SEC\x01999999999"},
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timerMaxDelaySec",
+        ),
         ({"topic": "t", "sys_flag": 4}, ResponseCode.MESSAGE_ILLEGAL, "TRAN_MSG"),
         ({"topic": "t", "sys_flag": 8}, ResponseCode.MESSAGE_ILLEGAL, "END_TRANSACTION"),
         ({"topic": "t", "sys_flag": 0x80}, ResponseCode.MESSAGE_ILLEGAL, "sysFlag"),

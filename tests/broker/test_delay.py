@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.clock import VirtualClock
 from kappamq.errors import NotAvailable
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies_admin import DelayOffsets
@@ -17,7 +16,7 @@ from kappamq.protocol.headers_admin import GetAllDelayOffsets
 from kappamq.protocol.names import SCHEDULE_TOPIC
 from kappamq.store import snapshots
 from tests.broker.running import run
-from tests.broker.timing import START_MS, timed
+from tests.broker.timing import START_MS, MessageClock, timed
 from tests.store.stores import kernels
 
 
@@ -60,7 +59,7 @@ def test_a_restart_neither_forgets_nor_repeats(tmp_path: Path, clean: bool) -> N
             if not clean:
                 shutil.copytree(tmp_path / "a", tmp_path / "b")  # as kill -9 would leave it
         again = tmp_path / ("a" if clean else "b")
-        async with timed(again, clock=VirtualClock(message_ms=START_MS + 1000)) as it:
+        async with timed(again, clock=MessageClock(START_MS + 1000)) as it:
             await it.settle()
             assert len(await it.bodies()) == 200
             assert it.broker.delivery.delays.position(1) == 200
@@ -91,7 +90,7 @@ def test_positions_in_rocketmqs_file(tmp_path: Path) -> None:
                     {"dataVersion": {"counter": 9, "stateVersion": 0, "timestamp": 1}, "offsetTable": {2: offset}}
                 )
             )
-            async with timed(tmp_path, clock=VirtualClock(message_ms=START_MS + 9000)) as it:
+            async with timed(tmp_path, clock=MessageClock(START_MS + 9000)) as it:
                 await it.settle()
                 assert len(await it.bodies()) == expected
                 assert it.broker.delivery.delays.position(2) == 4
@@ -179,7 +178,7 @@ def test_cold_messages_are_read_by_a_worker(tmp_path: Path, mode: str) -> None:
         async with timed(tmp_path, mode) as it:
             await asyncio.gather(*(it.send(b"%d" % number, DELAY=1) for number in range(700)))
             await it.send(b"young", DELAY=2)
-        async with timed(tmp_path, mode, clock=VirtualClock(message_ms=START_MS + 1000)) as it:
+        async with timed(tmp_path, mode, clock=MessageClock(START_MS + 1000)) as it:
             await it.settle()  # everything is cold after a start
             assert sorted(map(int, await it.bodies())) == list(range(700))
             await it.pass_ms(4000)
@@ -197,7 +196,7 @@ def test_retention_waits_for_the_delayed(tmp_path: Path) -> None:
             "delete_hours": tuple(range(24)),
         }
         # Files are as old as the machine says: a clock that is ahead of it makes them expire.
-        async with timed(tmp_path, store=store, clock=VirtualClock(message_ms=4_000_000_000_000)) as it:
+        async with timed(tmp_path, store=store, clock=MessageClock(4_000_000_000_000)) as it:
             await it.send(b"first", DELAY=18)
             for _ in range(20):
                 await it.send(b"x" * 9000)

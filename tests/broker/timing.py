@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,11 +10,25 @@ from typing import Any
 
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
+from kappamq.protocol.headers_client import RecallMessage
+from kappamq.protocol.recall import RecallHandle
 from kappamq.protocol.record import Record
 from tests.broker.running import Speaker, running, speaking
 from tests.waiting import eventually_async
 
 START_MS = 1_700_000_000_000
+
+
+class MessageClock(VirtualClock):
+    """Message time stands still until a test moves it; connections live on as ever."""
+
+    __slots__ = ()
+
+    def __init__(self, message_ms: int = START_MS) -> None:
+        super().__init__(message_ms=message_ms)
+
+    def liveness(self) -> float:
+        return time.monotonic()
 
 
 AT_ONCE = " ".join(["0s"] * 18)
@@ -37,7 +52,7 @@ async def settled(broker: Broker) -> None:
 class Timed:
     """A broker, somebody who talks to it, and its clock."""
 
-    def __init__(self, broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+    def __init__(self, broker: Broker, client: Speaker, clock: MessageClock) -> None:
         self.broker = broker
         self.client = client
         self.clock = clock
@@ -56,19 +71,22 @@ class Timed:
         answer = await self.client.send(topic, body, queue_id, text)
         assert answer.code == 0, (answer.code, answer.remark)
 
+    async def recall(self, handle: RecallHandle) -> None:
+        answer = await self.client.ask(RecallMessage(topic=handle.topic, recall_handle=handle.encode()))
+        assert answer.code == 0, (answer.code, answer.remark)
+
     async def bodies(self, topic: str = "tea", queue_id: int = 0) -> list[bytes]:
         return [record.body for record in await self.read(topic, queue_id)]
 
     async def read(self, topic: str = "tea", queue_id: int = 0) -> list[Record]:
-        if self.broker.kernel.queue_state(topic, queue_id)[1] == 0:
-            return []
-        return await self.client.read(topic, queue_id)
+        low, end, _next, _stored = self.broker.kernel.queue_state(topic, queue_id)
+        return await self.client.read(topic, queue_id, low) if end else []
 
 
 @asynccontextmanager
 async def timed(
-    root: Path, mode: str = "twin", *, clock: VirtualClock | None = None, **options: Any
+    root: Path, mode: str = "twin", *, clock: MessageClock | None = None, **options: Any
 ) -> AsyncIterator[Timed]:
-    clock = clock or VirtualClock(message_ms=START_MS)
+    clock = clock or MessageClock()
     async with running(root, mode, clock=clock, **options) as broker, speaking(broker) as client:
         yield Timed(broker, client, clock)

@@ -68,6 +68,7 @@ class Administration:
         self.queues.put_tps = self.stats.put_tps
         self.progress.get_tps = self.stats.get_tps
         self.runtime.connections = lambda: len(broker.server.connections)
+        self.runtime.timers = broker.delivery.timer_admin.runtime
         self.runtime.delay_position = broker.delivery.delays.position
         self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
         self.runtime.conflicts = broker.clients.conflicts

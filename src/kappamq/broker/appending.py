@@ -94,8 +94,8 @@ class Appender:
         With `own` it is something the broker has to remember, which may use the room that is refused to users."""
         now = self._clock.message_ms()
         self._place(draft, now)
-        member = _member(draft)
-        return Placed(*self._stored(lambda: self._kernel.append(*member, now), own))
+        record = member(draft)
+        return Placed(*self._stored(lambda: self._kernel.append(*record, now), own))
 
     def append_group(
         self, drafts: Sequence[Draft], changes: Sequence[tuple[str, Any]] = (), *, own: bool = False
@@ -108,9 +108,16 @@ class Appender:
             self._place(draft, now)
         # Changes first: the first member bears the mark of the group, and the messages stay as their senders made them.
         members = [self._metadata.member(kind, change, now) for kind, change in changes]
-        members += [_member(draft) for draft in drafts]
+        members += [member(draft) for draft in drafts]
         placed = self._stored(lambda: self._kernel.append_group(members, now), own)
         return [Placed(*place) for place in placed[len(changes) :]]
+
+    def append_copies(self, members: Sequence[GroupMember], changes: Sequence[tuple[str, Any]]) -> None:
+        """The same for copies that are where they belong, as records and not as drafts: for many of them."""
+        now = self._clock.message_ms()
+        records = [self._metadata.member(kind, change, now) for kind, change in changes]
+        records += members
+        self._stored(lambda: self._kernel.append_group(records, now), own=False)
 
     def stored(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
         """Until the log is safe up to `end`, as the broker's mode demands it of an answer. Raises NotAvailable if it fails."""
@@ -132,7 +139,8 @@ class Appender:
         return appended
 
 
-def _member(draft: Draft) -> GroupMember:
+def member(draft: Draft) -> GroupMember:
+    """A draft as the kernel wants it."""
     return (
         draft.topic, draft.queue_id, draft.flag, draft.sys_flag, draft.born_ms, draft.born, draft.reconsume_times, draft.source,
         draft.body, properties.encode(draft.properties).encode(),

@@ -103,7 +103,8 @@ class Broker:
         own: list[Table] = [self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings]
         for table in own + self.delivery.tables:
             self.metadata.add(table)
-        self.recovered = store.open(_boot_id())
+        self.boot_id = _boot_id()
+        self.recovered = store.open(self.boot_id)
         try:
             await self._start_serving()
         except BaseException:
@@ -306,6 +307,7 @@ class Broker:
             await self.registration.stop()
             await self.server.stop_listening()
             await self.agenda.stop()
+            await self.delivery.stop()
             self.bursts.end_turn()
             if self._jobs:
                 await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)

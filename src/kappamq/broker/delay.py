@@ -15,12 +15,13 @@ from typing import Any
 from kappamq.broker.agenda import Agenda
 from kappamq.broker.appending import GROUP_BYTES_MAX, Appender, Draft
 from kappamq.broker.burst import Handler
-from kappamq.broker.parking import delivered, number, park
+from kappamq.broker.copying import Copying
+from kappamq.broker.parking import Unparking, park
 from kappamq.broker.slices import Worker
 from kappamq.broker.sources import Place, Sources
 from kappamq.broker.topics import Topics
-from kappamq.errors import IllegalMessage, KappaError
 from kappamq.native.layout import FILLER_BYTES
+from kappamq.native.pure_record import GroupMember
 from kappamq.net.connection import Connection
 from kappamq.protocol import properties
 from kappamq.protocol.bodies_admin import DelayOffsets
@@ -28,12 +29,11 @@ from kappamq.protocol.bodies_topics import DataVersion
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.names import SCHEDULE_TOPIC
-from kappamq.protocol.record import Record
+from kappamq.protocol.timing import number
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_GROUP_MAX = 64  # about a millisecond's work
 _COLD_MAX = 512  # records read ahead by a worker
 _COLD_BYTES_MAX = 2 << 20
 _AFTER_REFUSAL_MS = 1000
@@ -79,7 +79,7 @@ class _Level:
         self.queue_id = number - 1
         self.delay_ms = delay_ms
         self.due: int | None = None  # nothing of this level is due before; None: nothing waits
-        self.ready: deque[Record | None] = deque()  # due, from the level's position on; None: cannot be read
+        self.ready: deque[bytes | None] = deque()  # due, from the level's position on; None: cannot be read
 
 
 class Delays:
@@ -88,16 +88,15 @@ class Delays:
         delays_ms: Sequence[int], worker: Worker,
     ) -> None:  # fmt: skip
         self._store = store
-        self._topics = topics
+        self._unparking = Unparking(topics)
         self._appender = appender
         self._agenda = agenda
         self._positions = positions
         self._worker = worker
         self._sources = Sources(store)
         self._reading = False
-        self._refused = ""
+        self._copying = Copying("delayed messages", appender)
         self._needed_from = 0
-        self._group_max = _GROUP_MAX
         self._levels = [_Level(place + 1, delay) for place, delay in enumerate(delays_ms)]
         for level in self._levels:
             low, end, _next, _stored = store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)
@@ -121,7 +120,7 @@ class Delays:
 
     def place(self, draft: Draft, now_ms: int) -> None:
         """A placer: what asks for a level waits there. Beyond the last level means the last, as with RocketMQ."""
-        asked = number(draft, properties.DELAY)
+        asked = number(draft.properties, properties.DELAY)
         if asked is None or asked <= 0 or not self._levels:
             return
         level = self._levels[min(asked, len(self._levels)) - 1]
@@ -148,7 +147,7 @@ class Delays:
     def _look(self, level: _Level, now_ms: int) -> None:
         """Find out what is due of a level, and get hold of it."""
         at = self.position(level.number)
-        places = self._sources.entries(SCHEDULE_TOPIC, level.queue_id, at, self._group_max)
+        places = self._sources.entries(SCHEDULE_TOPIC, level.queue_id, at, self._copying.group_max)
         if places is None:
             self._read_cold(level, at, now_ms, None)
             return
@@ -209,41 +208,26 @@ class Delays:
         self._agenda.spawn(self, read())
 
     def _deliver(self, level: _Level, now_ms: int) -> None:
-        drafts: list[Draft] = []
+        copies: list[GroupMember] = []
         count = total = 0
+        self._unparking.begin()
         for record in level.ready:
-            size = 0 if record is None else record.size
-            if count and (count >= self._group_max or total + size > GROUP_BYTES_MAX):
+            size = 0 if record is None else len(record)
+            if count and (count >= self._copying.group_max or total + size > GROUP_BYTES_MAX):
                 break
             count, total = count + 1, total + size
             if record is None:
                 log.error("a message of delay level %d cannot be read: passed over", level.number)
-            elif (draft := delivered(record, self._topics)) is not None:
-                drafts.append(draft)
-        if not self._store_group(level, drafts, self.position(level.number) + count, now_ms):
+            elif (copy := self._unparking.copy(record)) is not None:
+                copies.append(copy)
+        offset = self.position(level.number) + count
+        level.due = self._copying.store(copies, ("delay", [level.number, offset]), now_ms)
+        if level.due is not None:
             return
+        self._positions.set(level.number, offset)
         for _ in range(count):
             level.ready.popleft()
         level.due = now_ms  # the next ones, if any: looked at in the next slice
-
-    def _store_group(self, level: _Level, drafts: list[Draft], offset: int, now_ms: int) -> bool:
-        try:
-            self._appender.append_group(drafts, [("delay", [level.number, offset])])
-        except IllegalMessage as error:
-            if self._group_max > 1:
-                self._group_max = 1  # one of them, but which?
-                return False
-            log.error("a message of delay level %d cannot be delivered (%s): passed over", level.number, error)
-            self._appender.append_group([], [("delay", [level.number, offset])])
-        except KappaError as error:
-            if str(error) != self._refused:
-                log.warning("delayed messages wait: %s", error)
-            self._refused = str(error)
-            level.due = now_ms + _AFTER_REFUSAL_MS
-            return False
-        self._group_max, self._refused = _GROUP_MAX, ""
-        self._positions.set(level.number, offset)
-        return True
 
     # -- what the log must keep ----------------------------------------------------------------------------------------------
 

@@ -10,10 +10,18 @@ from kappamq.broker.delay import DelayPositions, Delays
 from kappamq.broker.half_counts import HalfCounts
 from kappamq.broker.half_log import HalfLog
 from kappamq.broker.metadata import Table
+from kappamq.broker.recall import Recalls
 from kappamq.broker.replies import Replies
 from kappamq.broker.retry import Retries
+from kappamq.broker.timer_admin import TimerAdmin
+from kappamq.broker.timer_book import TimerBook
+from kappamq.broker.timer_keeping import TimerKeeper
+from kappamq.broker.timer_placing import TimerPlacer
+from kappamq.broker.timer_progress import TimerMetrics, TimerProgress
+from kappamq.broker.timers import Timers
 from kappamq.broker.transaction_checks import TransactionChecks
 from kappamq.broker.transactions import Transactions
+from kappamq.store.timer_files import TimerFiles
 
 if TYPE_CHECKING:
     from kappamq.broker.broker import Broker
@@ -29,7 +37,11 @@ class Delivery:
         self.delay_positions = DelayPositions(broker.clock.message_ms)
         self.filters = ConsumerFilters(broker.config, broker.clock.message_ms, broker.metadata.record)
         self.half_counts = HalfCounts(broker.clock.message_ms)
-        self.tables: list[Table] = [self.filters, self.delay_positions, self.half_counts]
+        self.timer_progress = TimerProgress()
+        self.timer_metrics = TimerMetrics(broker.clock.message_ms)
+        self.tables: list[Table] = [
+            self.filters, self.delay_positions, self.half_counts, self.timer_progress, self.timer_metrics
+        ]  # fmt: skip
 
     def serve(self) -> None:
         """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
@@ -47,12 +59,14 @@ class Delivery:
             broker.store, broker.topics, broker.appender, broker.agenda, self.delay_positions, broker.config.delays_ms,
             broker.upkeep.read,
         )  # fmt: skip
-        broker.appender.placers.append(self.delays.place)
-        broker.agenda.add(self.delays)
-        broker.upkeep.keepers.append(self.delays)
-        broker.upkeep.saved_seldom.add(self.delay_positions.file)
-        broker.upkeep.saved_behind_log.add(self.delay_positions.file)  # ahead of it, it would pass over messages
-
+        self._serve_timers()
+        broker.appender.placers += [self.timer_placer.place, self.delays.place]
+        for part in (self.timers, self.delays):
+            broker.agenda.add(part)
+        broker.upkeep.keepers += [self.timer_keeper, self.delays]
+        broker.upkeep.saved_seldom |= {self.delay_positions.file, self.timer_progress.file, self.timer_metrics.file}
+        # Ahead of the log they would pass over messages.
+        broker.upkeep.saved_behind_log |= {self.delay_positions.file, self.timer_progress.file}
         broker.consumers.on_condition = self.filters.subscribed
         broker.upkeep.on_tick.append(lambda: self.filters.tick(broker.clients, broker.clock.liveness()))
         self._serve_transactions()
@@ -81,6 +95,28 @@ class Delivery:
         broker.upkeep.on_tick.append(self.halves.keep_positions)
         broker.sends.prepare = self.transactions.prepare
 
+    def _serve_timers(self) -> None:
+        broker, progress, metrics = self._broker, self.timer_progress, self.timer_metrics
+        store, clock, read = broker.store, broker.clock, broker.upkeep.read
+        files = TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, broker.boot_id)
+        book = TimerBook(store, files)
+        self.timers = Timers(
+            store, broker.topics, broker.appender, broker.agenda, book, progress, metrics, read, clock.message_ms
+        )  # fmt: skip
+        self.timer_keeper = TimerKeeper(
+            store, broker.appender, book, progress, metrics, self.timers.on_files, read, clock.message_ms
+        )
+        self.timer_admin = TimerAdmin(self.timers, book, metrics, clock)
+        self.timer_placer = TimerPlacer(broker.config)
+        self.timer_placer.on_parked = self.timers.wake
+        self.recalls = Recalls(store, broker.config, clock, broker.topics, broker.appender, read)
+        self.recalls.flush_derived = broker.upkeep.write_derived
+        self.timers.is_recalled = self.recalls.is_recalled
+
+    async def stop(self) -> None:
+        """The agenda has stopped, and nobody can send any more."""
+        await self.timers.stop()
+
     def handlers(self) -> dict[int, Handler]:
         return {
             **self._broker.filtering.handlers(),
@@ -88,4 +124,6 @@ class Delivery:
             **self.replies.handlers(),
             **self.delays.handlers(),
             **self.transactions.handlers(),
+            **self.timer_admin.handlers(),
+            **self.recalls.handlers(),
         }

@@ -9,11 +9,8 @@ from kappamq.broker.burst import Handler
 from kappamq.errors import NotSupported
 from kappamq.net.connection import Connection
 from kappamq.protocol import fastjson
-from kappamq.protocol.bodies_topics import DataVersion
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
-
-_TIMER_CHECKPOINT_BYTES = 7 * 8
 
 _POP = "POP consumption is not supported by this version of the broker: use a push or pull consumer"
 _COPIES = "slaves and copies are not supported by this version of the broker: it runs as a single master"
@@ -21,7 +18,6 @@ _ACCESS = "users and access control are not supported by this version of the bro
 
 REFUSED: dict[int, str] = {
     RequestCode.CHECK_TRANSACTION_STATE: "a broker asks producers about transactions, not the other way round",
-    RequestCode.RECALL_MESSAGE: "delayed messages are not supported by this version of the broker, so none can be recalled",
     RequestCode.POP_MESSAGE: _POP,
     RequestCode.ACK_MESSAGE: _POP,
     RequestCode.BATCH_ACK_MESSAGE: _POP,
@@ -47,19 +43,11 @@ class NotYet:
     def handlers(self) -> dict[int, Handler]:
         return {
             **dict.fromkeys(REFUSED, self.refuse),
-            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
-            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
         }
 
     def refuse(self, connection: Connection, frame: Frame) -> Frame:
         raise NotSupported(f" request type {frame.code} not supported: {REFUSED[frame.code]}")
-
-    def timer_checkpoint(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=bytes(_TIMER_CHECKPOINT_BYTES))
-
-    def timer_metrics(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=fastjson.dumps({"dataVersion": DataVersion().to_json(), "timingCount": {}}))
 
     def request_modes(self, connection: Connection, frame: Frame) -> Frame:
         return reply(frame, body=fastjson.dumps({"messageRequestModeMap": {}}))

@@ -48,6 +48,7 @@ class Runtime:
         self._began_ms = clock.message_ms()
         self._began = clock.liveness()
         self.connections: Callable[[], int] = lambda: 0
+        self.timers: Callable[[], dict[str, str]] = dict
         self.delay_position: Callable[[int], int] = lambda level: 0
         self.parked_pulls: Callable[[], int] = lambda: 0
         self.conflicts: Callable[[], Iterable[tuple[str, list[str]]]] = lambda: ()
@@ -132,11 +133,7 @@ class Runtime:
             "brokerVersionDesc": VERSION_TEXT,
             "earliestMessageTimeStamp": str(earliest_ms),
             "startAcceptSendRequestTimeStamp": "0",
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            **self.timers(),
             "EndTransactionQueueSize": "0",
             "EndTransactionThreadPoolQueueCapacity": "100000",
         }

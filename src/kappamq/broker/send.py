@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from kappamq.broker.appending import SYS_PREPARED, Appender, Draft, Placed
 from kappamq.broker.burst import Bursts
 from kappamq.broker.half_records import is_half
+from kappamq.broker.timer_placing import recall_handle
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -23,7 +24,6 @@ from kappamq.protocol.headers_client import SendMessage, SendMessageResponse, Se
 from kappamq.protocol.ids import UniqueIds
 from kappamq.store.message_store import MessageStore
 
-_TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 _OURS = (
     "MSG_REGION",
     "TRACE_ON",
@@ -34,6 +34,10 @@ _OURS = (
     "REAL_QID",
     "POP_CK",
     "INNER_MULTI_QUEUE_OFFSET",
+    "TIMER_OUT_MS",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
 )
 """What only a broker may say about a message: a sender's claims are dropped."""
 _SYS_MULTI_TAGS = 0x2
@@ -48,6 +52,7 @@ class Stored(NamedTuple):
     unique: str | None
     end: int
     waits: bool  # for the disk, where the broker syncs
+    recall_handle: str | None = None  # of a message that waits for a time
 
 
 class Sends:
@@ -127,11 +132,10 @@ class Sends:
             )
 
     def _check_properties(self, pairs: dict[str, str]) -> None:
-        for name in _TIMED:
-            if pairs.get(name, "0") != "0":
-                raise NotSupported(
-                    f"delayed delivery ({name}) is not supported by this version of the broker: send it without a delay"
-                )
+        if "TIMER_DEL_UNIQKEY" in pairs:
+            raise IllegalMessage(
+                "TIMER_DEL_UNIQKEY is the broker's: recall a message by its handle (RECALL_MESSAGE, 370)"
+            )
         if "INNER_NUM" in pairs or "INNER_MULTI_DISPATCH" in pairs:
             raise IllegalMessage("INNER_NUM and INNER_MULTI_DISPATCH need settings that this broker does not have")
 
@@ -150,7 +154,9 @@ class Sends:
         else:
             self._take_for_plain(draft)
             placed = self._appender.append(draft)
-        return Stored(self.offset_id(placed.log_offset), queue_id, placed.queue_offset, unique, placed.end, waits)
+        handle = recall_handle(draft, self._config.name) if draft.topic == names.TIMER_TOPIC else None
+        offset_id = self.offset_id(placed.log_offset)
+        return Stored(offset_id, queue_id, placed.queue_offset, unique, placed.end, waits, handle)
 
     def _take_for_plain(self, draft: Draft) -> None:
         if draft.sys_flag & SYS_TRANSACTION:
@@ -193,7 +199,7 @@ class Sends:
     def _answer(self, connection: Connection, frame: Frame, stored: Stored) -> None:
         header = SendMessageResponse(
             message_id=stored.ids, queue_id=stored.queue_id, queue_offset=stored.queue_offset, transaction_id=stored.unique,
-            region=self._config.region, trace_on="true" if self._config.trace_on else "false",
+            recall_handle=stored.recall_handle, region=self._config.region, trace_on="true" if self._config.trace_on else "false",
         )  # fmt: skip
         self._bursts.answer_when_stored(
             connection, frame, reply(frame, header=header), stored.end, flushed=stored.waits
@@ -245,5 +251,6 @@ class Sends:
 
 
 def _not_delayed(pairs: dict[str, str]) -> None:
-    if pairs.get("DELAY", "0") != "0":
-        raise IllegalMessage("a batch cannot be delayed (DELAY): send delayed messages one by one")
+    for name in ("DELAY", *properties.TIMER_NAMES):
+        if pairs.get(name, "0") != "0":
+            raise IllegalMessage(f"a batch cannot be delayed ({name}): send delayed messages one by one")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from kappamq.native.layout import ENTRY
-from kappamq.protocol.record import Record
 from kappamq.store.message_store import MessageStore
 
 Place = tuple[int, int, int]
@@ -28,17 +28,27 @@ class Sources:
         return None if data is None else _places(data)
 
     def read_entries(self, topic: str, queue_id: int, first: int, count: int) -> list[Place]:
-        """Worker: the same from the queue's files, however long the disk takes."""
-        return _places(self._store.queues.read(topic, queue_id, first, count))
+        """Worker: the same from the queue's files, however long the disk takes, as far as they have got there."""
+        return list(
+            takewhile(lambda place: place[1] > 0, _places(self._store.queues.read(topic, queue_id, first, count)))
+        )
 
     def are_warm(self, places: Sequence[Place]) -> bool:
         """Whether the records are in memory for sure."""
         hot_from = self._store.kernel.hot_from
         return all(place[0] >= hot_from for place in places)
 
-    def read(self, places: Sequence[Place]) -> list[Record | None]:
-        """The records, None for each that is gone or damaged. May wait for the disk unless they are warm."""
-        return [self._store.decoded(place[0]) for place in places]
+    def read(self, places: Sequence[Place]) -> list[bytes | None]:
+        """The records' bytes, None for each that is gone or damaged. May wait for the disk unless they are warm."""
+        scan, view = self._store.kernel_module.scan, self._store.log.slice
+        low, end = self._store.log.min, self._store.dispatched.offset
+        found: list[bytes | None] = []
+        for log_offset, size, _code in places:
+            data = bytes(view(log_offset, size)) if low <= log_offset < end else b""
+            good = len(data) == size > 0 and scan(data, log_offset, True)[0] == size
+            # The first of a group says that it is not alone, and a scan wants to see the others.
+            found.append(data if good else self._store.record(log_offset))
+        return found
 
 
 def _places(data: bytes) -> list[Place]:

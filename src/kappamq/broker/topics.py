@@ -63,6 +63,7 @@ class Topics:
             TopicConfig(names.reply_topic(config.cluster), 1, 1, _READ_WRITE),
             TopicConfig(names.HALF_TOPIC, 1, 1, _READ_WRITE),
             TopicConfig(names.HALF_OP_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.TIMER_TOPIC, 1, 1, _READ_WRITE),
         ]
         if config.auto_create_topic:
             queues = config.default_topic_queues

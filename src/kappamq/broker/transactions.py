@@ -13,7 +13,6 @@ from kappamq.broker.appending import Draft, Placed
 from kappamq.broker.burst import Bursts, Handler
 from kappamq.broker.half_log import HalfLog
 from kappamq.broker.halves import Half, Outcome
-from kappamq.broker.parking import number
 from kappamq.broker.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -39,6 +38,7 @@ from kappamq.protocol.headers_client import (
 )
 from kappamq.protocol.ids import parse_offset_id
 from kappamq.protocol.record import Record
+from kappamq.protocol.timing import number
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Transactions:
                 f"the broker[{self._config.name}] sending transaction message is forbidden (rejectTransactionMessage)"
             )
         for name in _TIMES:
-            number(draft, name)  # else it could never be committed
+            number(draft.properties, name)  # else it could never be committed
         size = sum(len(name) + len(value) + 2 for name, value in draft.properties.items())
         if size > properties.TEXT_BYTES_MAX // 4:  # then it is worth counting the bytes
             size = len(properties.encode(draft.properties).encode())

@@ -161,6 +161,9 @@ _BROKER: list[Setting] = [
     Setting("longPollingEnable", "broker", "long_polling", BOOLEAN, live=True),
     Setting("shortPollingTimeMills", "broker", "short_polling_ms", INTEGER, live=True),
     Setting("messageDelayLevel", "broker", "delay_levels", TEXT),
+    Setting("timerWheelEnable", "broker", "timers", BOOLEAN, live=True),
+    Setting("timerMaxDelaySec", "broker", "timer_delay_max_s", INTEGER, live=True),
+    Setting("recallMessageEnable", "broker", "recall", BOOLEAN, live=True),
     Setting("channelExpiredTimeout", "broker", "client_expiry_ms", INTEGER, live=True),
     Setting("subscriptionExpiredTimeout", "broker", "group_expiry_ms", INTEGER, live=True),
     Setting("useServerSideResetOffset", "broker", "reset_on_server", BOOLEAN, live=True),
@@ -171,6 +174,7 @@ _STORE: list[Setting] = [
     Setting("storePathRootDir", "store", "root", PATH),
     Setting("mappedFileSizeCommitLog", "store", "segment_bytes", INTEGER),
     Setting("mappedFileSizeConsumeQueue", "store", "queue_file_entries", _scaled(20)),
+    Setting("mappedFileSizeTimerLog", "store", "timer_file_bytes", INTEGER),
     Setting("maxHashSlotNum", "store", "index_slots", INTEGER),
     Setting("maxIndexNum", "store", "index_entries", INTEGER),
     Setting("messageIndexEnable", "store", "index_enabled", BOOLEAN),
@@ -264,6 +268,10 @@ FIXED: dict[str, tuple[tuple[str, ...], str]] = {
     "disableConsumeIfConsumerReadSlowly": (("false",), "slow consumers are never disabled here"),
     "readOnlyCommitLogStorePaths": (("", "null"), "the log lies in one directory"),
     "rejectPullConsumerEnable": (("false",), "pull consumers are always served"),
+    "timerPrecisionMs": (
+        ("1000",),
+        "timer files have a slot for each second; deliveries are exact to the millisecond anyway",
+    ),
     "useStaticSubscription": (("false",), "static subscriptions are not supported"),
 }
 
@@ -310,7 +318,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    logicalDiskSpaceCleanForciblyThreshold mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
+    logicalDiskSpaceCleanForciblyThreshold mappedFileSizeConsumeQueueExt mappedFileSwapEnable
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
     maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles
@@ -327,7 +335,7 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
     putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
-    realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
+    realTimeNotifyConsumerChange realTimePersistRocksDBConfig recheckReputOffsetFromCq
     recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval replicasPerDiskPartition
     replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
     reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
@@ -341,9 +349,9 @@ BROKER_IGNORED: frozenset[str] = frozenset(
     syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
     syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
     timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
-    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
-    timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
-    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable
+    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable
     topicQueueLockNum transactionMetricFlushInterval
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap transientStorePoolEnable
     transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock

@@ -64,6 +64,9 @@ class BrokerConfig:
     lock_strictly: bool = False  # who locks a queue is told so only when the disk has it, also with async flush
     reset_on_server: bool = True  # off: resets are left to clients that are online, whose commits may then go back
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # what DELAY=1, 2, ... stand for
+    timers: bool = True  # messages may name the time of their delivery; off: such sends are refused
+    timer_delay_max_s: int = 259_200  # how far ahead that may be. larger: they are stored again every two days
+    recall: bool = True  # such a message can be taken back before its time (RocketMQ's default is not)
     topics_max: int = 100_000  # larger: a broken client can fill more memory
     topic_queues_max: int = 65_536  # larger: one topic can take more memory
     groups_max: int = 100_000  # larger: a broken client can fill more memory
@@ -104,6 +107,7 @@ class BrokerConfig:
         between("transaction_checks_per_s", self.transaction_checks_per_s, 1, 1_000_000)
         at_least("transaction_keep_ms", self.transaction_keep_ms, 1000)
         durations_ms("delay_levels", self.delay_levels)
+        between("timer_delay_max_s", self.timer_delay_max_s, 1, 100 * 366 * 86_400)
         for name in ("parked_pulls_max", "topics_max", "topic_queues_max", "groups_max", "stop_timeout_ms"):
             at_least(name, getattr(self, name), 1)
 

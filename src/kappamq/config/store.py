@@ -21,6 +21,7 @@ class StoreConfig:
     queue_file_entries: int = 300_000  # larger: fewer files per queue, more disk for queues that hold little
     index_slots: int = 5_000_000  # more: shorter chains per key, 4 bytes each on disk per index file
     index_entries: int = 20_000_000  # more: fewer index files, 20 bytes each on disk per index file
+    timer_file_bytes: int = 100 * MIB  # 52 bytes for each message that waits for a time
     index_enabled: bool = True  # off: sends cost a little less, nothing can be found by key
 
     message_bytes_max: int = 4 * MIB  # larger: bigger messages, more memory one sender can hold at once
@@ -62,6 +63,7 @@ class StoreConfig:
         between("queue_file_entries", self.queue_file_entries, 16, 100_000_000)
         between("index_slots", self.index_slots, 16, 500_000_000)
         between("index_entries", self.index_entries, 16, 100_000_000)
+        between("timer_file_bytes", self.timer_file_bytes, 4 * KIB, 2 * GIB - 1)
         between("message_bytes_max", self.message_bytes_max, 1, 512 * MIB)
         # A record never straddles two files, so one file must hold the largest record and its end mark.
         # Tests use small files, so only what cannot work at all is refused: the body with an ordinary header.

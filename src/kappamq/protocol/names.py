@@ -50,9 +50,17 @@ SYSTEM_TOPICS: Final = frozenset(
     }
 )
 NOT_SENDABLE_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, TRANSACTION_GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        TRANSACTION_GIVEN_UP_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
+    }
 )
-"""RocketMQ lets no client send to these; our own metadata topics come on top, see `is_sendable`."""
+"""RocketMQ lets no client send to these, but to the timer topic; our own metadata topics come on top, see `is_sendable`."""
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 BUILT_IN_GROUPS: Final = (

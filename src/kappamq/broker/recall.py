@@ -1,0 +1,90 @@
+"""Taking a message back before its time: a record beside it in the timer topic says that it is not to be delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from kappamq.broker.appending import Appender, Draft
+from kappamq.broker.burst import Handler
+from kappamq.broker.slices import Worker
+from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import IllegalOperation, NoPermission, TopicNotFound
+from kappamq.net.connection import Connection
+from kappamq.protocol import properties
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers_client import RecallMessage, RecallMessageResponse
+from kappamq.protocol.names import TIMER_TOPIC
+from kappamq.protocol.recall import RecallHandle, delete_key
+from kappamq.protocol.record import Record
+from kappamq.store.message_store import MessageStore
+
+_TAG = "_RECALL_TAG_"
+_LOOK_AGAIN_S = 0.05
+_CANDIDATES_MAX = 256
+
+
+class Recalls:
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender, worker: Worker
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._appender = appender
+        self._worker = worker
+        self.flush_derived: Callable[[], Awaitable[None]]
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.RECALL_MESSAGE: self.recall}
+
+    async def recall(self, connection: Connection, frame: Frame) -> Frame:
+        """The answer says that the message will not be delivered; without one it may be or not."""
+        header = RecallMessage.decode(frame.ext)
+        if not self._config.recall:
+            raise NoPermission("recall failed, operation is forbidden: see recallMessageEnable")
+        if self._topics.get(header.topic) is None:
+            raise TopicNotFound(f"recall failed, the topic[{header.topic}] not exist")
+        handle = RecallHandle.decode(header.recall_handle)
+        if handle.topic != header.topic:
+            raise IllegalOperation(f"recall failed, topic not match: the handle is for {handle.topic}")
+        if handle.broker != self._config.name:
+            raise IllegalOperation(f"recall failed, the message lies at broker {handle.broker}: ask that one")
+        now_ms = self._clock.message_ms()
+        if handle.due_ms <= now_ms:
+            raise IllegalOperation("recall failed, timestamp invalid: the time of the message has come already")
+        if handle.due_ms - now_ms > self._config.timer_delay_max_s * 1000:
+            raise IllegalOperation("recall failed, timestamp invalid: no message can wait for so long")
+        pairs = {
+            properties.TIMER_DELETE_UNIQUE_KEY: delete_key(handle.topic, handle.key),
+            properties.UNIQUE_KEY: handle.key,
+            properties.TIMER_DELIVER_MS: str(handle.due_ms),
+            properties.TAGS: _TAG,
+            properties.BORN_TIMESTAMP: str(now_ms),
+        }
+        if header.producer_group:
+            pairs[properties.PRODUCER_GROUP] = header.producer_group
+        draft = Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=connection.born)
+        placed = self._appender.append(draft)
+        await self._appender.stored(placed.end)
+        return reply(frame, header=RecallMessageResponse(message_id=handle.key))
+
+    async def is_recalled(self, record: Record, key: str) -> bool:
+        """Whether somebody has taken this parked message back, by the key index: for when the slot cannot tell."""
+        while self._store.catching_up():  # noqa: ASYNC110 (it is a matter of seconds after a crash)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        await self.flush_derived()
+        unique = record.property_map().get(properties.UNIQUE_KEY, "")
+        return bool(unique and await self._worker(self._look_up, unique, key))
+
+    def _look_up(self, unique: str, key: str) -> bool:
+        now_ms = self._clock.message_ms()
+        for log_offset in self._store.index.query(TIMER_TOPIC, unique, _CANDIDATES_MAX, 0, now_ms):
+            found = self._store.decoded(log_offset)
+            if found is not None and found.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY) == key:
+                return True
+        return False

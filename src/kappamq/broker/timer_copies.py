@@ -1,0 +1,90 @@
+"""What timers become when their time has come: a copy for the real topic, the same again on a long way, or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from kappamq.broker.appending import Draft, member
+from kappamq.broker.parking import Unparking
+from kappamq.broker.timer_near import Timer
+from kappamq.broker.topics import Topics
+from kappamq.native.pure_record import GroupMember
+from kappamq.protocol import properties
+from kappamq.protocol.recall import delete_key
+from kappamq.protocol.record import Record, decode
+from kappamq.protocol.timing import due_ms, value
+from kappamq.store.timer_entries import CANCEL, PLAIN, ROLL, slot_ms
+
+log = logging.getLogger(__name__)
+
+
+class TimerCopies:
+    def __init__(self, topics: Topics) -> None:
+        self._unparking = Unparking(topics)
+        self._cancelled: dict[str, int] = {}  # key -> when the message would have been due
+
+    def cancel(self, wishes: Iterable[tuple[bytes, int]]) -> None:
+        """(key, due) of messages that are not to be delivered."""
+        for key, due in wishes:
+            self._cancelled[key.decode("utf-8", "replace")] = due
+
+    def passed(self, due: int) -> None:
+        """Everything before is done with."""
+        if self._cancelled:
+            self._cancelled = {key: at for key, at in self._cancelled.items() if slot_ms(at) >= slot_ms(due)}
+
+    def make(
+        self, timers: Sequence[Timer], records: Sequence[bytes | None], now_ms: int
+    ) -> tuple[list[GroupMember], dict[str, int]]:
+        """What is to be stored now, and how many messages of each topic wait no longer."""
+        self._unparking.begin()
+        copies: list[GroupMember] = []
+        gone: dict[str, int] = {}
+        for timer, data in zip(timers, records, strict=False):
+            if data is None:
+                log.error("the timer at log offset %d cannot be read: passed over", timer.log_offset)
+                continue
+            copy = self._unparking.copy(data, now_ms) if self._is_plain(timer) else self._special(timer, data, now_ms)
+            if copy is not None:
+                copies.append(copy)
+            if not timer.kind & CANCEL:
+                topic = copy[0] if copy is not None and not timer.kind & ROLL else real_topic(data)
+                gone[topic] = gone.get(topic, 0) + 1
+        return copies, gone
+
+    def _is_plain(self, timer: Timer) -> bool:
+        return timer.kind == PLAIN and not self._cancelled
+
+    def _special(self, timer: Timer, data: bytes, now_ms: int) -> GroupMember | None:
+        record = decode(data)
+        if timer.kind & ROLL and due_of(record) > now_ms:
+            return member(rolled(record))
+        if timer.kind & CANCEL or delete_key_of(record) in self._cancelled:
+            return None
+        return self._unparking.copy(data, now_ms)
+
+
+def real_topic(data: bytes) -> str:
+    return value(data, b"REAL_TOPIC\x01").decode("utf-8", "replace")
+
+
+def due_of(record: Record) -> int:
+    """When a parked record is due."""
+    pairs = record.property_map()
+    return due_ms(*(int(pairs.get(name, "0")) for name in (properties.TIMER_OUT_MS, properties.TIMER_DELIVER_MS)))
+
+
+def delete_key_of(record: Record) -> str:
+    """What a wish to drop it names."""
+    pairs = record.property_map()
+    return delete_key(pairs.get(properties.REAL_TOPIC, ""), pairs.get(properties.UNIQUE_KEY, ""))
+
+
+def rolled(record: Record) -> Draft:
+    """A timer that is stored again on its way to a time far ahead."""
+    draft = Draft.of(record)
+    draft.waited = True
+    times = draft.properties.get(properties.TIMER_ROLL_TIMES, "0")
+    draft.properties[properties.TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() else 1)
+    return draft

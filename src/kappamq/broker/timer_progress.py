@@ -1,0 +1,119 @@
+"""How far timers are delivered: everything up to a (time, log offset), in this order. A fold over the log.
+
+A timer is stored when its time is still to come, and the progress names only times that have passed. So of any two records
+of the timer topic the one that this table calls delivered *is* delivered, and the other one is not: nothing else needs to be
+remembered, however many are pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kappamq.protocol.bodies_topics import DataVersion
+
+FOREVER = (1 << 62) - 1
+
+
+class Late(NamedTuple):
+    """Messages [first, stop) of the timer topic that another broker may not have got to, due at or before `due_ms`."""
+
+    first: int
+    stop: int
+    due_ms: int
+
+
+class TimerProgress:
+    file = "kappamq.timers.json"
+    kinds = ("timer",)
+
+    def __init__(self) -> None:
+        self.due_ms = 0
+        self.log_offset = 0
+        self.moved_below = 0  # what waits below has been stored again, so that the log can lose it
+        self.late: Late | None = None
+        self.foreign_ms = 0  # another broker's timers may reach a week beyond this
+        self.dirty = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.due_ms, self.log_offset
+
+    def is_done(self, due_ms: int, log_offset: int) -> bool:
+        return (due_ms, log_offset) <= (self.due_ms, self.log_offset) or log_offset < self.moved_below
+
+    def set(self, change: dict[str, Any]) -> None:
+        """Some of the fields, as a record of the log tells them."""
+        if "due" in change:
+            self.due_ms, self.log_offset = (int(number) for number in change["due"])
+        if "moved" in change:
+            self.moved_below = int(change["moved"])
+        if "late" in change:
+            self.late = None if change["late"] is None else Late(*(int(number) for number in change["late"]))
+        if "foreign" in change:
+            self.foreign_ms = int(change["foreign"])
+        self.dirty = True
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return {
+            "due": [self.due_ms, self.log_offset],
+            "moved": self.moved_below,
+            "late": None if self.late is None else list(self.late),
+            "foreign": self.foreign_ms,
+        }
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self.set(table)
+
+    def apply(self, kind: str, change: Any) -> None:
+        self.set(change)
+
+
+class TimerMetrics:
+    """How many timers of each topic are pending: RocketMQ's timermetrics. Not in the log; after a crash it is about right."""
+
+    file = "timermetrics"
+    kinds: tuple[str, ...] = ()
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.counts: dict[str, int] = {}
+        self._changed_ms: dict[str, int] = {}
+        self.version = DataVersion()
+        self.dirty = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def add(self, topic: str, count: int) -> None:
+        self.counts[topic] = max(0, self.counts.get(topic, 0) + count)
+        self._changed_ms[topic] = self._now_ms()
+        self.dirty = True
+
+    def clear(self) -> None:
+        """Nothing is pending, whatever was counted."""
+        for topic in [topic for topic, count in self.counts.items() if count]:
+            self.add(topic, -self.counts[topic])
+
+    def to_snapshot(self) -> dict[str, Any]:
+        self.version = self.version.next(self._now_ms())
+        return self.table()
+
+    def table(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "timingCount": {
+                topic: {"count": count, "timeStamp": self._changed_ms.get(topic, 0)}
+                for topic, count in sorted(self.counts.items())
+            },
+        }
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self.version = DataVersion.from_json(table.get("dataVersion") or {})
+        for topic, metric in (table.get("timingCount") or {}).items():
+            self.counts[topic] = int(metric.get("count") or 0)
+            self._changed_ms[topic] = int(metric.get("timeStamp") or 0)
+
+    def apply(self, kind: str, change: Any) -> None:
+        raise AssertionError(f"no record of the log is of kind {kind}")

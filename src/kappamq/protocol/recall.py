@@ -1,0 +1,44 @@
+"""The handle by which a message can be recalled before its time: URL-safe Base64 of `v1 topic broker time key`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Final, Self
+
+from kappamq.errors import IllegalOperation
+
+_VERSION: Final = "v1"
+_CHARACTERS_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    topic: str
+    broker: str
+    due_ms: int
+    key: str  # the message's unique id
+
+    def encode(self) -> str:
+        text = f"{_VERSION} {self.topic} {self.broker} {self.due_ms} {self.key}"
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, handle: str) -> Self:
+        """Raises IllegalOperation if it is none."""
+        try:
+            if not handle or len(handle) > _CHARACTERS_MAX:
+                raise ValueError(f"{len(handle)} characters")
+            raw = base64.b64decode(handle.encode() + b"=" * (-len(handle) % 4), altchars=b"-_", validate=True)
+            version, topic, broker, due, key = raw.decode().split(" ")
+            if version != _VERSION or not (due.isascii() and due.isdigit() and len(due) <= 18) or not key:
+                raise ValueError(f"version {version!r}, time {due!r}")
+            return cls(topic, broker, int(due), key)
+        except (ValueError, binascii.Error) as error:
+            raise IllegalOperation(f"recall handle is invalid: {error}") from None
+
+
+def delete_key(topic: str, key: str) -> str:
+    """What TIMER_DEL_UNIQKEY says: which message of its slot is not to be delivered."""
+    return f"{topic}+{key}"
