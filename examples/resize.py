@@ -13,7 +13,7 @@ PER_STEP = 100
 received: set[str] = set()
 complete = threading.Event()
 
-with Admin(nameserver) as admin, Producer(nameserver) as producer:
+with Admin(nameserver) as admin, Producer(nameserver, route_poll_ms=200) as producer:
     admin.create_topic("readings", queues=2)
 
     def note(message: ReceivedMessage) -> None:
@@ -25,8 +25,9 @@ with Admin(nameserver) as admin, Producer(nameserver) as producer:
     soon = {"route_poll_ms": 200, "rebalance_ms": 200, "commit_ms": 200}
     with Consumer(nameserver, group="meter", topics="readings", listener=note, consume_from="first", **soon):
         for step, queues in enumerate((2, 8, 4, 1)):
-            # Fewer queues: returns when every group has read what lies in those that go.
-            admin.resize_topic("readings", queues)
+            # Fewer queues: gives producers time to notice (by default the half minute), then returns when every group has
+            # read what lies in those that go.
+            admin.resize_topic("readings", queues, notice=1.0)
             for number in range(PER_STEP):
                 producer.send(Message("readings", f"{step}-{number}".encode()))
             print(f"{queues} queues")

@@ -217,8 +217,9 @@ async def test_only_who_decides_where_to_go_on_goes_back(broker: Broker, client:
     await fill(client, "t", [9])
     asked = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0)
 
-    async def commit(by: Speaker, number: int) -> int:
-        await ok(by, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=number))
+    async def commit(by: Speaker, number: int, forward: bool | None = None) -> int:
+        header = UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=number, forward=forward)
+        await ok(by, header)
         return await offset(by, asked)
 
     async with speaking(broker) as tool:
@@ -229,6 +230,7 @@ async def test_only_who_decides_where_to_go_on_goes_back(broker: Broker, client:
         pulling = ConsumerData(group="g", consume_type=ConsumeType.CONSUME_ACTIVELY)
         await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[pulling]).encode())
         assert await commit(client, 1) == 1, "it seeks"
+        assert [await commit(client, number, forward=True) for number in (5, 3)] == [5, 5], "it does not, and says so"
         await ok(tool, UpdateBrokerConfig(), b"useServerSideResetOffset=false")
         await beat(client, "c", consumers={"g": ["t"]})
         assert [await commit(client, number) for number in (6, 5)] == [6, 5], "resets are the clients' own work then"

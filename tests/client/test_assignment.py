@@ -109,3 +109,16 @@ async def test_new_queues_of_a_topic_are_found() -> None:
     async with fake_cluster(tea=1) as cluster, member(cluster, rebalance_ms=50, route_poll_ms=50) as reader:
         cluster.create("tea", 3)
         await eventually_async(lambda: shares([reader]) == [[0, 1, 2]])
+
+
+@on_loop
+async def test_a_queue_that_is_being_handed_over_at_the_end_is_stored_and_unlocked() -> None:
+    async with fake_cluster(tea=1) as cluster:
+        cluster.broker.put("tea", 0, b"a")
+        async with member(cluster, ordered=True, commit_ms=60_000) as reader:
+            assert await reader.poll(5) is not None
+            queue = MessageQueue("tea", "broker-0", 0)
+            await reader._started()._give_up([queue])  # another member is to have it, but its message is still in hand
+            assert ("g", queue) in cluster.broker.locks
+        assert cluster.broker.offsets["g", "tea", 0] == 1
+        assert ("g", queue) not in cluster.broker.locks

@@ -225,6 +225,31 @@ def test_a_lost_connection_is_replaced(database: Path) -> None:
     assert len(opened) == 2
 
 
+def test_connections_of_threads_that_have_ended_are_closed(database: Path) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(database, check_same_thread=False))
+        return opened[-1]
+
+    listener = idempotent(connect)(bill)
+    for number in range(5):
+        thread = threading.Thread(target=listener, args=(received(str(number)),))
+        thread.start()
+        thread.join()
+    assert bills(database) == {str(number): 1 for number in range(5)}
+    for connection in opened[:-1]:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+    opened[-1].execute("SELECT 1")
+    listener(received("here"))
+    opened[-1].close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        listener(received("lost"))
+    assert listener._connections == {}
+    listener.close()
+
+
 def test_mistakes_are_told_at_once(database: Path) -> None:
     async def work(message: ReceivedMessage, connection: Any) -> None: ...
 

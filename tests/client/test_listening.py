@@ -40,11 +40,18 @@ class Noted:
 
 class Setup:
     def __init__(
-        self, listener: Listener, count: int, workers: int = 2, *, gives_up: bool = True, **options: Any
+        self,
+        listener: Listener,
+        count: int,
+        workers: int = 2,
+        *,
+        gives_up: bool = True,
+        noted: Noted | None = None,
+        **options: Any,
     ) -> None:
         self.inbox = Inbox()
         self.queue = ProcessQueue(QUEUE, 0, Limits())
-        self.noted = Noted(gives_up)
+        self.noted = noted or Noted(gives_up)
         messages = [
             ReceivedMessage(
                 topic="tea", body=b"%d" % n, queue=QUEUE, queue_offset=n, log_offset=0, message_id=str(n), offset_id=""
@@ -208,3 +215,32 @@ async def test_there_is_an_end_to_replacing_threads() -> None:
     release.set()
     await eventually_async(lambda: len(work.noted.done) + len(work.noted.not_done) == 20)
     await work.end()
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_what_goes_wrong_after_the_listener_is_told_and_its_worker_goes_on(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listen(message: ReceivedMessage) -> None:
+        if message.queue_offset == 2:
+            raise RuntimeError("spilled")
+
+    def measure(delivery: Delivery, seconds: float, ok: bool) -> None:
+        if delivery.message.queue_offset == 0:
+            raise RuntimeError("a bug in the statistics")
+
+    class Buggy(Noted):
+        def succeeded(self, delivery: Delivery) -> None:
+            if delivery.message.queue_offset == 1:
+                raise RuntimeError("a bug in success")
+            super().succeeded(delivery)
+
+        async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
+            raise RuntimeError("a bug in failure")
+
+    work = Setup(of_kind(kind, listen), 4, workers=1, measure=measure, noted=Buggy())
+    await eventually_async(lambda: work.noted.done == [0, 3])
+    await work.end()
+    for text in ("not in the statistics", "could not be acknowledged", "could not be given back"):
+        assert text in caplog.text

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kappamq.client.admin import AsyncAdmin
 from kappamq.client.lite_pull import AsyncLitePullConsumer
+from kappamq.client.producer import AsyncProducer
 from kappamq.errors import ClientClosed, ConfigError, InvalidParameter
-from kappamq.message import MessageQueue
+from kappamq.message import Message, MessageQueue
 from kappamq.protocol.bodies_clients import ConsumeType
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.headers_client import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from tests.client.fake import FakeCluster, fake_cluster
 from tests.client.loop import on_loop
+from tests.client.real import real_cluster
 from tests.waiting import eventually_async
 
 LITE, PULL = RequestCode.LITE_PULL_MESSAGE, RequestCode.PULL_MESSAGE
@@ -116,6 +121,25 @@ async def test_going_back_is_stored_too() -> None:
             assert await polled(reader, 1) == [b"2"]
             await reader.commit()
         assert cluster.broker.offsets["g", "tea", 0] == 3
+
+
+@on_loop
+async def test_what_is_stored_late_does_not_throw_back_who_has_the_queue_now(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path) as cluster:
+        options = cluster.options(commit_ms=60_000, rebalance_ms=60_000)
+        async with AsyncProducer(**cluster.options()) as producer, AsyncAdmin(cluster.nameserver) as admin:
+            await admin.create_topic("tea", queues=1)
+            for number in range(10):
+                await producer.send(Message("tea", b"%d" % number))
+        async with AsyncLitePullConsumer(group="g", topics="tea", **options) as reader:
+            assert len(await polled(reader, 5)) == 5
+            cluster.broker.offsets.set("g", "tea", 0, 9)  # by another member that has had the queue meanwhile
+            await reader.commit()
+            assert cluster.broker.offsets.get("g", "tea", 0) == 9
+            await reader.seek(QUEUES[0], 2)
+            assert await polled(reader, 1) == [b"2"]
+            await reader.commit()
+            assert cluster.broker.offsets.get("g", "tea", 0) == 3, "going back on purpose"
 
 
 @on_loop

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -16,8 +17,9 @@ from tests.waiting import eventually_async
 class Brokers:
     """Where messages go back to; refuses as often as it is told to."""
 
-    def __init__(self, refuse: int = 0) -> None:
+    def __init__(self, refuse: int = 0, error: Exception | None = None) -> None:
         self.refuse = refuse
+        self._error = error or BrokerError("not today")
         self.given_back: list[tuple[int, int]] = []
         self.buried: list[int] = []
 
@@ -33,7 +35,7 @@ class Brokers:
         await asyncio.sleep(0)
         if self.refuse:
             self.refuse -= 1
-            raise BrokerError("not today")
+            raise self._error
 
 
 def taken(inbox: Inbox, count: int) -> Delivery:
@@ -141,6 +143,27 @@ async def test_in_order_nothing_of_anothers_queue_is_buried() -> None:
     await InOrder(inbox, brokers, 0.0, 0).failed(bad, RETRY)  # type: ignore[arg-type]
     assert brokers.buried == []
     assert not inbox.is_out(QUEUE)
+
+
+@on_loop
+async def test_a_message_comes_again_whatever_goes_wrong_when_it_is_given_back() -> None:
+    inbox = Inbox()
+    bad = taken(inbox, 1)
+    await Concurrent(inbox, Brokers(1, RuntimeError("a bug")), 0.0).failed(bad, RETRY)  # type: ignore[arg-type]
+    await eventually_async(lambda: offsets(inbox.take()) == [(0, 1)])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()], ids=["bug", "cancelled"])
+@on_loop
+async def test_in_order_the_queue_goes_on_whatever_goes_wrong(error: Exception) -> None:
+    inbox = Inbox(ordered=True)
+    bad = taken(inbox, 2)
+    inbox.put(bad.queue, [message(2)])
+    with contextlib.suppress(asyncio.CancelledError):
+        await InOrder(inbox, Brokers(1, error), 0.0, 0).failed(bad, RETRY)  # type: ignore[arg-type]
+    assert not inbox.is_out(QUEUE)
+    await eventually_async(lambda: not bad.queue.suspended)
+    assert offsets(inbox.take(5)) == [(0, 1), (1, 1), (2, 0)]
 
 
 @on_loop

@@ -129,3 +129,21 @@ async def test_locks_are_renewed_by_themselves_and_soon_again_after_a_failure() 
         it.locks.start()
         await eventually_async(lambda: len(it.changes) >= 2)
         await it.locks.stop()
+
+
+@on_loop
+async def test_whatever_goes_wrong_does_not_end_the_renewals(caplog: pytest.LogCaptureFixture) -> None:
+    async with setup(lock_renew_ms=20, lock_lease_ms=30_000) as it:
+        assert await it.locks.acquire(ONE)
+
+        def changed(*change: object) -> None:
+            calls.append(change)
+            if len(calls) == 1:
+                raise RuntimeError("a bug")
+
+        calls: list[object] = []
+        it.locks._changed = changed
+        it.locks.start()
+        await eventually_async(lambda: len(calls) >= 2)
+        await it.locks.stop()
+    assert "renewing locks failed" in caplog.text

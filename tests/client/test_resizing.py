@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ async def test_a_group_that_is_away_misses_nothing_of_a_topic_that_grows(tmp_pat
 async def test_who_listens_while_a_topic_grows_gets_everything(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path) as cluster,
-        AsyncAdmin(cluster.nameserver) as admin,
+        AsyncAdmin(**cluster.options(instance="admin", route_poll_ms=50)) as admin,
         AsyncProducer(**cluster.options(route_poll_ms=50)) as producer,
     ):
         await admin.create_topic("tea", queues=1)
@@ -78,7 +79,7 @@ async def test_who_listens_while_a_topic_grows_gets_everything(tmp_path: Path) -
 async def test_a_topic_shrinks_only_when_everything_was_read(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, brokers=2) as cluster,
-        AsyncAdmin(cluster.nameserver) as admin,
+        AsyncAdmin(**cluster.options(instance="admin", route_poll_ms=50)) as admin,
         AsyncProducer(**cluster.options()) as producer,
     ):
         await admin.create_topic("tea", queues=4)
@@ -111,7 +112,7 @@ def _offset(cluster: RealCluster, group: str) -> int | None:
 async def test_a_producer_that_has_not_heard_of_it_finds_a_queue_that_is_left(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path) as cluster,
-        AsyncAdmin(**cluster.options(instance="admin")) as admin,
+        AsyncAdmin(**cluster.options(instance="admin", route_poll_ms=50)) as admin,
         AsyncProducer(**cluster.options()) as producer,
     ):
         await admin.create_topic("tea", queues=8)
@@ -127,6 +128,53 @@ async def test_a_producer_that_has_not_heard_of_it_finds_a_queue_that_is_left(tm
 
 @on_loop
 async def test_a_topic_keeps_a_queue(tmp_path: Path) -> None:
-    async with real_cluster(tmp_path) as cluster, AsyncAdmin(cluster.nameserver) as admin:
+    async with (
+        real_cluster(tmp_path) as cluster,
+        AsyncAdmin(**cluster.options(instance="admin", route_poll_ms=50)) as admin,
+    ):
         with pytest.raises(InvalidParameter, match="at least 1 queue"):
             await admin.resize_topic("tea", 0)
+
+
+@on_loop
+async def test_what_a_producer_with_an_old_route_writes_in_the_last_moment_is_read(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path) as cluster,
+        AsyncAdmin(**cluster.options(instance="admin", route_poll_ms=60_000)) as admin,
+        AsyncProducer(**cluster.options()) as producer,
+    ):
+        await admin.create_topic("tea", queues=4)
+        async with consumer(cluster, "g", consume_from="first"):
+            pass
+        until_read, late = admin._until_read, [b"late"]
+
+        async def just_before(topic: str, queues: int, timeout: float) -> None:
+            await until_read(topic, queues, timeout)
+            if late:
+                await producer.send(Message("tea", late.pop()), queue=MessageQueue("tea", "broker-0", 3))
+
+        admin._until_read = just_before  # type: ignore[method-assign]
+        with pytest.raises(RequestTimeout, match="group g has not read 1 messages"):
+            await admin.resize_topic("tea", 1, timeout=0.5, notice=0)
+        assert await read(cluster, "g", 1) == [b"late"]
+        await admin.resize_topic("tea", 1, notice=0)
+        assert len((await admin.route("tea")).subscribe) == 1
+
+
+@on_loop
+async def test_producers_get_time_to_hear_of_it(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path) as cluster,
+        AsyncAdmin(**cluster.options(instance="admin")) as admin,
+        AsyncProducer(**cluster.options(route_poll_ms=20)) as producer,
+    ):
+        await admin.create_topic("tea", queues=4)
+        assert len(await producer.queues("tea")) == 4
+        shrinking = asyncio.create_task(admin.resize_topic("tea", 1, notice=60))
+
+        async def heard() -> bool:
+            return len(await producer.queues("tea")) == 1
+
+        await eventually_async(heard)
+        assert len((await admin.route("tea")).subscribe) == 4
+        shrinking.cancel()

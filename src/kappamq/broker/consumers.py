@@ -173,7 +173,8 @@ class Consumers:
         """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
 
         Push consumers commit where they are from time to time, also after a queue has gone to another member that is
-        further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on."""
+        further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own
+        say with each commit whether it is such a decision."""
         header = UpdateConsumerOffset.decode(frame.ext)
         topic = self._topics.existing(header.topic)
         self._groups.existing(header.consumer_group)
@@ -187,7 +188,8 @@ class Consumers:
             )
         place = header.consumer_group, topic.name, header.queue_id
         if self.pending_reset(*place) is None:
-            late = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
+            pushed = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
+            late = pushed or header.forward
             (self._offsets.commit if late else self._offsets.set)(*place, header.commit_offset)
         return reply(frame)
 

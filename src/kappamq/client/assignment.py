@@ -122,13 +122,16 @@ class Assignment:
 
     async def leave(self) -> None:
         """The end: what is out stays locked, for as long as the broker remembers; all other locks are given back."""
+        queues = {*self._held, *self._leaving}  # now: whoever has handed over, or was cancelled, is not in it any more
+        # With nothing out, all that is left to do is to store how far we were, and to unlock.
+        ending = [task for queue, task in self._leaving.items() if not self._inbox.is_out(queue)]
+        await asyncio.gather(*ending, return_exceptions=True)
         for task in [*self._leaving.values(), *self._errands]:
             task.cancel()
         for held in self._held.values():
             self._inbox.drop(held.queue)
         if self.locks is not None:
             await self.locks.stop()
-            queues = {*self._held, *self._leaving}
             await self.locks.release([queue for queue in queues if not self._inbox.is_out(queue)])
 
     # --- how far we are ---

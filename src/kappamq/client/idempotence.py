@@ -111,7 +111,7 @@ class Idempotent:
         self._paramstyle = paramstyle
         self._own = threading.local()
         self._lock = threading.Lock()
-        self._connections: list[Any] = []
+        self._connections: dict[threading.Thread, Any] = {}
         self._process = os.getpid()
         self._ready = False
         self._clean_at = 0.0
@@ -137,11 +137,10 @@ class Idempotent:
     def close(self) -> None:
         """Close the connections of all threads. They are opened again if need be."""
         with self._lock:
-            connections, self._connections = self._connections, []
+            connections, self._connections = list(self._connections.values()), {}
             self._own = threading.local()
         for connection in connections:
-            with contextlib.suppress(Exception):  # some drivers let only its own thread close a connection
-                connection.close()
+            _close(connection)
 
     # --- the transaction ---
 
@@ -226,8 +225,9 @@ class Idempotent:
         except Exception as error:
             log.warning("the database connection is lost (%s): a new one is opened for the next message", error)
             self._own.connection = None
-            with contextlib.suppress(Exception):
-                connection.close()
+            with self._lock:
+                self._connections.pop(threading.current_thread(), None)
+            _close(connection)
 
     def _count(self, *, done: int = 0, skipped: int = 0) -> None:
         with self._lock:
@@ -239,7 +239,7 @@ class Idempotent:
     def _connection(self) -> Any:
         if self._process != os.getpid():
             # A fork: connections must not be used by two processes, not even to close them.
-            self._process, self._own, self._connections = os.getpid(), threading.local(), []
+            self._process, self._own, self._connections = os.getpid(), threading.local(), {}
             self._lock = threading.Lock()
         connection = getattr(self._own, "connection", None)
         if connection is None:
@@ -250,9 +250,18 @@ class Idempotent:
                 self._make_table(connection)
                 self._ready = True
             self._own.connection = connection
-            with self._lock:
-                self._connections.append(connection)
+            self._keep(connection)
         return connection
+
+    def _keep(self, connection: Any) -> None:
+        """Note this thread's connection, and close those of threads that have ended: consumers come and go."""
+        own = threading.current_thread()
+        with self._lock:
+            ended = [thread for thread in self._connections if thread is own or not thread.is_alive()]
+            unused = [self._connections.pop(thread) for thread in ended]
+            self._connections[own] = connection
+        for one in unused:
+            _close(one)
 
     def _make_table(self, connection: Any) -> None:
         columns = "scope VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, done_ms BIGINT NOT NULL"
@@ -282,6 +291,11 @@ def _sqlite(path: str | Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for writers
     return connection
+
+
+def _close(connection: Any) -> None:
+    with contextlib.suppress(Exception):  # it may be lost; and some drivers let only its own thread close a connection
+        connection.close()
 
 
 def _paramstyle(connection: Any) -> str:

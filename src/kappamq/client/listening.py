@@ -130,7 +130,7 @@ class Listening:
                 if given_up:
                     log.info("a listener of %s came back after it was given up", self._name)
                 elif verdict is None:
-                    self._outcome.succeeded(delivery)
+                    self._succeed(delivery)
                 else:
                     self._on_loop(self._fail, delivery, verdict)
         finally:
@@ -153,7 +153,10 @@ class Listening:
         while True:
             await asyncio.sleep(min(self._timeout_s / LOOKS_PER_TIMEOUT, LOOK_S_MAX))
             for worker in list(self._workers):
-                self._look_after(worker)
+                try:
+                    self._look_after(worker)
+                except Exception:  # no more threads, perhaps; there may be some later
+                    log.exception("a busy listener of %s could not be replaced", self._name)
 
     def _look_after(self, worker: Worker) -> None:
         with self._lock:
@@ -190,7 +193,7 @@ class Listening:
             verdict = await self._await(delivery)
             self._note(delivery, began, verdict)
             if verdict is None:
-                self._outcome.succeeded(delivery)
+                self._succeed(delivery)
             else:
                 self._fail(delivery, verdict)
 
@@ -221,12 +224,31 @@ class Listening:
 
     def _note(self, delivery: Delivery, began: float, verdict: Redeliver | None) -> None:
         if self._measure is not None:
-            self._measure(delivery, time.monotonic() - began, verdict is None)
+            try:
+                self._measure(delivery, time.monotonic() - began, verdict is None)
+            except Exception:
+                log.exception("what a listener of %s has done is not in the statistics", self._name)
+
+    # Whatever goes wrong after the listener: the worker goes on, for nobody would take its place.
+
+    def _succeed(self, delivery: Delivery) -> None:
+        try:
+            self._outcome.succeeded(delivery)
+        except Exception:
+            log.exception(
+                "message %s of %s could not be acknowledged", delivery.message.message_id, delivery.queue.queue
+            )
 
     def _fail(self, delivery: Delivery, verdict: Redeliver) -> None:
-        task = self._loop.create_task(self._outcome.failed(delivery, verdict))
+        task = self._loop.create_task(self._failing(delivery, verdict))
         self._failures.add(task)
         task.add_done_callback(self._failures.discard)
+
+    async def _failing(self, delivery: Delivery, verdict: Redeliver) -> None:
+        try:
+            await self._outcome.failed(delivery, verdict)
+        except Exception:
+            log.exception("message %s of %s could not be given back", delivery.message.message_id, delivery.queue.queue)
 
     def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:

@@ -50,6 +50,7 @@ class Offsets:
         self._start = start
         self._committed: dict[MessageQueue, int] = {}
         self._beginnings: Counter[MessageQueue] = Counter()
+        self._forward: set[MessageQueue] = set()  # begun where the broker said: nobody has sought since
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool | None = False) -> int | None:
         """Return what the broker has stored for the group, None if nothing.
@@ -68,6 +69,7 @@ class Offsets:
 
     async def start_of(self, queue: MessageQueue) -> int:
         """Return where to begin: the stored offset, or what `start` says if there is none."""
+        self._forward.add(queue)
         # As Java's clients do it: a consumer that comes a little later than the first producer misses nothing.
         stored = await self.fetch(queue, zero_if_new=None if self._start == "last" else False)
         if stored is not None:
@@ -101,21 +103,28 @@ class Offsets:
     async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None:
         """Store offsets that have grown and wait until the brokers have them. Back goes only what was forgotten before.
 
+        The others may be late, for the queue may have gone to a member that is further: our brokers are told so.
         What fails is tried again with the next call; `strict`: it is raised. Java's clients send these one-way, and
         then cannot tell at the end which of them arrived.
         """
         changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue, -1) < offset}
+        forward = changed.keys() & self._forward  # as of now: what is forgotten while we wait was not sought
         limit = asyncio.Semaphore(_COMMITS_AT_ONCE)
 
         async def store(queue: MessageQueue, offset: int) -> None:
             async with limit:
                 beginning = self._beginnings[queue]
                 header = UpdateConsumerOffset(
-                    consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+                    consumer_group=self._group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=offset,
+                    forward=queue in forward or None,
                 )
                 await self._core.ask_queue(queue, header)
                 if beginning == self._beginnings[queue]:
                     self._committed[queue] = offset
+                    self._forward.add(queue)
 
         results = await asyncio.gather(*(store(*item) for item in changed.items()), return_exceptions=True)
         for queue, result in zip(changed, results, strict=True):
@@ -127,4 +136,5 @@ class Offsets:
     def forget(self, queue: MessageQueue) -> None:
         """The queue is somebody else's now, or begins anew: whatever we stored last means nothing any more."""
         self._committed.pop(queue, None)
+        self._forward.discard(queue)
         self._beginnings[queue] += 1

@@ -62,12 +62,13 @@ class Concurrent:
             await self._redelivery.give_back(message, level)
             queue.acknowledge(message.queue_offset)
             return
-        except KappaError as error:
+        except Exception as error:  # not only what a broker says: a message that nobody has in hand stops the offset
             log.warning(
                 "no broker takes message %s back (%s): it comes again here in %g s",
                 message.message_id,
                 error,
                 self._again_s,
+                exc_info=not isinstance(error, KappaError),
             )
         # Not acknowledged, so it holds the offset back: a crash now delivers it again as well.
         again = replace(message, reconsume_times=message.reconsume_times + 1)
@@ -89,24 +90,28 @@ class InOrder:
         self._reconsume_max = reconsume_max
 
     def succeeded(self, delivery: Delivery) -> None:
-        acknowledge(delivery.queue, delivery.messages)
-        self._inbox.done(delivery)
+        try:
+            acknowledge(delivery.queue, delivery.messages)
+        finally:
+            self._inbox.done(delivery)
 
     async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
         queue = delivery.queue
-        acknowledge(queue, delivery.messages[: verdict.done])
-        again: list[ReceivedMessage] = []
-        for message in delivery.messages[verdict.done :]:
+        left = delivery.messages[verdict.done :]
+        try:
+            acknowledge(queue, delivery.messages[: verdict.done])
             # Not past one that stays, its turn comes first; and not of a queue that is somebody else's.
-            if again or queue.dropped or not await self._is_buried(queue, message, verdict.level < 0):
-                again.append(message)
-        if again:
+            while left and not queue.dropped and await self._is_buried(queue, left[0], verdict.level < 0):
+                left = left[1:]
+        finally:  # until `done` the queue stands still
+            if left:
+                queue.suspended = True
+                pause = self._suspend_s if verdict.pause_ms is None else verdict.pause_ms / 1000
+                asyncio.get_running_loop().call_later(pause, self._resume, queue)
             # All were handed out together, so all have failed together.
-            again = [replace(message, reconsume_times=message.reconsume_times + 1) for message in again]
-            queue.suspended = True
-            pause = self._suspend_s if verdict.pause_ms is None else verdict.pause_ms / 1000
-            asyncio.get_running_loop().call_later(pause, self._resume, queue)
-        self._inbox.done(delivery, again)
+            self._inbox.done(
+                delivery, [replace(message, reconsume_times=message.reconsume_times + 1) for message in left]
+            )
 
     def gives_up(self, delivery: Delivery) -> bool:
         # Whoever gets the next message while this one is still being worked on would overtake it.
@@ -126,8 +131,13 @@ class InOrder:
                 await self._redelivery.bury(message)
             else:
                 log.warning("broadcast message %s failed too often and does not come again", message.message_id)
-        except KappaError as error:
-            log.warning("message %s cannot be put to the dead letters yet: %s", message.message_id, error)
+        except Exception as error:
+            log.warning(
+                "message %s cannot be put to the dead letters yet: %s",
+                message.message_id,
+                error,
+                exc_info=not isinstance(error, KappaError),
+            )
             return False
         queue.acknowledge(message.queue_offset)
         return True

@@ -92,7 +92,11 @@ class QueueLocks:
         period, done = self._core.config.lock_renew_ms / 1000, True
         while True:
             await asyncio.sleep(period if done else min(period, RETRY_S))
-            done = await self.renew()
+            try:
+                done = await self.renew()
+            except Exception:  # whatever it is: without renewals all locks are gone in a moment
+                log.exception("group %s: renewing locks failed", self._group)
+                done = False
 
     async def _renew_at(self, broker: str, queues: set[MessageQueue]) -> bool:
         asked = self._core.clock.liveness()

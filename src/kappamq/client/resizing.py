@@ -2,7 +2,9 @@
 
 Producers look at the number of queues to write, consumers at those to read; the two may differ. Growing: first readers get the
 new queues, and every group a place to begin in them; then writers. Shrinking: first writers leave the last queues, then the
-groups read what is in them, then readers leave. Whoever stops halfway leaves a topic that works.
+groups read what is in them, then readers leave. Whoever stops halfway leaves a topic that works. A broker takes messages for
+all queues that can be read, so a producer with an old route can still write to the last ones, until readers leave: then they are
+looked at once more, and if there is something new, readers come back.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from kappamq.errors import InvalidParameter, KappaError, QueryNotFound, RequestT
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_admin import ConsumeOffset, TopicOffset
 from kappamq.protocol.bodies_topics import TopicConfig
-from kappamq.protocol.headers_client import QueryConsumerOffset, UpdateConsumerOffset
+from kappamq.protocol.headers_client import GetMaxOffset, OffsetResponse, QueryConsumerOffset, UpdateConsumerOffset
 
 LOOK_S: Final = 0.1
 
@@ -43,11 +45,14 @@ class Resizing(ABC):
     @abstractmethod
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]: ...
 
-    async def resize_topic(self, topic: str, queues: int, *, timeout: float = 60.0) -> None:
+    async def resize_topic(
+        self, topic: str, queues: int, *, timeout: float = 60.0, notice: float | None = None
+    ) -> None:
         """Let a topic have `queues` queues on each of its brokers.
 
-        With fewer than before it waits until all groups have read what lies in the others. Raises RequestTimeout after
-        `timeout` seconds, naming those that have not: nothing is lost, and calling again goes on with it.
+        With fewer than before producers get `notice` seconds (`route_poll_ms`) to hear of it; then it waits until all groups
+        have read what lies in the others. Raises RequestTimeout after `timeout` more seconds, naming those that have not:
+        nothing is lost, and calling again goes on with it.
         """
         if queues < 1:
             raise InvalidParameter(f"a topic has at least 1 queue; got {queues}")
@@ -57,8 +62,38 @@ class Resizing(ABC):
         await self._give_starts(topic, min(config.read_queues for config in now))
         await self.update_topic(topic, queues=queues, read_queues=read)
         if read > queues:
-            await self._until_read(topic, queues, timeout)
-            await self.update_topic(topic, queues=queues, read_queues=queues)
+            await asyncio.sleep(self.start().config.route_poll_ms / 1000 if notice is None else notice)
+            await self._shrink(topic, queues, read, timeout)
+
+    async def _shrink(self, topic: str, queues: int, read: int, timeout: float) -> None:
+        core = self.start()
+        deadline = core.clock.liveness() + timeout
+        last = [queue for queue in await self.topic_stats(topic) if queue.queue_id >= queues]
+        while True:
+            ends = await self._ends(last)
+            await self._until_read(topic, queues, deadline - core.clock.liveness())
+            changed = True
+            try:
+                await self.update_topic(topic, queues=queues, read_queues=queues)
+                await asyncio.sleep(LOOK_S)  # what was taken just before must have got to its queue
+                changed = ends != await self._ends(last)
+            finally:
+                if changed:
+                    await self.update_topic(topic, queues=queues, read_queues=read)
+            if not changed:
+                return
+            if core.clock.liveness() > deadline:
+                raise RequestTimeout(
+                    f"topic {topic!r} is to have {queues} queues, but somebody still writes to the others. Nothing is lost: "
+                    "resize again when all producers have heard of it"
+                )
+
+    async def _ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        core, ends = self.start(), {}
+        for queue in queues:
+            answer = await core.ask_queue(queue, GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
+            ends[queue] = OffsetResponse.decode(answer.ext).offset
+        return ends
 
     async def _give_starts(self, topic: str, first: int) -> None:
         """Nobody has written to the new queues yet: each group begins there where they end now, also one that is away."""

@@ -204,6 +204,7 @@ class UpdateConsumerOffset(TopicHeader, code=RequestCode.UPDATE_CONSUMER_OFFSET)
     topic: str
     queue_id: Int32
     commit_offset: int
+    forward: bool | None = wire("kappamqForward", default=None)  # ours: it changes nothing if it would go back
 
 
 class SendBack(RpcHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
