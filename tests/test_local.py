@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kappamq import ports
 from kappamq.errors import ConfigError, KappaError, StoreLocked
 from kappamq.event_loop import run
 from kappamq.local import Local, LocalThread
@@ -51,6 +53,31 @@ def test_a_failed_start_leaves_nothing_listening(tmp_path: Path) -> None:
     with pytest.raises(KappaError, match="not running"):
         local.nameserver  # noqa: B018
     run(local.stop())
+
+
+def test_a_port_that_somebody_takes_meanwhile_is_given_up_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[socket.socket] = []
+
+    def then_taken(what: str, *rest: Any) -> int:
+        port = choose_port(what, *rest)
+        if what == "broker" and not others:
+            others.append(socket.create_server(("127.0.0.1", port - 2)))
+        return port
+
+    choose_port = ports.choose_port
+    monkeypatch.setattr(ports, "choose_port", then_taken)
+
+    async def main() -> str:
+        async with small_local(tmp_path) as local:
+            return local.broker
+
+    try:
+        chosen = int(run(main()).rpartition(":")[2])
+        assert chosen - 2 != others[0].getsockname()[1]
+    finally:
+        others[0].close()
 
 
 def test_a_port_in_the_properties_is_explicit(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +9,8 @@ import pytest
 
 from kappamq import ports
 from kappamq.errors import ConfigError
-from kappamq.ports import choose_port, is_free, reachable
+from kappamq.net.server import bind
+from kappamq.ports import choose_port, is_free, reachable, start_on_port
 
 HOST = "127.0.0.1"
 
@@ -78,3 +80,37 @@ def test_addresses_that_are_not_ours(host: str, text: str) -> None:
 )
 def test_reachable(listening: str, connect: str) -> None:
     assert reachable(listening) == connect
+
+
+def test_a_port_that_is_taken_in_between_is_given_up_for_another() -> None:
+    tried: list[int] = []
+    with ExitStack() as stack:
+
+        async def start(port: int) -> socket.socket:
+            tried.append(port)
+            if len(tried) < 3:
+                stack.enter_context(taken(port))  # somebody else is quicker
+            return stack.enter_context(bind(HOST, port, 1))
+
+        listening = asyncio.run(start_on_port("broker", HOST, 0, 1, (-2, 0, 1), start))
+        assert listening.getsockname()[1] == tried[2]
+        assert len(set(tried)) == 3
+
+
+def test_but_not_for_one_that_was_asked_for_nor_for_other_errors() -> None:
+    with taken() as port:
+        pass
+    with ExitStack() as stack:
+
+        async def start(port: int) -> socket.socket:
+            stack.enter_context(taken(port))
+            return bind(HOST, port, 1)
+
+        with pytest.raises(ConfigError, match=f"port {port} is taken"):
+            asyncio.run(start_on_port("broker", HOST, port, 1, (0,), start))
+
+    async def fail(port: int) -> None:
+        raise ConfigError("no such certificate")
+
+    with pytest.raises(ConfigError, match="no such certificate"):
+        asyncio.run(start_on_port("broker", HOST, 0, 1, (0,), fail))

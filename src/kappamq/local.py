@@ -12,7 +12,6 @@ Ports are chosen as ports.py says: None is the usual one or a free one, 0 any fr
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -28,7 +27,7 @@ from kappamq.config.nameserver import NameServerConfig
 from kappamq.errors import ConfigError, KappaError
 from kappamq.event_loop import run
 from kappamq.nameserver.nameserver import NameServer
-from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, choose_port, reachable
+from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, reachable, start_on_port
 from kappamq.store.files import Files
 
 R = TypeVar("R")
@@ -50,6 +49,7 @@ class Local:
         files: Files | None = None,
     ) -> None:
         self.settings = settings
+        self._other_nameservers = settings.broker.nameservers
         self.findings = findings or Findings()
         self._nameserver_config = nameserver
         self.nameserver_port = nameserver_port  # as asked for: None, 0 or a number
@@ -93,33 +93,38 @@ class Local:
     async def start(self) -> Self:
         """Returns when both answer. Raises ConfigError for a taken port, StoreError for the data directory."""
         host = self.settings.broker.listen_host
-        port = choose_port("name server", host, self.nameserver_port, NAMESERVER_PORT, (0,))
+        try:
+            self._nameserver = await start_on_port(
+                "name server", host, self.nameserver_port, NAMESERVER_PORT, (0,), self._start_nameserver
+            )
+            self._broker = await start_on_port(
+                "broker", host, self.broker_port, BROKER_PORT, BROKER_PORT_OFFSETS, self._start_broker
+            )
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def _start_nameserver(self, port: int) -> NameServer:
         needed = [self.broker_port + offset for offset in BROKER_PORT_OFFSETS] if self.broker_port else []
         if port in needed:
             raise ConfigError(
                 f"name server and broker cannot share port {port}: a broker on {self.broker_port} needs "
                 f"{', '.join(map(str, needed))}; choose another --broker-port or --nameserver-port"
             )
-        config = replace(self._nameserver_config, port=port)
-        self._nameserver = NameServer(config, self._clock, net=self.settings.net)
-        try:
-            await self._nameserver.start()
-            port = choose_port("broker", host, self.broker_port, BROKER_PORT, BROKER_PORT_OFFSETS)
-            nameservers = (self.nameserver, *self.settings.broker.nameservers)
-            changes: dict[str, dict[str, Any]] = {"broker": {"port": port, "nameservers": nameservers}}
-            if self.settings.net.tls_mode == "enforcing":
-                changes["net"] = {"tls_outgoing": True}  # else the two could not speak to each other
-            self.settings = self.settings.replace(changes)
-            self._broker = Broker(
-                self.settings.broker, self.settings.store, self.settings.net, self._clock, files=self._files
-            )
-            await self._broker.start()
-        except BaseException as error:
-            await self.stop()
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                raise ConfigError(f"a port was taken by another program just now ({error}); start again") from error
-            raise
-        return self
+        server = NameServer(replace(self._nameserver_config, port=port), self._clock, net=self.settings.net)
+        await server.start()
+        return server
+
+    async def _start_broker(self, port: int) -> Broker:
+        nameservers = (self.nameserver, *self._other_nameservers)
+        changes: dict[str, dict[str, Any]] = {"broker": {"port": port, "nameservers": nameservers}}
+        if self.settings.net.tls_mode == "enforcing":
+            changes["net"] = {"tls_outgoing": True}  # else the two could not speak to each other
+        self.settings = self.settings.replace(changes)
+        broker = Broker(self.settings.broker, self.settings.store, self.settings.net, self._clock, files=self._files)
+        await broker.start()
+        return broker
 
     async def stop(self) -> None:
         """The broker first, so that it can sign off at the name server. Fine to call twice."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from kappamq.errors import ConfigError
 
@@ -16,6 +18,9 @@ BROKER_PORT = 10911
 # A broker also listens on port-2, and port+1 is where its copies will connect.
 BROKER_PORT_OFFSETS = (-2, 0, 1)
 _PROBES_MAX = 200
+_STARTS_MAX = 20
+
+T = TypeVar("T")
 
 
 def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: tuple[int, ...]) -> int:
@@ -42,6 +47,28 @@ def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: t
         if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
             return port
     raise ConfigError(f"no free port for the {what} in {_PROBES_MAX} tries; does another program use them all?")
+
+
+async def start_on_port(
+    what: str,
+    host: str,
+    wanted: int | None,
+    usual: int,
+    offsets: tuple[int, ...],
+    start: Callable[[int], Awaitable[T]],
+) -> T:
+    """Call `start` with a port chosen as above; with another one if somebody took it between choosing and listening."""
+    for _ in range(_STARTS_MAX):
+        port = choose_port(what, host, wanted, usual, offsets)
+        try:
+            return await start(port)
+        except (OSError, ConfigError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if wanted or not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+                raise
+    raise ConfigError(
+        f"{_STARTS_MAX} times a port for the {what} was free and then taken by another program; try again"
+    )
 
 
 def is_free(host: str, port: int) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from kappamq.broker.address import Address, outward_ip
+from kappamq.broker.address import Address, card_ips, outward_ip
 from kappamq.errors import ConfigError
+from tests.needs import needs
 
 
 def test_what_is_advertised_wins() -> None:
@@ -65,6 +68,30 @@ def test_the_way_out_is_an_address_of_this_machine(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket, "socket", no_network)
     assert outward_ip() is None
+    assert card_ips() == []
+
+
+LONELY = """
+import subprocess
+from kappamq.broker.address import card_ips, outward_ip
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True)
+assert (card_ips(), outward_ip()) == ([], None), "nothing but loopback, and that is down"
+for name, place in (("docker7", "172.17.0.1/16"), ("cable0", "10.9.8.7/24"), ("off0", "10.1.1.1/24")):
+    ip("link", "add", name, "type", "veth", "peer", "name", "p" + name)
+    ip("addr", "add", place, "dev", name)
+ip("link", "set", "docker7", "up")
+ip("link", "set", "cable0", "up")
+assert card_ips() == ["10.9.8.7", "172.17.0.1"], card_ips()
+assert outward_ip() == "10.9.8.7"
+"""
+
+
+@needs("root", "netns")
+def test_without_a_default_route_it_is_the_address_of_a_card() -> None:
+    command = ["unshare", "--net", sys.executable, "-c", LONELY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("given", ["fd00::5", "[fd00::5]"])

@@ -222,6 +222,22 @@ except typer.Exit as ended:
     assert (process.returncode, out, err) == (code, "stopped\n", "warning: stopped before it was ready\n")
 
 
+def test_a_start_after_kill_9_tells_what_it_found(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kappamq", *UP, "--data", str(tmp_path), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout is not None
+    told = json.loads(process.stdout.readline())
+    assert run_kappamq("send", "-n", told["nameserver"], "-t", "tea", "-b", "x", "--count", "5").exit_code == 0
+    process.kill()
+    _, before = process.communicate(timeout=30)
+    assert "good order" not in before
+    with started(*UP, "--data", str(tmp_path), "--json") as (_, again):
+        assert again.stderr is not None
+        line = again.stderr.readline()
+    assert f"the last broker (process {process.pid}) did not stop in good order" in line
+    assert "the log ends at" in line
+
+
 def test_the_time_a_user_has_waited() -> None:
     program = "from kappamq.cli.serve import process_seconds as p; import time; print(p(), time.process_time())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -265,3 +266,21 @@ def test_keys_missing_from_the_index_are_caught_up_in_the_background(tmp_path: P
         found = store.index.query("t", "k50", 10, 0, 1 << 60)
         assert [store.record(offset) is not None for offset in found] == [True]
         assert rounds >= 1
+
+
+def test_the_story_of_a_start(tmp_path: Path) -> None:
+    with opened(config(tmp_path), KERNELS[0], clean=False) as store:
+        assert store.recovered.story(0.1) == "a new store"
+        writer = Writer(store)
+        fill(writer, 20)
+    with opened(config(tmp_path), KERNELS[0]) as store:
+        found = store.recovered
+        told = found.story(1.25)
+        assert told.startswith(f"the last broker (process {os.getpid()}) did not stop in good order: 35 records in ")
+        assert told.endswith(f"the log ends at {store.log.end}; ready after 1.25 s")
+    with opened(config(tmp_path), KERNELS[0]) as store:
+        told = store.recovered.story(0.0)
+        assert told.startswith("the store was closed in good order: its queues are complete, the log ends at ")
+    shutil.rmtree(tmp_path / "consumequeue")
+    with opened(config(tmp_path), KERNELS[0]) as store:
+        assert "(queue files were missing: all of it)" in store.recovered.story(0.0)

@@ -11,7 +11,9 @@ in it. There loopback will not do, and the machine's outward address takes its p
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
+import struct
 
 from kappamq.errors import ConfigError
 from kappamq.protocol import address
@@ -20,6 +22,11 @@ LOOPBACK = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses nobody has: set aside for documentation."""
+_BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "flannel")
+_IFREQ = struct.Struct("16s24x")  # netdevice(7): struct ifreq
+_FLAGS = struct.Struct("=h")
+_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 
 
 class Address:
@@ -52,12 +59,30 @@ class Address:
 
 
 def outward_ip() -> str | None:
-    """The ip under which this machine speaks to others; None if it has no way out. Nothing is sent to find out."""
+    """The ip under which this machine speaks to others; None if it has no way out. Nothing is sent to find out.
+
+    A machine may have neighbours and no way beyond them (no default route): then it is that of a network card.
+    """
     for family, far_away in _FAR_AWAY:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far_away, 9))
             return str(probe.getsockname()[0])
-    return None
+    return next(iter(card_ips()), None)
+
+
+def card_ips() -> list[str]:
+    """IPv4 addresses of the network cards that are up, real ones before the bridges of containers."""
+    found: list[tuple[bool, int, str]] = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for number, name in socket.if_nameindex():
+            request = _IFREQ.pack(name.encode())
+            with contextlib.suppress(OSError):
+                (flags,) = _FLAGS.unpack_from(fcntl.ioctl(asking, _SIOCGIFFLAGS, request), 16)
+                if flags & _IFF_LOOPBACK or not flags & _IFF_UP:
+                    continue
+                ip = socket.inet_ntoa(fcntl.ioctl(asking, _SIOCGIFADDR, request)[20:24])
+                found.append((name.startswith(_BRIDGES), number, ip))
+    return [ip for _bridge, _number, ip in sorted(found)]
 
 
 def _resolved(host: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import resource
+import time
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -104,7 +105,11 @@ class Broker:
         for table in own + self.delivery.tables:
             self.metadata.add(table)
         self.boot_id = _boot_id()
-        self.recovered = store.open(self.boot_id)
+        began = time.perf_counter()
+        self.recovered = found = store.open(self.boot_id)
+        # After a crash whoever starts it wants to know; else only who asks.
+        level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
+        log.log(level, "%s", found.story(time.perf_counter() - began))
         try:
             await self._start_serving()
         except BaseException:

@@ -174,7 +174,7 @@ def broker(
     from kappamq.config import apache
     from kappamq.config.client import split_addresses
     from kappamq.errors import ConfigError
-    from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, choose_port, reachable
+    from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, reachable, start_on_port
 
     given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
     flags: dict[str, Any] = {"port": port, "name": name, "listen_host": listen, "advertise": advertise}
@@ -193,15 +193,26 @@ def broker(
         raise ConfigError(f"unknown properties: {', '.join(findings.unknown)}")
     tell_findings(out, findings)
     host = settings.broker.listen_host
-    free = choose_port("broker", host, settings.broker.port, BROKER_PORT, BROKER_PORT_OFFSETS)
-    settings = settings.replace({"broker": {"port": free}})
 
     from kappamq.broker.broker import Broker
 
-    server = Broker(settings.broker, settings.store, settings.net, SystemClock())
+    started: list[Broker] = []
+
+    async def start_on(port: int) -> None:
+        chosen = settings.replace({"broker": {"port": port}})
+        server = Broker(chosen.broker, chosen.store, chosen.net, SystemClock())
+        await server.start()
+        started.append(server)
+
+    async def start() -> None:
+        await start_on_port("broker", host, settings.broker.port, BROKER_PORT, BROKER_PORT_OFFSETS, start_on)
+
+    async def stop() -> None:
+        for server in started:
+            await server.stop()
 
     def ready(seconds: float) -> None:
-        address = reachable(f"{host}:{server.port}")
+        address = reachable(f"{host}:{started[0].port}")
         registered = list(settings.broker.nameservers)
         out.line(
             f"[bold green]broker is ready[/] in {seconds:.2f} s on [bold]{address}[/]  {about(settings)}\n"
@@ -213,7 +224,7 @@ def broker(
             data=str(settings.store.root),
         )
 
-    run_server(server.start, server.stop, ready, out)
+    run_server(start, stop, ready, out)
 
 
 # --- what the three share ---------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class MessageStore:
 
     def _open(self, boot_id: str) -> Recovered:
         clean = not self._abort.exists()
+        crashed_pid = None if clean else self._abort.pid()
         self._abort.create()
         try:
             checkpoint = Checkpoint.load(self.config.root / "checkpoint", self.files)
@@ -103,6 +104,7 @@ class MessageStore:
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are entered behind recovery, in the order of the log
             found = recover(self, position, checkpoint, clean, boot_id)
+            found.crashed_pid = crashed_pid
             if self.config.index_enabled:
                 self.index.load(found.index_from)
         except BaseException:

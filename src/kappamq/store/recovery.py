@@ -46,6 +46,27 @@ class Recovered:
     rebuilt: bool = False
     damage: list[tuple[int, int]] = field(default_factory=list)  # [from, to) that was passed over
     notes: list[str] = field(default_factory=list)
+    crashed_pid: int | None = None  # of the broker that did not stop in good order, where it is known
+
+    def story(self, seconds: float) -> str:
+        """In a sentence: how the store was found, what was done about it, and how long that took."""
+        if self.writer == "new":
+            return "a new store"
+        if self.clean:
+            found = "the store was closed in good order"
+        else:
+            who = f" (process {self.crashed_pid})" if self.crashed_pid else ""
+            found = f"the last broker{who} did not stop in good order"
+        if self.writer == "foreign":
+            found += ", and it was not one of ours"
+        looked = f"{self.records} records in {self.end - self.scanned_from} bytes from offset {self.scanned_from} on"
+        did = f"{looked} were checked and entered into their queues" if self.records else "its queues are complete"
+        if self.rebuilt:
+            did += " (queue files were missing: all of it)"
+        if self.damage:
+            lost = sum(stop - start for start, stop in self.damage)
+            did += f", {lost} damaged bytes were passed over"
+        return f"{found}: {did}, the log ends at {self.end}; ready after {seconds:.2f} s"
 
 
 def fingerprint(store: MessageStore, offset: int) -> int:
