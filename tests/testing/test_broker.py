@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq import Message
+from kappamq import Message, ReceivedMessage
 from kappamq.errors import KappaError
 from kappamq.testing import BrokerKit
 from tests.waiting import eventually
@@ -41,8 +41,8 @@ def test_retries_happen_in_order(kappamq_broker: BrokerKit) -> None:
     heard: list[tuple[int, int]] = []
     done = threading.Event()
 
-    def listener(message: object) -> None:
-        times = message.reconsume_times  # type: ignore[attr-defined]
+    def listener(message: ReceivedMessage) -> None:
+        times = message.reconsume_times
         heard.append((times, broker.clock.message_ms()))
         if times < 3:
             raise ValueError("not yet")
@@ -59,6 +59,23 @@ def test_retries_happen_in_order(kappamq_broker: BrokerKit) -> None:
         assert done.wait(5)
     assert [times for times, _at in heard] == [0, 1, 2, 3]
     assert [at - start for _times, at in heard] == [0, 10_000, 40_000, 100_000]
+
+
+def test_a_consumer_may_be_there_before_its_topic(kappamq_broker: BrokerKit) -> None:
+    heard: list[int] = []
+
+    def failing(message: ReceivedMessage) -> None:
+        heard.append(message.reconsume_times)
+        raise ValueError("never")
+
+    with (
+        kappamq_broker.producer() as producer,
+        kappamq_broker.consumer(group="g", topics="q", listener=failing, reconsume_max=2, consume_from="first"),
+    ):
+        producer.send(Message("q", b"x"))
+        kappamq_broker.clock.advance("5m")
+        assert heard == [0, 1, 2]
+        assert kappamq_broker.bodies("%DLQ%g") == [b"x"]
 
 
 def test_what_has_expired_goes_and_the_rest_stays(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from kappamq.broker.broker import Broker
 from kappamq.client import Admin, Consumer, Producer, PullConsumer, TransactionProducer
+from kappamq.client.subscription import wanted_topics
 from kappamq.config.client import ClientConfig
 from kappamq.local import Local, LocalThread
 from kappamq.message import ReceivedMessage
@@ -107,6 +108,10 @@ class BrokerKit:
         return TransactionProducer(config=self.client_config, **options)
 
     def consumer(self, **options: Any) -> Consumer:
+        """Its topics are made if they are not there: it hears of the first message, not of the first after a while."""
+        with self.admin() as admin:
+            for topic in wanted_topics(options.get("topics", ())).keys() - set(admin.topics()):
+                admin.create_topic(topic)
         consumer = Consumer(config=self.client_config, **options)
         self._consumers.append(consumer)
         return consumer
