@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -67,3 +68,19 @@ def test_only_ok_is_ok() -> None:
     for status in SendStatus:
         result = SendResult(status=status, message_id="m", queue=MessageQueue("t", "b", 1), queue_offset=3)
         assert result.ok == (status == "ok")
+
+
+def test_when_to_be_delivered() -> None:
+    assert Message("t", b"x", delay=1.0001).delay_ms == 1001, "rounded up: never early"
+    assert Message("t", b"x", delay=timedelta(milliseconds=1500)).delay_ms == 1500
+    assert Message("t", b"x", delay=0.1 + 0.2).delay_ms == 300
+    assert Message("t", b"x", deliver_at=1_700_000_000_001).deliver_at_ms == 1_700_000_000_001
+    at = datetime(2023, 11, 14, 22, 13, 20, 1500, tzinfo=UTC)
+    assert Message("t", b"x", deliver_at=at).deliver_at_ms == 1_700_000_000_002
+    assert (Message("t", b"x").delay_ms, Message("t", b"x").deliver_at_ms) == (None, None)
+    for wrong in ({"delay": -1}, {"delay": 1, "delay_level": 2}, {"delay": 1, "deliver_at": 5}):
+        with pytest.raises(ValueError, match="delay"):
+            Message("t", b"x", **wrong)  # type: ignore[arg-type]
+    for wrong in ({"deliver_at": 1.5}, {"deliver_at": True}, {"deliver_at": "noon"}):
+        with pytest.raises(TypeError, match="deliver_at"):
+            Message("t", b"x", **wrong)  # type: ignore[arg-type]

@@ -7,8 +7,10 @@ their own and never in `properties` of a `Message`; the protocol layer translate
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Final
 
 
@@ -30,6 +32,8 @@ class Message:
     wait_stored: bool = True  # False: answered without waiting for flush or copies
     sharding_key: str = ""  # messages of one key keep their order when sent with the hash selection
     transaction_id: str = ""
+    delay: float | timedelta | None = None  # seconds until it is delivered, to the millisecond
+    deliver_at: int | datetime | None = None  # when it is delivered: a datetime, or milliseconds since 1970
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str) or not self.topic:
@@ -48,6 +52,27 @@ class Message:
             raise ValueError(f"flag is a signed 32 bit number; got {self.flag}")
         if self.delay_level < 0:
             raise ValueError(f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level}")
+        if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+            raise ValueError("a message is delivered later by delay_level, by delay or by deliver_at: give one of them")
+        if self.delay_ms is not None and self.delay_ms < 0:
+            raise ValueError(f"delay is a number of seconds, or a timedelta, that is not negative; got {self.delay!r}")
+        if isinstance(self.deliver_at, bool) or not isinstance(self.deliver_at, int | datetime | None):
+            raise TypeError(f"deliver_at is a datetime, or milliseconds since 1970 as int; got {self.deliver_at!r}")
+
+    @property
+    def delay_ms(self) -> int | None:
+        """`delay` in milliseconds, rounded up: never early."""
+        if self.delay is None:
+            return None
+        seconds = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
+        return math.ceil(round(seconds * 1000, 6))
+
+    @property
+    def deliver_at_ms(self) -> int | None:
+        """`deliver_at` in milliseconds since 1970, rounded up."""
+        if isinstance(self.deliver_at, datetime):
+            return math.ceil(round(self.deliver_at.timestamp() * 1000, 3))
+        return self.deliver_at
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -150,6 +175,7 @@ class SendResult:
     transaction_id: str = ""
     region: str = ""
     trace_on: bool = True  # the broker allows traces
+    recall_handle: str = ""  # to take back a message that waits for its time
 
     @property
     def ok(self) -> bool:

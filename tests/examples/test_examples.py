@@ -40,6 +40,7 @@ EXPECTED = {
     "resize.py": "nothing was lost",
     "dead_letters.py": "sent again: 2 orders, each billed once",
     "transaction.py": "shipping heard of: order 1, order 3",
+    "delay.py": "in the order of their times: half a second, at a time, level 1",
     "admin.py": "deleted: there is no topic",
 }
 

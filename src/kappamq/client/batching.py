@@ -54,7 +54,7 @@ def check(message: Message, first: Message) -> None:
         )
     if message.wait_stored != first.wait_stored:
         raise IllegalMessage("the messages of a batch must agree about wait_stored: they are answered together")
-    if message.delay_level:
+    if message.delay_level or message.delay is not None or message.deliver_at is not None:
         raise IllegalMessage("a batch cannot be delayed: send delayed messages one by one")
     if message.transaction_id:
         raise IllegalMessage("a batch cannot be part of a transaction: send transactional messages one by one")

@@ -49,6 +49,7 @@ class Producer(Blocking[AsyncProducer]):
     send_oneway = blocking(AsyncProducer.send_oneway)
     request = blocking(AsyncProducer.request)
     reply = blocking(AsyncProducer.reply)
+    recall = blocking(AsyncProducer.recall)
     queues = blocking(AsyncProducer.queues)
 
     def send_async(

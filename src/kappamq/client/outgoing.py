@@ -151,6 +151,10 @@ def _properties(message: Message, message_id: str, extra: Mapping[str, str] = Ma
         named[properties.KEYS] = " ".join(message.keys)
     if message.delay_level:
         named[properties.DELAY] = str(message.delay_level)
+    if message.delay_ms is not None:
+        named[properties.TIMER_DELAY_MS] = str(message.delay_ms)
+    if message.deliver_at_ms is not None:
+        named[properties.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.sharding_key:
         named[properties.SHARDING_KEY] = message.sharding_key
     for name, value in message.properties.items():

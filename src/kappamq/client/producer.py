@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
-from kappamq.client import batching
+from kappamq.client import batching, recalling
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
 from kappamq.client.outgoing import Outgoing, single, together
@@ -146,6 +146,16 @@ class AsyncProducer(Requesting):
         outgoing = single(message, self._next_id(now_ms), now_ms, self.config)
         chosen = key if key is not None else message.sharding_key or None
         await self.sending.once(core, outgoing, chosen, queue, timeout)
+
+    async def recall(self, sent: SendResult | str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time (`delay`, `deliver_at`): the broker will not deliver it.
+
+        `sent`: what `send` returned, or its `recall_handle`. Returns the message's id. Raises IllegalOperation if its time has
+        come or the handle is none, NoPermission if the broker does not allow it (RocketMQ's default), and as `send` does.
+        """
+        core = self.start()
+        limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
+        return await recalling.recall(core, self.group, sent, limit, self._tracer)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Cut messages of one topic, however many, into lists that `send_batch` takes; by bytes and by count."""

@@ -261,6 +261,7 @@ def _results(answer: Frame, outgoing: Outgoing, queue: MessageQueue, status: Sen
             transaction_id=header.transaction_id or "",
             region=header.region or "",
             trace_on=header.trace_on != "false",
+            recall_handle=header.recall_handle or "",
         )
         for number, message_id in enumerate(outgoing.message_ids)
     ]
