@@ -262,8 +262,6 @@ def test_a_broker_conf_that_cannot_be_meant(tmp_path: Path, content: bytes, text
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("mappedFileSizeCommitLog", "property=value"),
-        ("=5", "property=value"),
         ("mappedFileSizeComitLog=5", "did you mean mappedFileSizeCommitLog?"),
         ("store.flush=maybe", "sync"),
         ("store.segment_bytes=12", "segment_bytes"),
@@ -274,4 +272,10 @@ def test_a_broker_conf_that_cannot_be_meant(tmp_path: Path, content: bytes, text
 )
 def test_bad_set_values(tmp_path: Path, setting: str, text: str) -> None:
     refused(3, text, arguments=[*UP, "--set", setting, "--data", str(tmp_path / "data")])
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("setting", ["mappedFileSizeCommitLog", "=5"])
+def test_what_is_no_setting_is_a_wrong_argument(tmp_path: Path, setting: str) -> None:
+    refused(2, "property=value", arguments=[*UP, "--set", setting, "--data", str(tmp_path / "data")])
     assert not (tmp_path / "data").exists()

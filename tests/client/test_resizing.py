@@ -33,7 +33,7 @@ async def read(cluster: RealCluster, group: str, count: int) -> list[bytes]:
 async def test_a_group_that_is_away_misses_nothing_of_a_topic_that_grows(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, brokers=2) as cluster,
-        AsyncAdmin(cluster.nameserver) as admin,
+        AsyncAdmin(**cluster.options()) as admin,  # the producer shares its routes
         AsyncProducer(**cluster.options()) as producer,
     ):
         await admin.create_topic("tea", queues=2)

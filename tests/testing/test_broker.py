@@ -118,3 +118,11 @@ def test_it_leaves_nothing_behind() -> None:
         with pytest.raises(KappaError, match="broker"):
             BrokerKit(data=data).__enter__()  # one broker for one folder
     assert not data.exists()
+
+
+def test_clients_of_the_kit_share_its_clock(kappamq_broker: BrokerKit) -> None:
+    kappamq_broker.clock.advance("5h")
+    with kappamq_broker.producer() as producer:
+        producer.send(Message("tea", b"x"))
+    (message,) = kappamq_broker.messages("tea")
+    assert message.born_ms == kappamq_broker.clock.message_ms()

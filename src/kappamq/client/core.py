@@ -309,27 +309,22 @@ def local_host(nameserver: str) -> str:
 
 # --- sharing ---
 
-_SHARED_BY: Final = (
-    *("nameservers", "instance", "unit", "connect_timeout_ms", "request_timeout_ms", "route_poll_ms", "heartbeat_ms"),
-    *("inflight_max", "default_topic", "default_topic_queues"),
-    *("tls", "tls_verify", "tls_trust", "tls_cert", "tls_key", "tls_key_password"),
-)
 _cores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Any, ...], list[ClientCore]]] = WeakKeyDictionary()
 
 
 def acquire(config: ClientConfig, *, consumer_group: str | None = None, lasting_id: bool = False) -> ClientCore:
-    """Return a started core for `config` on the running loop; `release` it when done.
+    """Return a started core for `config` on the running loop, shared by all who want the same; `release` it when done.
 
     `consumer_group`: choose one that has no consumer of this group yet. `lasting_id`: one whose client id is the same
     when the program is started again.
     """
-    key = (lasting_id, *(getattr(config, name) for name in _SHARED_BY))
+    key = (lasting_id, config)
     cores = _cores.setdefault(asyncio.get_running_loop(), {}).setdefault(key, [])
     for core in cores:
         if consumer_group is None or not core.has_member(consumer_group):
             break
     else:
-        core = ClientCore(config, lasting_id=lasting_id)
+        core = ClientCore(config, config.clock, lasting_id=lasting_id)
         core.start()
         cores.append(core)
     core.users += 1
