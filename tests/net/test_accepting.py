@@ -30,13 +30,18 @@ class Greeter(asyncio.Protocol):
         transport.write(b"hello")  # type: ignore[attr-defined]
 
 
+made: list[Acceptor] = []
+
+
 @asynccontextmanager
 async def accepts(context: ssl.SSLContext | None = None, mode: str = "", **net: Any) -> AsyncIterator[int]:
     config = NetConfig(**net)
     if mode:
         object.__setattr__(config, "tls_mode", mode)  # without a certificate, which is not needed to turn somebody away
     listener = bind("127.0.0.1", 0, 100)
-    task = asyncio.ensure_future(Acceptor(listener, Greeter, config, context).run())
+    acceptor = Acceptor(listener, Greeter, config, context)
+    task = asyncio.ensure_future(acceptor.run())
+    made.append(acceptor)
     try:
         yield listener.getsockname()[1]
     finally:
@@ -101,15 +106,36 @@ def test_who_says_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> No
     assert "did not get through its handshake: TimeoutError" in caplog.text
 
 
-def test_too_many_who_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_who_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has been silent for longest goes; who has begun to speak stays, and then nobody else gets in."""
     monkeypatch.setattr(accepting, "_SNIFFING_MAX", 3)
 
     async def test() -> None:
-        async with accepts(without_certificate()) as port, connected(port) as one, connected(port), connected(port):
-            assert await heard(port, b"plain") == b"", "there are three already that nobody knows anything of"
-            await one.say(b"plain")
-            assert await one.reader.read(5) == b"hello"
-            assert await eventually(lambda: heard(port, b"plain")) == b"hello"
+        async with accepts(without_certificate()) as port, connected(port) as first, connected(port), connected(port):
+            assert await heard(port, b"plain") == b"hello"
+            assert await first.reader.read(5) == b"", "it was let go"
+            for _ in range(5):
+                assert await heard(port, b"plain") == b"hello"
+        async with (
+            accepts(without_certificate()) as port,
+            connected(port) as a,
+            connected(port) as b,
+            connected(port) as c,
+        ):
+            for peer in (a, b, c):
+                await peer.say(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # half a handshake
+            await eventually(lambda: (len(made[-1]._adopting), len(made[-1]._silent)) == (3, 0))
+            assert await heard(port, b"plain") == b""
+
+    run(test())
+
+
+def test_a_handshake_that_has_begun_has_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "_HANDSHAKE_S", 0.05)
+
+    async def test() -> None:
+        async with accepts(without_certificate(), first_frame_s=60) as port:
+            assert await heard(port, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03") == b""
 
     run(test())
 

@@ -42,7 +42,9 @@ class Administration:
             config, store, topics, groups, clients, offsets, broker.pending_resets, worker, self.when_safe
         )
         self.relay = Relay(config.name, store, topics, groups, clients, worker)
-        self.runtime = Runtime(store, clock, self.stats, broker.gate, broker.kernel_module.NAME, worker)
+        self.runtime = Runtime(
+            store, clock, self.stats, broker.bursts.latency, broker.gate, broker.kernel_module.NAME, worker
+        )
         self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
         self._handle(broker)
         self._listen(broker)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from kappamq.broker.gate import CONGESTED, FAILED, NO_ROOM, Gate
+from kappamq.broker.latency import PutLatency
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
 from kappamq.errors import Busy, IllegalMessage, NotAvailable, NotSupported, ProtocolError, StoreReadOnly
@@ -60,6 +61,7 @@ class Bursts:
         self.on_commits: Callable[[Connection, list[tuple[int, int, int]]], None] = lambda connection, commits: None
         self.on_lost: list[Callable[[Connection], None]] = []
         self.finish_preparing: Callable[[], None] = lambda: None  # whoever makes the next log file is to be waited for
+        self.latency = PutLatency(clock.liveness, self._kernel.put_count)
         self._turn_set = False
         self._turn_ms = 0  # message time of this turn
         self._congested = False  # as of the end of the last turn: who sends more is held
@@ -223,6 +225,7 @@ class Bursts:
         if not self._turn_set:
             self._turn_set = True
             self._turn_ms = self._clock.message_ms() if now_ms is None else now_ms
+            self.latency.began()
             self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
@@ -233,6 +236,8 @@ class Bursts:
             self._store_failed(str(error))
             return
         send_acks(reached)
+        self.latency.written(self._store.written.offset, self._kernel.put_count)
+        self.latency.reached(self._store.answerable.offset)
         self._congested = bool(self._congestion())
 
     def _make_room(self) -> bool:
@@ -280,6 +285,7 @@ class Bursts:
     def flush_done(self) -> None:
         """The flusher's descriptor is readable."""
         send_acks(self._store.flush_done())
+        self.latency.reached(self._store.answerable.offset)
         if self._store.failed is not None:
             self._store_failed(self._store.failed)
         else:

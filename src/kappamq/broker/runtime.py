@@ -7,6 +7,7 @@ from itertools import islice
 
 from kappamq.broker.burst import Handler
 from kappamq.broker.gate import Gate
+from kappamq.broker.latency import PutLatency
 from kappamq.broker.slices import Worker
 from kappamq.broker.stats import Stats
 from kappamq.clock import Clock
@@ -29,19 +30,16 @@ _POOLS = {
     "query": 20_000,
     "ack": 100_000,
 }
-_DISTRIBUTION = (
-    "[<=0ms]:0 [0~10ms]:0 [10~50ms]:0 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:0 [1~2s]:0 [2~3s]:0 [3~4s]:0 "
-    "[4~5s]:0 [5~10s]:0 [10s~]:0 "
-)
 
 
 class Runtime:
     def __init__(
-        self, store: MessageStore, clock: Clock, stats: Stats, gate: Gate, kernel_name: str, worker: Worker
+        self, store: MessageStore, clock: Clock, stats: Stats, latency: PutLatency, gate: Gate, kernel_name: str, worker: Worker
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
         self._stats = stats
+        self._latency = latency
         self._gate = gate
         self._kernel_name = kernel_name
         self._worker = worker
@@ -106,11 +104,11 @@ class Runtime:
             "putMessageSizeTotal": str(kernel.put_bytes),
             "putMessageAverageSize": f"{kernel.put_bytes / put_count if put_count else 0.0}",
             "putMessageFailedTimes": "0",
-            "putMessageEntireTimeMax": "0",
-            "putMessageDistributeTime": _DISTRIBUTION,
+            "putMessageEntireTimeMax": str(self._latency.max_ms),
+            "putMessageDistributeTime": self._latency.distribution(),
             "getMessageEntireTimeMax": "0",
-            "putLatency99": "0.0",
-            "putLatency999": "0.0",
+            "putLatency99": f"{self._latency.percentile_ms(0.99):.3f}",
+            "putLatency999": f"{self._latency.percentile_ms(0.999):.3f}",
             "putTps": _rates(stats.rates(lambda sample: sample.put_count)),
             "getFoundTps": _rates(transferred),
             "getMissTps": _rates(missed),

@@ -15,7 +15,8 @@ from kappamq.net.tls import is_handshake
 
 log = logging.getLogger(__name__)
 
-_SNIFFING_MAX = 4096
+_SNIFFING_MAX = 4096  # connections of which we do not know yet what they speak; beyond it the longest silent ones go
+_HANDSHAKE_S = 10.0  # who has begun a handshake has something to say
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _QUIET_S = 60.0  # the same trouble is told once in this time
 
@@ -35,6 +36,7 @@ class Acceptor:
         self._config = config
         self._context = context
         self._adopting: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}  # of those, who has said nothing yet; longest first
         # Given up for a moment when there is no other descriptor left, to take a caller off the line and let it go.
         self._spare = -1
         self._complained: float | None = None
@@ -52,17 +54,34 @@ class Acceptor:
                         continue
                     accepted = late
                 accepted.setblocking(False)
-                if len(self._adopting) >= _SNIFFING_MAX:
+                if len(self._adopting) >= _SNIFFING_MAX and not self._let_go():
                     accepted.close()
                     continue
                 task = asyncio.create_task(self._adopt(accepted))
                 self._adopting.add(task)
-                task.add_done_callback(self._adopting.discard)
+                task.add_done_callback(lambda task, accepted=accepted: self._done(task, accepted))  # type: ignore[misc]
+                if self._context is not None:
+                    self._silent[task] = None
         finally:
             for task in self._adopting:
                 task.cancel()
             if self._spare >= 0:
                 os.close(self._spare)
+
+    def _done(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
+        self._adopting.discard(task)
+        self._silent.pop(task, None)
+        if task.cancelled():
+            accepted.close()  # it may have been cancelled before it could do that itself
+
+    def _let_go(self) -> bool:
+        """Make room by closing who has been silent for longest; False if everybody has begun to speak."""
+        for task in self._silent:
+            del self._silent[task]
+            self._adopting.discard(task)
+            task.cancel()
+            return True
+        return False
 
     async def _without(self, error: OSError) -> socket.socket | None:
         """Nothing could be accepted. Who waits would wait until there is a descriptor again: better to be told at once.
@@ -111,9 +130,14 @@ class Acceptor:
     async def _adopt(self, accepted: socket.socket) -> None:
         loop, config = asyncio.get_running_loop(), self._config
         context = self._context
+        task = asyncio.current_task()
+        assert task is not None
         try:
             if context is not None:
-                encrypted = await asyncio.wait_for(is_handshake(accepted), config.first_frame_s)
+                try:
+                    encrypted = await asyncio.wait_for(is_handshake(accepted), config.first_frame_s)
+                finally:
+                    self._silent.pop(task, None)
                 if encrypted is None or (config.tls_mode == "enforcing" and not encrypted):
                     accepted.close()
                     return
@@ -124,11 +148,8 @@ class Acceptor:
                 self._factory,
                 accepted,
                 ssl=context,
-                ssl_handshake_timeout=config.first_frame_s if context is not None else None,
+                ssl_handshake_timeout=min(config.first_frame_s, _HANDSHAKE_S) if context is not None else None,
             )
         except (OSError, ssl.SSLError, TimeoutError) as error:
             log.info("a connection did not get through its handshake: %s", str(error) or type(error).__name__)
             accepted.close()
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
