@@ -14,6 +14,7 @@ from kappamq.broker.half_log import HalfLog
 from kappamq.broker.half_records import GROUP
 from kappamq.broker.metadata import Metadata
 from kappamq.broker.offsets import Offsets
+from kappamq.broker.reopened import Reopened
 from kappamq.broker.topics import Topics
 from kappamq.broker.transaction_checks import TransactionChecks
 from kappamq.broker.transactions import Transactions
@@ -81,6 +82,8 @@ class HalfLife:
         self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
         self.metadata.add(self.topics)
         self.metadata.add(self.offsets)
+        reopened = Reopened()
+        self.metadata.add(reopened)
         self.offsets.end = lambda topic, queue_id: self.store.kernel.queue_state(topic, queue_id)[1]
         self.metadata.load(self.offsets.clamp)
         self.clock.not_before(self.store.last_ms)
@@ -88,7 +91,7 @@ class HalfLife:
         self.metadata.go_live(turns)  # type: ignore[arg-type]
         appender = Appender(self.store, turns, self.metadata, self.clock)  # type: ignore[arg-type]
         self.appender = appender
-        self.log = HalfLog(self.config, self.clock, self.store, turns, appender, self.topics, self.offsets)  # type: ignore[arg-type]
+        self.log = HalfLog(self.config, self.clock, self.store, turns, appender, self.topics, self.offsets, reopened)  # type: ignore[arg-type]
         self.log.rebuild()
         self.clients = Clients(1e9, 1e9)
         self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from kappamq.broker.half_counts import HalfCounts
 from kappamq.broker.half_log import HalfLog
 from kappamq.broker.metadata import Table
 from kappamq.broker.recall import Recalls
+from kappamq.broker.reopened import Reopened
 from kappamq.broker.replies import Replies
 from kappamq.broker.retry import Retries
 from kappamq.broker.timer_admin import TimerAdmin
@@ -39,8 +40,9 @@ class Delivery:
         self.half_counts = HalfCounts(broker.clock.message_ms)
         self.timer_progress = TimerProgress()
         self.timer_metrics = TimerMetrics(broker.clock.message_ms)
+        self.reopened = Reopened()
         self.tables: list[Table] = [
-            self.filters, self.delay_positions, self.half_counts, self.timer_progress, self.timer_metrics
+            self.filters, self.delay_positions, self.half_counts, self.timer_progress, self.timer_metrics, self.reopened
         ]  # fmt: skip
 
     def serve(self) -> None:
@@ -74,8 +76,9 @@ class Delivery:
     def _serve_transactions(self) -> None:
         broker = self._broker
         self.halves = HalfLog(
-            broker.config, broker.clock, broker.store, broker.bursts, broker.appender, broker.topics, broker.offsets
-        )
+            broker.config, broker.clock, broker.store, broker.bursts, broker.appender, broker.topics, broker.offsets,
+            self.reopened,
+        )  # fmt: skip
         self.halves.rebuild()
         self.half_counts.halves = lambda: self.halves.halves
         broker.upkeep.on_tick.append(self.half_counts.tick)

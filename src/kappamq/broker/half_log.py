@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from kappamq.broker import half_records
+from kappamq.broker import half_records, reopened
 from kappamq.broker.appending import Appender, Draft, Placed
 from kappamq.broker.burst import Bursts
 from kappamq.broker.halves import Half, Halves, Op, Outcome, Positions
 from kappamq.broker.offsets import Offsets
+from kappamq.broker.reopened import Reopened
 from kappamq.broker.slices import Worker
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
@@ -41,6 +42,7 @@ class HalfLog:
         appender: Appender,
         topics: Topics,
         offsets: Offsets,
+        reopened_before: Reopened,
     ) -> None:
         self.halves = Halves()
         self._config = config
@@ -50,6 +52,7 @@ class HalfLog:
         self._appender = appender
         self._topics = topics
         self._offsets = offsets
+        self._reopened = reopened_before
         self._told = Positions(0, 0, 0)
         self._next: tuple[int, Positions] | None = None  # true as soon as the log is safe up to there
         self._moved_on = asyncio.Event()
@@ -157,18 +160,24 @@ class HalfLog:
     def prepare(self, draft: Draft, group: str) -> Placed:
         """Store a message as a half message: nobody sees it before it is committed."""
         half_records.prepare(draft, group)
-        return self._open(draft)
+        return self._opened(draft, self._appender.append(draft))
 
     def reopen(self, record: Record, root: int) -> Placed:
-        """Store a half message again that was given up, as if nobody had been asked yet."""
+        """Store a half message again that was given up, as if nobody had been asked yet; once for each time it was given up."""
+        if record.log_offset in self._reopened.places:
+            raise BrokerError(
+                f"the transaction that was given up at log offset {record.log_offset} was opened again before. If it was given "
+                f"up again there is a newer one in {names.TRANSACTION_GIVEN_UP_TOPIC}: name that"
+            )
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.source = names.HALF_TOPIC, 0, root
         for name in (properties.TRANSACTION_CHECK_TIMES, properties.HALF_SINCE, properties.PREPARED_QUEUE_OFFSET):
             draft.properties.pop(name, None)
-        return self._open(draft, own=True)
+        (placed,) = self._appender.append_group([draft], [(reopened.KIND, record.log_offset)], own=True)
+        self._reopened.add(record.log_offset, self._store.log.min)
+        return self._opened(draft, placed)
 
-    def _open(self, draft: Draft, *, own: bool = False) -> Placed:
-        placed = self._appender.append(draft, own=own)
+    def _opened(self, draft: Draft, placed: Placed) -> Placed:
         half = half_records.opened(draft, *placed, self._clock.message_ms())
         half.due_ms = self._due_ms(half, half.since_ms)
         before = self.halves.due_ms()
