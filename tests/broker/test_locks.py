@@ -43,6 +43,10 @@ def test_a_lock_is_kept_by_renewing_it_and_free_a_lease_later() -> None:
     one = {QUEUES[0]}
     assert locks.lock("g", "c1", one, now=0) == (one, 1)
     assert locks.lock("g", "c2", one, now=LEASE_S) == (set(), 0), "to the very end of the lease"
+    assert locks.lock("g", "c1", one, now=LEASE_S) == (one, 1), (
+        "nor is a renewal to be relied on before the log is safe"
+    )
+    locks.safe_up_to = 1
     assert locks.lock("g", "c1", one, now=LEASE_S) == (one, 0), "renewing is not recorded"
     assert locks.lock("g", "c2", one, now=2 * LEASE_S) == (set(), 0), "it was renewed"
     assert locks.lock("g", "c2", one, now=2 * LEASE_S + 1) == (one, 2)
@@ -106,7 +110,7 @@ def test_no_lock_without_a_record() -> None:
         locks.lock("g", "c", {QUEUES[1]}, now=0)
     with pytest.raises(NotAvailable):
         locks.lock("h", "c", {QUEUES[1]}, now=0)
-    assert locks.lock("g", "c", set(QUEUES), now=1) == ({QUEUES[0]}, 0), "what it has it keeps"
+    assert locks.lock("g", "c", set(QUEUES), now=1) == ({QUEUES[0]}, 1), "what it has it keeps"
     assert list(locks._groups) == ["g"]
     locks.unlock("g", "c", {QUEUES[0]})
     assert locks.owner("g", QUEUES[0], now=1) is None, "giving back works without a record: it costs others time only"

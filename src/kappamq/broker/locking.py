@@ -55,6 +55,7 @@ class Locking:
         await self._bursts.stored(end)
         if self._config.lock_strictly:
             await self._bursts.on_disk(end)
+        self._locks.safe_up_to = max(self._locks.safe_up_to, end)
         return answer
 
     def _check_member(self, connection: Connection, wanted: LockBatch, now: float) -> None:

@@ -27,6 +27,7 @@ QUEUES_PER_RECORD = 1000
 class Lease:
     client_id: str
     renewed: float
+    safe: int = 0  # log offset up to which the log must be safe before its owner may rely on it
 
 
 class Held(NamedTuple):
@@ -47,6 +48,7 @@ class QueueLocks:
         self._groups: dict[str, dict[MessageQueue, Lease]] = {}
         self._now = 0.0  # when this table was last known to be right: the time of locks that come from the log
         self.dirty = False
+        self.safe_up_to = 0  # the log is known to be safe up to here
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -55,19 +57,21 @@ class QueueLocks:
         leases = self._groups.setdefault(group, {})
         held: set[MessageQueue] = set()
         taken: list[MessageQueue] = []
+        safe = 0
         for queue in queues:
             lease = leases.get(queue)
             if lease is not None and lease.client_id == client_id:
                 lease.renewed = now
                 held.add(queue)
+                if lease.safe > self.safe_up_to:
+                    safe = max(safe, lease.safe)  # the answer to its first request is still waiting, too
             elif lease is None or now - lease.renewed > self.lease_s:
                 taken.append(queue)
-        safe = 0
         try:
             for at in range(0, len(taken), QUEUES_PER_RECORD):
                 part = taken[at : at + QUEUES_PER_RECORD]
                 safe = self._record("lock", [group, client_id, _by_topic(part)])
-                leases.update((queue, Lease(client_id, now)) for queue in part)
+                leases.update((queue, Lease(client_id, now, safe)) for queue in part)
                 held.update(part)
                 self.dirty = True
         except KappaError as error:
