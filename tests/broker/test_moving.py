@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.errors import NotAvailable
 from kappamq.protocol.bodies_clients import (
     ConsumerData,
     HeartbeatData,
@@ -301,3 +302,43 @@ async def test_a_clone_moves_consumers_that_are_connected(broker: Broker, client
     assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
     await commit(client, 9)
     assert await committed(client) == 2, "it was on its way while it was told"
+
+
+# -- the broker's own --------------------------------------------------------------------------------------------------------
+
+
+@on_broker()
+async def test_nobody_moves_the_brokers_own_group(broker: Broker, client: Speaker) -> None:
+    await scene(client, [5])
+    await commit(client, 3)
+    own, text = "CID_RMQ_SYS_TRANS", "are the broker's own"
+    for asked in (
+        UpdateConsumerOffset(consumer_group=own, topic="t", queue_id=0, commit_offset=5),
+        header(group=own, timestamp=0),
+        CloneGroupOffset(source_group="g", target_group=own, topic="t", offline=True),
+    ):
+        await refused(client, asked, ResponseCode.NO_PERMISSION, text)
+    await client.pull("t", 0, group=own, sys_flag=4 | COMMIT_AND_WAIT, subscription="*", commit_offset=5)
+    assert broker.offsets.get(own, "t", 0) is None
+    assert await committed(client) == 3
+
+
+@on_broker()
+async def test_a_reset_is_one_group_of_records(broker: Broker, client: Speaker) -> None:
+    await scene(client, [5])
+    await commit(client, 4)
+    groups: list[Any] = []
+    append_group = broker.appender.append_group
+
+    def spy(drafts: Any, changes: Any = (), *, own: bool = False) -> Any:
+        if not groups:
+            groups.append([kind for kind, _change in changes])
+            raise NotAvailable("for a test")
+        return append_group(drafts, changes, own=own)
+
+    broker.appender.append_group = spy  # type: ignore[method-assign]
+    await refused(client, header(queue_id=0, offset=2), ResponseCode.SERVICE_NOT_AVAILABLE, "for a test")
+    assert groups == [["reset", "offsets-reset"]]
+    assert (await committed(client), broker.pending_resets.is_pending("g", "t")) == (4, False), "neither of both"
+    assert await reset(client, queue_id=0, offset=2) == {0: 2}
+    assert broker.pending_resets.is_pending("g", "t")

@@ -39,8 +39,9 @@ class Administration:
             config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
         )
         self.moves = Moves(
-            config, store, topics, groups, clients, offsets, broker.pending_resets, worker, self.when_safe
-        )
+            config, store, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
+            self.when_safe,
+        )  # fmt: skip
         self.relay = Relay(config.name, store, topics, groups, clients, worker)
         self.runtime = Runtime(
             store, clock, self.stats, broker.bursts.latency, broker.gate, broker.kernel_module.NAME, worker

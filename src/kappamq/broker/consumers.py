@@ -177,7 +177,7 @@ class Consumers:
         say with each commit whether it is such a decision."""
         header = UpdateConsumerOffset.decode(frame.ext)
         topic = self._topics.existing(header.topic)
-        self._groups.existing(header.consumer_group)
+        self._groups.movable(header.consumer_group)
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= header.queue_id < queues:
             raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")

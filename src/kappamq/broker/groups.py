@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import GroupNotFound, InvalidParameter, NotAvailable
+from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission, NotAvailable
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import SubscriptionGroupConfig, SubscriptionGroupTable
 from kappamq.protocol.bodies_topics import DataVersion
@@ -50,6 +50,14 @@ class Groups:
         if group is None:
             raise GroupNotFound(self.why_not(name))
         return group
+
+    def movable(self, name: str) -> None:
+        """Raises what is to be said to somebody who cannot set the offsets of this group."""
+        self.existing(name)
+        if name == names.TRANSACTION_GROUP:
+            raise NoPermission(
+                f"the offsets of group {name} are the broker's own: they say which transactions are open. Use another group"
+            )
 
     def why_not(self, name: str) -> str:
         """Why there is no such group, and what to do about it."""

@@ -14,8 +14,7 @@ from kappamq.native.layout import SYS_TRANSACTION
 from kappamq.protocol import names, properties
 from kappamq.protocol.record import Record
 
-GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Under this name the positions in both queues are kept among the consumer offsets."""
+GROUP: Final = names.TRANSACTION_GROUP
 _TAG: Final = "d"
 _OUTCOMES: Final = frozenset(outcome.value for outcome in Outcome)
 _SECONDS_MAX: Final = 10**9

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from kappamq.broker.admin_topics import WhenSafe
+from kappamq.broker.appending import Appender
 from kappamq.broker.burst import Handler
 from kappamq.broker.clients import Client, Clients
 from kappamq.broker.groups import Groups
@@ -36,7 +37,7 @@ _VERSION_RESETS = 28  # the first client version that can be told to
 class Moves:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        pending: PendingResets, worker: Worker, when_safe: WhenSafe,
+        pending: PendingResets, appender: Appender, worker: Worker, when_safe: WhenSafe,
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -45,6 +46,7 @@ class Moves:
         self._clients = clients
         self._offsets = offsets
         self._pending = pending
+        self._appender = appender
         self._worker = worker
         self._when_safe = when_safe
         self.on_reset: Callable[[str, int], None] = lambda topic, queue_id: None
@@ -53,9 +55,14 @@ class Moves:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset, RequestCode.CLONE_GROUP_OFFSET: self.clone}
 
     def _move(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        """Both in the same turn: a crash leaves both or none, or (the log took one only) a move that is told to nobody."""
-        self._pending.add(group, topic, offsets)
-        self._offsets.reset(group, topic, offsets)
+        """Both as one: a crash leaves both or none, and so does a log that has no room."""
+        rows = {str(queue_id): offset for queue_id, offset in offsets.items()}
+        self._offsets.record_commits()  # those from before come before it
+        reset, moved = [group, topic, rows], [topic, group, rows]
+        self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
+        self._pending.apply("reset", reset)
+        self._pending.on_change(group, topic)
+        self._offsets.apply("offsets-reset", moved)
         for queue_id in offsets:
             self.on_reset(topic, queue_id)
 
@@ -67,6 +74,7 @@ class Moves:
         topic = self._topics.existing(header.topic)
         if header.group not in self._groups.table:
             raise GroupNotFound(f"subscription group [{header.group}] does not exist")
+        self._groups.movable(header.group)
         targets = await self._targets(header, topic)
         moved = dict(targets)
         if not header.force:
@@ -149,7 +157,7 @@ class Moves:
             raise GroupNotFound(f"subscription group [{header.source_group}] does not exist: there is nothing to clone")
         if header.topic:
             self._topics.existing(header.topic)
-        self._groups.existing(header.target_group)
+        self._groups.movable(header.target_group)
         for topic in self._cloned_topics(header):
             if offsets := self._offsets.queues(header.source_group, topic):
                 self._move(header.target_group, topic, offsets)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.protocol.bodies_topics import DataVersion
+from kappamq.protocol.names import TRANSACTION_GROUP
 
 Record = Callable[[str, Any], int]
 SEPARATOR = "@"
@@ -58,6 +59,8 @@ class Offsets:
         """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing, nor does
         one of messages that we do not have (any more): others with these numbers will come, and must not be skipped."""
         queues = self._table.get((topic, group))
+        if group == TRANSACTION_GROUP:
+            return  # somebody pulls in our name; where transactions are read from is nobody else's business
         if offset > (-1 if queues is None else queues.get(queue_id, -1)) and offset <= self.end(topic, queue_id):
             self._set(topic, group, queue_id, offset)
 

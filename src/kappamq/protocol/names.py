@@ -63,6 +63,8 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 """RocketMQ lets no client send to these, but to the timer topic; our own metadata topics come on top, see `is_sendable`."""
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Under this name a broker keeps its own positions in both queues of transactions among the consumer offsets."""
 BUILT_IN_GROUPS: Final = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -71,7 +73,7 @@ BUILT_IN_GROUPS: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 """Groups that exist on every broker from its start."""
 RESERVED_GROUPS: Final = frozenset(
