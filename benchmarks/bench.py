@@ -38,6 +38,7 @@ class Size:
     idle_s: float
     groups: int
     group_messages: int  # that each of them reads
+    timers: int  # that wait
     segment_bytes: int = 2_000_000_000  # so large that preparing the next log file falls behind the measured window
 
 
@@ -52,6 +53,7 @@ TOY = Size(
     idle_s=0.5,
     groups=20,
     group_messages=640,
+    timers=2_000,
     segment_bytes=64 << 20,
 )
 QUICK = Size(
@@ -64,6 +66,7 @@ QUICK = Size(
     idle_s=2.0,
     groups=200,
     group_messages=1_000,
+    timers=100_000,
 )
 FULL = Size(
     runs=5,
@@ -75,6 +78,7 @@ FULL = Size(
     idle_s=5.0,
     groups=1_000,
     group_messages=2_000,
+    timers=1_000_000,
 )
 SIZES = {"toy": TOY, "quick": QUICK, "full": FULL}
 

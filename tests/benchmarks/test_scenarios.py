@@ -22,6 +22,7 @@ EXPECTED = {
     "push": {"end to end, coroutine listener, p50", "end to end, thread listener, p99"},
     "rebalance": {"5 members, 16 queues, all come", "5 members, 16 queues, one leaves"},
     "transactions": {"4x16, 100 B, async flush", "one transaction, broker CPU, sync flush", "questions to producers"},
+    "timers": {"2,000 pending, RssAnon", "enqueue rate", "due rate", "500 due in 0.3 s, late p99"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 
