@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kappamq.local import Local
 from tests.cli.conftest import run_kappamq
 
@@ -21,6 +23,16 @@ def test_nobody_at_home(tmp_path: Path) -> None:
     assert ran.exit_code == 1
     assert "bad  name server 127.0.0.1:1" in ran.out
     assert "is it running" in ran.out
+
+
+def test_it_says_which_directory_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KAPPAMQ_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shown = run_kappamq("doctor", "--offline").out.replace("\n", " ")
+    assert str(tmp_path / ".kappamq") in shown
+    assert "no --data and no $KAPPAMQ_HOME" in shown
+    monkeypatch.setenv("KAPPAMQ_HOME", str(tmp_path / "here"))
+    assert "named by $KAPPAMQ_HOME" in run_kappamq("doctor", "--offline").out.replace("\n", " ")
 
 
 def test_offline_asks_nobody(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_by_key_by_id_and_by_time(kappamq: Any, topic: str) -> None:
 
 def test_nothing_found_is_not_found(kappamq: Any, topic: str) -> None:
     assert kappamq("send", "-t", topic, "-b", "x").exit_code == 0
-    for arguments in (["key", topic, "no-such-key"], ["id", "0" * 32], ["id", "gibberish"]):
+    for arguments in (["key", topic, "no-such-key"], ["id", "0" * 32], ["id", "gibberish", "-t", topic]):
         ran = kappamq("query", *arguments, "-o", "json")
         assert ran.exit_code == 5, (arguments, ran)
         assert ran.problem["error"]
@@ -42,5 +42,8 @@ def test_a_missing_topic_is_not_found(kappamq: Any) -> None:
 
 
 def test_an_id_without_its_topic_gets_advice_first(kappamq: Any) -> None:
-    for given in ("0" * 32, "gibberish"):
-        assert kappamq("query", "id", given, "-o", "json").problem["error"].startswith("name the topic")
+    assert kappamq("query", "id", "0" * 32, "-o", "json").problem["error"].startswith("name the topic")
+    (sent,) = kappamq("send", "-t", "tea", "-b", "x", "-o", "json").json
+    ran = kappamq("query", "id", sent["id"], "-o", "json")
+    assert ran.exit_code == 2
+    assert ran.problem["error"].endswith("this id was given by a producer: add --topic TOPIC")

@@ -32,13 +32,16 @@ WRONG = [
     (["query", "id", "0", "--topic", "a/b"], "not allowed"),
     (["topic", "create", "../tea"], "not allowed"),
     (["topic", "create", "tea", "--queues", "0"], "--queues"),
-    (["topic", "list", "-n", "teapot"], "host:port"),
+    (["topic", "list", "-n", "tea pot"], "host:port"),
     (["topic", "list", "-n", " ; "], "names no server"),
     (["topic", "list", "--tls-cert", "c.pem"], "--tls-key"),
-    (["topic", "brew"], "brew"),
+    (["topic", "brew"], "'kappamq topic brew'. There are: list, create, "),
+    (["topic", "creat"], "Did you mean 'create'?"),
+    (["query", "id", "zzz"], "not an id"),
+    (["tpic"], "Did you mean 'topic'?"),
     (["bench", "--batch", "100", "--size", "1000000"], "4 MiB"),
     (["store", "inspect", "--topic", "a/b"], "not allowed"),
-    (["doctor", "-n", "localhost"], "host:port"),
+    (["doctor", "-n", "localhost:0"], "host:port"),
     (["up", "--set", "teapot"], "property=value"),
     (["up", "--broker-port", "70000"], "--broker-port"),
 ]
@@ -58,7 +61,7 @@ def test_a_wrong_command_line_is_2(arguments: list[str], text: str) -> None:
 
 
 def test_the_environment_counts_as_the_option_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAPPAMQ_NAMESERVER", "teapot")
+    monkeypatch.setenv("KAPPAMQ_NAMESERVER", "tea:pot")
     assert run_kappamq("topic", "list").exit_code == 2
 
 
@@ -86,6 +89,15 @@ def test_json_is_seen_before_anything_is_parsed() -> None:
         assert wants_json(arguments)
     for arguments in ([], ["-o"], ["-o", "text", "json"], ["send", "-b", "json"]):
         assert not wants_json(arguments)
+
+
+def test_the_output_option_may_stand_in_front(kappamq: Any) -> None:
+    behind = kappamq("version", "-o", "json").json
+    for option in (["-o", "json"], ["-ojson"], ["--output=json"], ["--output", "json"]):
+        assert kappamq(*option, "version").json == behind
+    assert kappamq("-o", "json", "topic", "list").out == kappamq("topic", "list", "-o", "json").out
+    assert kappamq("-o", "json", "topic").problem["exit"] == 2
+    assert kappamq("-o", "json").exit_code == 2
 
 
 def test_pieces() -> None:

@@ -25,6 +25,11 @@ def test_name_servers_come_from_the_argument_then_the_config_then_the_environmen
     assert client_config(None, None, {}).nameservers == ("127.0.0.1:9876",)
 
 
+def test_a_host_alone_means_the_usual_port() -> None:
+    assert client_config("localhost; [::1];b:1", None, {}).nameservers == ("localhost:9876", "[::1]:9876", "b:1")
+    assert client_config(["localhost"], None, {}).nameservers == ("localhost:9876",)
+
+
 def test_options_lie_over_the_config() -> None:
     config = ClientConfig(send_timeout_ms=1, send_retries=7)
     changed = client_config("a:1", config, {"send_timeout_ms": 2})
@@ -36,8 +41,14 @@ def test_options_lie_over_the_config() -> None:
     [
         ("", {}, "no name server in ''"),
         ([], {}, "no name server"),
-        ("host", {}, "host:port"),
+        ("a host", {}, "host:port"),
+        ("::1", {}, "host:port"),
         ("a:1", {"retries": 3}, "did you mean 'send_retries'"),
+        ("a:1", {"sendTimeoutMs": 3}, "did you mean 'send_timeout_ms'"),
+        ("a:1", {"consumeThreadMax": 3}, "did you mean 'consume_threads'"),
+        ("a:1", {"listner": print}, "did you mean 'listener'"),
+        ("a:1", {"consume_form": "first"}, "did you mean 'consume_from'"),
+        ("a:1", {"listener": print}, "of other clients"),
         ("a:1", {"xyzzy": 3}, "ClientConfig"),
         ("a:1", {"send_timeout_ms": 0}, "send_timeout_ms"),
     ],

@@ -65,6 +65,7 @@ async def test_what_cannot_be_told_is_said_once(caplog: pytest.LogCaptureFixture
         assert await mine.of("cake") is None
         assert await mine.of("cake") is None
         assert caplog.text.count("waits for its topic") == 1
+        assert "begins with the first send" in caplog.text
         for broker in cluster.brokers:
             broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_BUSY)
         assert await mine.of("tea") is None

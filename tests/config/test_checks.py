@@ -41,3 +41,9 @@ def test_durations() -> None:
     for text in ("", "1", "5x", "1s,2s", "-1s", "1s 2"):
         with pytest.raises(ConfigError, match="x must be durations"):
             checks.durations_ms("x", text)
+
+
+def test_a_host_alone_gets_the_usual_port() -> None:
+    assert [checks.with_port(text, 1) for text in ("a", "[::1]", "1.2.3.4")] == ["a:1", "[::1]:1", "1.2.3.4:1"]
+    for text in ("a:2", "::1", "9876", "", "a b"):
+        assert checks.with_port(text, 1) == text, "not for us to mend"

@@ -25,7 +25,7 @@ def test_name_servers_may_be_one_text() -> None:
     ("wrong", "text"),
     [
         ({"nameservers": ()}, "nameservers is empty"),
-        ({"nameservers": ("a",)}, "host:port"),
+        ({"nameservers": ("a b",)}, "host:port"),
         ({"pull_hold_ms": 30_000}, "must be longer than"),
         ({"compress_kind": "rar"}, "compress_kind"),
         ({"send_retries": -1}, "send_retries"),

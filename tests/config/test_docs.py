@@ -10,6 +10,7 @@ from typing import Any
 
 from kappamq.config import apache
 from kappamq.config.apache_names import BROKER_SETTINGS, FIXED, NAMESERVER_SETTINGS, Setting
+from kappamq.config.client import ClientConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIG.md"
 HEAD = """# Configuration
@@ -27,6 +28,13 @@ format of `java.util.Properties`, in UTF-8.
 names and bad values with code 29, and then nothing of that request is applied.
 
 This page is made from the code by `python -m tests.config.test_docs`; a test keeps it so.
+"""
+
+CLIENT_HEAD = """## Client
+
+Every option can be given to any client by name, `Producer("127.0.0.1:9876", send_timeout_ms=500)`, or kept in a
+`ClientConfig` (`kappamq.config.client`) that several share, `Consumer(config=mine, group=..., topics=...)`; names given to a client win
+over it. A name that does not exist is an error with a guess what was meant.
 """
 
 
@@ -61,6 +69,15 @@ def table(part: str, settings: dict[str, Setting]) -> str:
     return "\n".join(lines)
 
 
+def client_table() -> str:
+    said = comments(ClientConfig)
+    lines = ["| option | default | what it does |", "|---|---|---|"]
+    for field in dataclasses.fields(ClientConfig):
+        shown = "`$NAMESRV_ADDR`, else `127.0.0.1:9876`" if field.name == "nameservers" else default(field)
+        lines.append(f"| `{field.name}` | {shown} | {said[field.name]} |")
+    return "\n".join(lines)
+
+
 def document() -> str:
     parts = [HEAD]
     for title, part, settings in (
@@ -79,7 +96,12 @@ def document() -> str:
         + "\n".join(sorted(rows))
         + "\n"
     )
+    parts.append(CLIENT_HEAD + "\n" + client_table() + "\n")
     return "\n".join(parts)
+
+
+def test_every_client_option_says_what_it_does() -> None:
+    assert [name for name, text in comments(ClientConfig).items() if not text] == []
 
 
 def test_the_page_tells_what_the_code_does() -> None:

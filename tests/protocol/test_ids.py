@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kappamq.errors import ProtocolError
-from kappamq.protocol.ids import OffsetId, UniqueIds, offset_id, parse_offset_id
+from kappamq.protocol.ids import OffsetId, UniqueIds, could_be_id, offset_id, parse_offset_id
 
 hosts = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
 
@@ -77,3 +77,10 @@ def test_wrong_hosts(host: bytes) -> None:
         offset_id(host, 1, 1)
     with pytest.raises(ProtocolError, match="4 or 16 bytes"):
         UniqueIds(host, 1, 1)
+
+
+def test_what_has_the_form_of_an_id() -> None:
+    assert could_be_id("0aF" + "0" * 29)
+    assert could_be_id("0" * 56)
+    for text in ("", "zzz", "0" * 31, "0" * 33, "z" * 32, " 0" * 16):
+        assert not could_be_id(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import errno
+import math
 import os
 import resource
 import shutil
@@ -120,23 +121,30 @@ def _adjtimex() -> int:
 # --- the data directory -----------------------------------------------------------------------------------------------
 
 
-def data_directory(root: Path) -> list[Finding]:
-    """Rights, space, preallocation and speed of the disk. Leaves nothing behind."""
+def data_directory(root: Path, why: str) -> list[Finding]:
+    """Rights, space, preallocation and speed of the disk. Leaves nothing behind. `why` it is this directory is told."""
     place = root
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        return [bad("data directory", f"{place} is a file", f"{root} must be a directory; give another with --data")]
+        return [
+            bad("data directory", f"{place} is a file ({why})", f"{root} must be a directory; give another with --data")
+        ]
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".kappamq-doctor-") as file:
             written = f"{root} can be written" if place == root else f"{root} does not exist yet and can be made"
-            found = [ok("data directory", written), _space(place), _fallocate(file.fileno()), _sync(file.fileno())]
+            found = [
+                ok("data directory", f"{written} ({why})"),
+                _space(place),
+                _fallocate(file.fileno()),
+                _sync(file.fileno()),
+            ]
     except OSError as error:
         who = f"user {os.geteuid()}"
         return [
             bad(
                 "data directory",
-                f"{place} cannot be written by {who}: {error.strerror or error}",
+                f"{place} cannot be written by {who}: {error.strerror or error} ({root} is {why})",
                 f"chown it to {who}, or give another directory with --data",
             )
         ]
@@ -148,8 +156,13 @@ def data_directory(root: Path) -> list[Finding]:
 def _space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     config = StoreConfig(root=place)
+    # The broker's measure, by which it deletes and refuses, counts what is kept for root as used; df leaves that out.
     used = 1 - usage.free / usage.total if usage.total else 1.0
-    text = f"{usage.free >> 20} MiB free, {used:.0%} used"
+    usable = usage.used + usage.free
+    shown = math.ceil(100 * usage.used / usable) if usable else 100
+    text = f"{usage.free >> 20} MiB free, {shown}% used on the disk of {place}"
+    if used >= config.disk_clean_ratio and round(used * 100) > shown:
+        text += f" ({used:.0%} with what is kept for root, which is what the broker goes by)"
     if usage.free < 2 * config.segment_bytes:
         return bad(
             "disk space",

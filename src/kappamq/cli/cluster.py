@@ -36,7 +36,7 @@ NameServerOption = Annotated[
         "--nameserver",
         "-n",
         envvar=["KAPPAMQ_NAMESERVER", "NAMESRV_ADDR"],
-        help="host:port of a name server; several separated by ;",
+        help="host:port of a name server (a host alone: port 9876); several separated by ;",
     ),
 ]
 TlsOption = Annotated[bool, typer.Option("--tls", envvar="KAPPAMQ_TLS", help="Speak TLS with the servers.")]

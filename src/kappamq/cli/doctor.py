@@ -8,7 +8,7 @@ import typer
 
 from kappamq.cli.cluster import Cluster, clustered
 from kappamq.cli.exits import Exit
-from kappamq.cli.options import DataOption, OutputOption, data_directory, spoken
+from kappamq.cli.options import DataOption, OutputOption, data_directory, spoken, why_this_directory
 from kappamq.cli.output import Format, Output
 
 _MARKS = {"ok": "[green]ok  [/]", "note": "[yellow]note[/]", "bad": "[bold red]bad [/]"}
@@ -28,7 +28,7 @@ def doctor(
 
     out = Output(output)
     found = [checks.kernel(), checks.event_loop(), checks.open_files(), checks.clock()]
-    found += checks.data_directory(data_directory(data))
+    found += checks.data_directory(data_directory(data), why_this_directory(data))
     if not offline:
         from kappamq.cli import reach
         from kappamq.event_loop import run

@@ -84,6 +84,15 @@ def data_directory(given: Path | None) -> Path:
     return found
 
 
+def why_this_directory(given: Path | None) -> str:
+    """Where `data_directory` has its answer from, in words."""
+    if given is not None:
+        return "named by --data"
+    if os.environ.get(HOME_VARIABLE, ""):
+        return f"named by ${HOME_VARIABLE}"
+    return f"the usual place, as there is no --data and no ${HOME_VARIABLE}"
+
+
 def properties(given: list[str] | None) -> dict[str, str]:
     """`--set name=value ...` as properties. Here, unlike in a file, an unknown name is an error: it is a slip."""
     from kappamq.config import apache

@@ -13,12 +13,14 @@ from kappamq.cli.exits import Exit
 from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
 from kappamq.cli.output import Format, Output, counted
 from kappamq.cli.times import parse_time
-from kappamq.cli.usage import topic_name, wrong
+from kappamq.cli.usage import Family, topic_name, wrong
 
 if TYPE_CHECKING:
     from kappamq.message import ReceivedMessage
 
-app = typer.Typer(help="Find stored messages by key, id or time.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Family, help="Find stored messages by key, id or time.", no_args_is_help=True, rich_markup_mode=None
+)
 
 FROM_HELP = "A time, e.g. '2026-11-15 10:00', '10:00', '15m' (ago) or milliseconds since 1970."
 FromOption = Annotated[str, typer.Option("--from", help=FROM_HELP)]
@@ -62,6 +64,8 @@ def id_(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Find one message by its id."""
+    if topic is None:
+        _check_place(message_id)
     messages.details(Output(output), cluster.ask(timeout, lambda admin: admin.query_by_id(message_id, topic)))
 
 
@@ -83,6 +87,22 @@ def time_(
     begin, end = _span(from_, to)
     found = cluster.ask(timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags))
     _show(Output(output), found, f"{topic} got no message in that time", long)
+
+
+def _check_place(message_id: str) -> None:
+    """Without a topic only an offset id will do, and what is none can be seen."""
+    from kappamq.errors import ProtocolError
+    from kappamq.protocol.ids import ID_CHARACTERS, could_be_id, parse_offset_id
+
+    try:
+        parse_offset_id(message_id)
+    except ProtocolError:
+        if could_be_id(message_id):
+            raise wrong("--topic", "this id was given by a producer: add --topic TOPIC") from None
+        form = " or ".join(map(str, ID_CHARACTERS))
+        raise wrong(
+            "ID", f"{message_id} is not an id: those have {form} hexadecimal digits; a key is found by `query key`"
+        ) from None
 
 
 def _span(begin: str, end: str) -> tuple[int, int]:

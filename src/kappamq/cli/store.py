@@ -10,14 +10,16 @@ import typer
 from kappamq.cli.exits import Exit
 from kappamq.cli.options import DataOption, OutputOption, SetOption, data_directory, properties, spoken
 from kappamq.cli.output import Format, Output, counted, size, when
-from kappamq.cli.usage import topic_name
+from kappamq.cli.usage import Family, topic_name
 
 if TYPE_CHECKING:
     from kappamq.config.store import StoreConfig
     from kappamq.store.reader import StoreReader
     from kappamq.store.verify_report import Report
 
-app = typer.Typer(help="Look into a data directory and check it.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Family, help="Look into a data directory and check it.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command()

@@ -11,12 +11,14 @@ import typer
 from kappamq.cli.cluster import Cluster, clustered
 from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, spoken
 from kappamq.cli.output import Format, Output, counted, when
-from kappamq.cli.usage import wrong
+from kappamq.cli.usage import Family, wrong
 
 if TYPE_CHECKING:
     from kappamq.client.admin import AsyncAdmin
 
-app = typer.Typer(help="List, make, change, delete and look at topics.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Family, help="List, make, change, delete and look at topics.", no_args_is_help=True, rich_markup_mode=None
+)
 
 ClusterNameOption = Annotated[
     str | None, typer.Option("--cluster", help="Only on this cluster's brokers.", show_default=False)

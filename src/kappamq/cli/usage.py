@@ -6,6 +6,7 @@ names) raises `wrong`, which is the same kind of error, so both end in the same 
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import sys
@@ -37,7 +38,21 @@ def topic_name(given: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from None
 
 
-class Commands(TyperGroup):
+class Family(TyperGroup):
+    """Commands below a word. A wrong one is answered with those that there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0][:1] != "-" and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            guess = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(
+                f"There is no command '{ctx.command_path} {args[0]}'.{guess} There are: {', '.join(self.commands)}.",
+                ctx=ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Family):
     """The root of all commands. Programs get usage errors as they get all others."""
 
     def main(
@@ -49,7 +64,7 @@ class Commands(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        given = list(sys.argv[1:] if args is None else args)
+        given = self._output_behind(list(sys.argv[1:] if args is None else args))
         if not standalone_mode or not wants_json(given):
             return super().main(given, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         try:
@@ -59,6 +74,18 @@ class Commands(TyperGroup):
         except typer.Abort:
             self._tell("not confirmed: nothing was done", "Abort", Exit.FAILED)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _output_behind(self, given: list[str]) -> list[str]:
+        """`-o json topic list` -> `topic list -o json`: whoever writes it in front means the same."""
+        if not given or not given[0].startswith(("-o", "--output")):
+            return given
+        front = 2 if given[0] in ("-o", "--output") else 1
+        option, rest = given[:front], given[front:]
+        command = self.commands.get(rest[0]) if rest else None
+        if command is None:
+            return given
+        words = 2 if isinstance(command, TyperGroup) else 1
+        return [*rest[:words], *option, *rest[words:]]
 
     @staticmethod
     def _tell(text: str, kind: str, code: Exit) -> None:

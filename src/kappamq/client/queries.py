@@ -17,7 +17,7 @@ from kappamq.message import MessageQueue, ReceivedMessage
 from kappamq.protocol.address import join, unpack_ip
 from kappamq.protocol.bodies_topics import ClusterInfo
 from kappamq.protocol.headers_client import QueryMessage, ViewMessage
-from kappamq.protocol.ids import OffsetId, parse_offset_id
+from kappamq.protocol.ids import OffsetId, could_be_id, parse_offset_id
 from kappamq.protocol.names import TOOLS_GROUP
 
 COUNT_MAX: Final = 64
@@ -60,8 +60,9 @@ class MessageQueries(ABC):
         try:
             place = parse_offset_id(message_id)
         except ProtocolError as error:
-            hint = "" if topic is not None else NAME_THE_TOPIC
-            raise QueryNotFound(f"{hint}no message {message_id!r}: {error}") from None
+            if topic is None and could_be_id(message_id):
+                raise QueryNotFound(f"{message_id} was given by a producer: name its topic, too (--topic)") from None
+            raise QueryNotFound(f"no message {message_id!r}: {error}") from None
         found = await self._view(message_id, place)
         if found is None:
             hint = "" if topic is not None else NAME_THE_TOPIC

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,6 +16,13 @@ from kappamq.errors import ConfigError
 ENVIRONMENT = "KAPPAMQ_NAMESERVER"
 
 _NAMES = frozenset(item.name for item in fields(ClientConfig))
+# Of the clients themselves; what is misspelt arrives among the options all the same.
+_ARGUMENTS = frozenset(
+    {
+        *("nameserver", "group", "config", "selection", "check", "listener"),
+        *("topics", "ordered", "broadcasting", "consume_from", "balance", "idle_timeout", "auto_commit"),
+    }
+)
 
 
 def client_config(
@@ -26,9 +34,7 @@ def client_config(
     """
     for name in options:
         if name not in _NAMES:
-            near = difflib.get_close_matches(name, _NAMES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see kappamq.config.client.ClientConfig for all of them"
-            raise ConfigError(f"there is no client option {name!r}; {hint}")
+            raise ConfigError(f"there is no client option {name!r}; {_hint(name)}")
     chosen: tuple[str, ...] = ()
     if isinstance(nameserver, str):
         chosen = split_addresses(nameserver)
@@ -42,6 +48,17 @@ def client_config(
     if chosen:
         changes["nameservers"] = chosen
     return replace(config, **changes) if config is not None else ClientConfig(**changes)
+
+
+def _hint(name: str) -> str:
+    """What may have been meant. RocketMQ's Java names (`consumeThreadMax`) are guessed at as well."""
+    if name in _ARGUMENTS:
+        return "it is an argument of other clients, not of this one"
+    ours = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()
+    every = _NAMES | _ARGUMENTS
+    near = difflib.get_close_matches(ours, sorted(every), n=1)
+    near = near or sorted((known for known in every if ours in known.split("_") or known in f"{ours}_ms"), key=len)
+    return f"did you mean {near[0]!r}?" if near else "docs/CONFIG.md and kappamq.config.client.ClientConfig have all"
 
 
 def tls_context(config: ClientConfig) -> ssl.SSLContext | None:

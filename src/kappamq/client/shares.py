@@ -56,7 +56,11 @@ class Shares:
             if is_retry_topic(topic):
                 return Share(topic, set(), 0)
             if topic not in self._missing:
-                log.warning("group %s waits for its topic: %s", self._group, error)
+                log.warning(
+                    "group %s waits for its topic: %s. Where brokers make topics by themselves (autoCreateTopicEnable) it "
+                    "begins with the first send, and nothing is to be done",
+                    *(self._group, error),
+                )
             self._missing.add(topic)
             return None
         except KappaError as error:

@@ -11,6 +11,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|(?!\d+$)[^\[\]:\s/;,]+", re.ASCII)  # digits alone: rather a port
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\[\]:\s/;,]+):(\d{1,5})", re.ASCII)
 
 
@@ -34,6 +35,11 @@ def address(name: str, value: str) -> None:
     found = _ADDRESS.fullmatch(value)
     if found is None or not 0 < int(found[1]) <= 65535:
         raise ConfigError(f"{name} must be host:port (an IPv6 host in brackets); got {value!r}")
+
+
+def with_port(text: str, port: int) -> str:
+    """`host` or `[ipv6]` -> with the port that is usual; anything else as it is, for `address` to judge."""
+    return f"{text}:{port}" if _HOST.fullmatch(text) else text
 
 
 def not_empty(name: str, value: str) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from kappamq.clock import Clock
-from kappamq.config.checks import KIB, MIB, address, at_least, between, not_empty, one_of
+from kappamq.config.checks import KIB, MIB, address, at_least, between, not_empty, one_of, with_port
 from kappamq.errors import ConfigError
+
+NAMESERVER_PORT = 9876
 
 
 def default_nameservers() -> tuple[str, ...]:
@@ -18,40 +20,37 @@ def default_nameservers() -> tuple[str, ...]:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """`a:1;b:2` or `a:1,b:2` -> ("a:1", "b:2")."""
-    return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+    """`a:1;b:2` or `a:1,b:2` -> ("a:1", "b:2"). A host alone means the usual port of a name server."""
+    parts = (part.strip() for part in text.replace(",", ";").split(";"))
+    return tuple(with_port(part, NAMESERVER_PORT) for part in parts if part)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
-    nameservers: tuple[str, ...] = field(default_factory=default_nameservers)
+    nameservers: tuple[str, ...] = field(default_factory=default_nameservers)  # host:port, or host alone for port 9876
     instance: str = "DEFAULT"  # tells clients of one process apart; DEFAULT becomes pid + start time
-    unit: str = ""
+    unit: str = ""  # RocketMQ's unit name, part of the client id; hardly anybody needs it
 
     # Times.
-    connect_timeout_ms: int = 3000
+    connect_timeout_ms: int = 3000  # smaller: dead servers are noticed sooner, slow networks are taken for dead
     request_timeout_ms: int = 3000  # anything but sends and pulls
     send_timeout_ms: int = 3000  # over all tries of one send
     route_poll_ms: int = 30_000  # smaller: new queues are found sooner, more questions to the name server
     heartbeat_ms: int = 30_000  # must stay well below the broker's client expiry (120 s)
     commit_ms: int = 5000  # consumer offsets to the broker. larger: more is delivered again after a crash
-    rebalance_ms: int = 20_000
+    rebalance_ms: int = 20_000  # how often a group's queues are shared out anew without being told to
 
     # Producer.
     send_retries: int = 2  # on another broker, within send_timeout_ms
-    send_try_timeout_ms: int = (
-        0  # for one try; 0: all that is left. smaller: a silent broker is left sooner, may store twice
-    )
+    send_try_timeout_ms: int = 0  # for one try; 0: all that is left. smaller: silent brokers are left sooner
     latency_faults: bool = False  # leave brokers that answer slowly alone for a while
     retry_not_stored_ok: bool = False  # also when stored but not flushed or copied: may store twice
     default_topic: str = "TBW102"  # whose route tells where a topic that does not exist yet may be made
-    default_topic_queues: int = 4
-    message_bytes_max: int = 4 * MIB
+    default_topic_queues: int = 4  # of a topic that a send makes; the broker may allow fewer
+    message_bytes_max: int = 4 * MIB  # larger ones are refused here; the broker has a limit of its own
     compress_over_bytes: int = 4 * KIB  # smaller: less traffic, more CPU
     compress_level: int = 5  # of zlib (up to 9) and zstd (up to 22). larger: smaller bodies, more CPU
-    compress_kind: Literal["zlib", "lz4", "zstd"] = (
-        "zlib"  # lz4 is the fastest; zstd needs consumers of 5.0 or newer, as lz4
-    )
+    compress_kind: Literal["zlib", "lz4", "zstd"] = "zlib"  # lz4 is the fastest; it and zstd need consumers of 5.0 on
     inflight_max: int = 65_535  # requests without an answer per connection
     inflight_bytes_max: int = 100 * MIB  # bytes of sends without an answer
     inflight_full: Literal["wait", "raise"] = "wait"  # what a send does that is beyond these limits
@@ -59,17 +58,17 @@ class ClientConfig:
     checks_waiting_max: int = 2000  # beyond it questions are dropped, the broker asks again
 
     # Consumer.
-    pull_batch: int = 32
+    pull_batch: int = 32  # messages of one pull at most
     pull_hold_ms: int = 15_000  # how long the broker may hold an empty pull
     pull_timeout_ms: int = 30_000  # must be longer than pull_hold_ms
-    pull_pause_on_error_ms: int = 1000
+    pull_pause_on_error_ms: int = 1000  # before a pull that failed is made again
     cached_messages_max: int = 1000  # per queue, fetched but not consumed
     cached_bytes_max: int = 100 * MIB  # per queue
     consume_span_max: int = 2000  # between the smallest and largest unconsumed offset of a queue
     cached_all_max: int = 10_000  # lite pull: fetched but not polled, of all queues together
     topic_messages_max: int | None = None  # as cached_messages_max, for all our queues of a topic together
-    topic_bytes_max: int | None = None
-    consume_threads: int = 20
+    topic_bytes_max: int | None = None  # as cached_bytes_max, for all our queues of a topic together
+    consume_threads: int = 20  # listeners at once: threads, or tasks of an async function
     consume_batch: int = 1  # above 1 the listener gets a list, of up to so many messages of one queue
     consume_timeout_ms: int = 15 * 60_000  # a listener that takes longer has failed; it is not waited for any more
     reconsume_max: int = -1  # how often a failed message comes again, then it is dead; -1: 16, in order: for ever
@@ -77,7 +76,7 @@ class ClientConfig:
 
     # Consumer, in order.
     suspend_ms: int = 1000  # how long a queue waits when its message failed
-    lock_renew_ms: int = 20_000
+    lock_renew_ms: int = 20_000  # how often locks on queues are renewed
     lock_lease_ms: int = 30_000  # without renewal the lock counts as lost; must stay well below the broker's 60 s
 
     # Consumer, broadcasting.
@@ -85,26 +84,27 @@ class ClientConfig:
 
     # Message trace.
     trace: bool = False  # tell the trace topic about every message sent and consumed
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # where traces go
     trace_batch: int = 10  # entries in one trace message
     trace_flush_ms: int = 5000  # a trace is sent after this even if the message is not full
-    trace_waiting_max: int = (
-        4096  # beyond it traces are dropped and counted; larger: more memory while brokers are slow
-    )
+    trace_waiting_max: int = 4096  # beyond it traces are dropped and counted. larger: more memory if brokers are slow
 
     clock: Clock | None = None  # None: the machine's; the testing kit hands in its own
 
     # TLS.
-    tls: bool = False
+    tls: bool = False  # speak TLS with name servers and brokers
     tls_verify: bool = True  # off: encrypted, but anyone may pose as the server
     tls_trust: Path | None = None  # None: the system's certificates
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_key_password: str | None = None
+    tls_cert: Path | None = None  # our own certificate (PEM), for servers that ask for one
+    tls_key: Path | None = None  # its key (PEM)
+    tls_key_password: str | None = None  # of an encrypted key
 
     def __post_init__(self) -> None:
         if isinstance(self.nameservers, str):
             object.__setattr__(self, "nameservers", split_addresses(self.nameservers))
+        else:
+            whole = (with_port(str(nameserver), NAMESERVER_PORT) for nameserver in self.nameservers)
+            object.__setattr__(self, "nameservers", tuple(whole))
         if not self.nameservers:
             raise ConfigError("nameservers is empty: give at least one host:port")
         for nameserver in self.nameservers:

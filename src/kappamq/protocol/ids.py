@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import string
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +29,11 @@ def offset_id(host: bytes, port: int, log_offset: int) -> str:
     if len(host) not in (4, 16):
         raise ProtocolError(f"an address has 4 or 16 bytes, got {len(host)}")
     return (host + _TAIL.pack(port, log_offset)).hex().upper()
+
+
+def could_be_id(text: str) -> bool:
+    """Whether `text` has the form of an id: an offset id, or one that a producer gave."""
+    return len(text) in ID_CHARACTERS and all(char in string.hexdigits for char in text)
 
 
 def parse_offset_id(text: str) -> OffsetId:
