@@ -4,6 +4,7 @@ from kappamq.native.flusher import Flusher as Flusher
 from kappamq.native.layout import SegmentFull as SegmentFull
 from kappamq.native.pure import Kernel as Kernel
 from kappamq.native.pure_index import index_apply as index_apply
+from kappamq.native.pure_index import index_link as index_link
 from kappamq.native.pure_record import Buffer
 from kappamq.native.pure_record import java_hash as java_hash
 from kappamq.native.pure_record import scan as scan

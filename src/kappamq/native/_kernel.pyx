@@ -150,6 +150,10 @@ cdef extern from "kernel.h" nogil:
         size_t position
         int32_t count
         int32_t fresh
+    struct linked_t "linked":
+        int32_t number
+        int32_t fresh
+        int64_t last
 
     kernel_t *kernel_new()
     void kernel_free(kernel_t *)
@@ -185,6 +189,7 @@ cdef extern from "kernel.h" nogil:
     int kernel_append_group(kernel_t *, placed_t *, size_t, int64_t)
     void kernel_taken(kernel_t *)
     void c_index_apply "index_apply"(uint8_t *, size_t, span_t, size_t, int32_t, int32_t, int64_t, uint8_t *, indexed_t *)
+    void c_index_link "index_link"(uint8_t *, size_t, span_t, int32_t, int64_t, linked_t *)
 
 cdef extern from "flusher.h" nogil:
     struct flusher_t "flusher":
@@ -842,6 +847,22 @@ def index_apply(slots, pending, position, count, capacity, int64_t begin_ms):
     c_index_apply(<uint8_t *>table.buffer.buf, <size_t>table.buffer.len // 4, source, position, count, clipped(capacity), begin_ms,
                   <uint8_t *>PyBytes_AS_STRING(entries), &result)
     return entries, result.position, result.count, result.fresh
+
+
+def index_link(slots, entries, number, int64_t last):
+    cdef _View table = _View(slots, True)
+    cdef bytes data = as_bytes(entries)
+    cdef span_t source = bytes_span(data)
+    cdef linked_t result
+    cdef int32_t first
+    if not table.buffer.len or table.buffer.len % 4 or source.size % INDEX_ENTRY_BYTES:
+        raise ValueError(f"{table.buffer.len} bytes of slots or {source.size} bytes of entries cannot be")
+    if not 1 <= number < (1 << 31) - len(data) // INDEX_ENTRY_BYTES:
+        raise ValueError(f"number={number}: out of range")
+    first = number
+    with nogil:  # touches nothing but the slots and the entries, which are held
+        c_index_link(<uint8_t *>table.buffer.buf, <size_t>table.buffer.len // 4, source, first, last, &result)
+    return result.number, result.last, result.fresh
 
 
 def crc32(data, bint portable=False):

@@ -27,3 +27,20 @@ void index_apply(uint8_t *slots, size_t slot_count, struct span pending, size_t 
     }
     *indexed = (struct indexed){position, count, fresh};
 }
+
+void index_link(uint8_t *slots, size_t slot_count, struct span entries, int32_t number, int64_t last, struct linked *linked)
+{
+    int32_t fresh = 0;
+    for (size_t at = 0; at < entries.size; at += INDEX_ENTRY_BYTES, number++) {
+        const uint8_t *entry = entries.at + at;
+        int32_t key = get32(entry), previous = get32(entry + 16);
+        int64_t log_offset = get64(entry + 4);
+        if (log_offset < last || key < 0 || previous < 0 || previous >= number || (!log_offset && !key))
+            break;
+        uint8_t *slot = slots + (size_t)key % slot_count * 4;
+        fresh += get32(slot) == 0;
+        put32(slot, (uint32_t)number);
+        last = log_offset;
+    }
+    *linked = (struct linked){number, fresh, last};
+}

@@ -350,5 +350,10 @@ struct indexed {
 };
 void index_apply(uint8_t *slots, size_t slot_count, struct span pending, size_t position, int32_t count, int32_t capacity,
                  int64_t begin_ms, uint8_t *entries, struct indexed *indexed);
+struct linked {
+    int32_t number, fresh;
+    int64_t last;
+};
+void index_link(uint8_t *slots, size_t slot_count, struct span entries, int32_t number, int64_t last, struct linked *linked);
 
 #endif

@@ -39,7 +39,7 @@ from kappamq.native.layout import (
     PullTuple,
     SegmentFull,
 )  # fmt: skip
-from kappamq.native.pure_index import index_apply
+from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Queues, Topic
 from kappamq.native.pure_record import Buffer, GroupMember, Member, encode, scan, split_batch
 from kappamq.native.pure_replies import Replies
@@ -479,4 +479,4 @@ def check_host(host: bytes) -> None:
         raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
 
 
-__all__ = ["NAME", "Flusher", "Kernel", "SegmentFull", "index_apply", "scan", "split_batch"]
+__all__ = ["NAME", "Flusher", "Kernel", "SegmentFull", "index_apply", "index_link", "scan", "split_batch"]

@@ -1,8 +1,10 @@
-"""The key index, in Python: from what dispatch left to the entries of an index file. The meaning of index.c."""
+"""The key index, in Python: from what dispatch left to the entries of an index file, and from entries to slots. The meaning of index.c."""
 
 from __future__ import annotations
 
 import struct
+import sys
+from operator import lt
 from typing import Final
 
 from kappamq.native.layout import INDEX_PENDING
@@ -11,6 +13,11 @@ ENTRY: Final = struct.Struct(">iqii")
 """Entry of an index file: key hash, log offset, seconds since the file's first message, number of the slot's previous entry."""
 _SLOT: Final = struct.Struct(">i")
 _INT_MAX: Final = (1 << 31) - 1
+_CHUNK_ENTRIES: Final = 8192
+# One field of so many entries: taken apart column by column, twenty million entries are a matter of seconds.
+_KEYS: Final = struct.Struct(">" + "i16x" * _CHUNK_ENTRIES)
+_OFFSETS: Final = struct.Struct(">" + "4xq8x" * _CHUNK_ENTRIES)
+_PREVIOUS: Final = struct.Struct(">" + "16xi" * _CHUNK_ENTRIES)
 
 
 def index_apply(
@@ -48,3 +55,51 @@ def index_apply(
         count += 1
         position += INDEX_PENDING.size
     return bytes(entries), position, count, fresh
+
+
+def index_link(slots: bytearray | memoryview, entries: bytes, number: int, last: int) -> tuple[int, int, int]:
+    """Enter `entries` of an index file, the first of which has this `number`, into its slot table; in place.
+
+    Stops at the first entry that cannot be: zeros, out of log order (`last` is the log offset of the entry before), or
+    linked to one that is not older. Returns (number behind the last good one, its log offset, slots that were empty)."""
+    count, rest = divmod(len(entries), ENTRY.size)
+    if not slots or len(slots) % 4 or rest:
+        raise ValueError(f"{len(slots)} bytes of slots or {len(entries)} bytes of entries cannot be")
+    if not 1 <= number <= _INT_MAX - count:
+        raise ValueError(f"{number=}: out of range")
+    if not count:
+        return number, last, 0
+    keys, offsets, previous = _columns(entries)
+    good = offsets[0] >= last and min(keys) >= 0 and min(previous) >= 0 and (offsets[0] or keys[0])
+    # All at once: sorting what is in order costs one look at each.
+    if not good or sorted(offsets) != list(offsets) or not all(map(lt, previous, range(number, number + count))):
+        count = _good_entries(entries, number, last)
+        keys = keys[:count]
+    table = memoryview(slots).cast("i")
+    slot_count, fresh = len(table), 0
+    numbers: tuple[int, ...] | range = range(number, number + count)
+    if sys.byteorder == "little":
+        numbers = struct.unpack(f"<{count}i", struct.pack(f">{count}i", *numbers))
+    for key, value in zip(keys, numbers, strict=True):
+        slot = key % slot_count
+        if not table[slot]:
+            fresh += 1
+        table[slot] = value  # later entries of a slot overwrite earlier ones
+    return number + count, offsets[count - 1] if count else last, fresh
+
+
+def _columns(data: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Key hashes, log offsets and previous numbers of the entries in `data`."""
+    if len(data) == _CHUNK_ENTRIES * ENTRY.size:
+        return _KEYS.unpack(data), _OFFSETS.unpack(data), _PREVIOUS.unpack(data)
+    keys, offsets, _seconds, previous = zip(*ENTRY.iter_unpack(data), strict=True)
+    return keys, offsets, previous
+
+
+def _good_entries(data: bytes, first: int, last: int) -> int:
+    """How many entries at the beginning of `data` can be: in log order, linked to older ones, and not just zeros."""
+    for number, (key, log_offset, _seconds, previous) in enumerate(ENTRY.iter_unpack(data)):
+        if log_offset < last or key < 0 or not 0 <= previous < first + number or not (log_offset or key):
+            return number
+        last = log_offset
+    return len(data) // ENTRY.size

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from kappamq.errors import StoreFormatError
 from kappamq.native.layout import INDEX_PENDING
+from kappamq.native.pure_index import index_link
 from kappamq.protocol.entries import key_hash
 from kappamq.store.files import Files
 from kappamq.store.index_growing import GrowingIndexFile, IndexApply
-from kappamq.store.index_view import FIRST, WALK_MAX, IndexHeader, IndexView, Search, file_name, is_file_name
+from kappamq.store.index_view import FIRST, WALK_MAX, IndexHeader, IndexLink, IndexView, Search, file_name, is_file_name
 
 _FOREVER = 1 << 62
 
@@ -35,12 +36,22 @@ class IndexFileInfo:
 
 
 class IndexFiles:
-    def __init__(self, folder: Path, slots: int, entries: int, files: Files, *, index_apply: IndexApply) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        slots: int,
+        entries: int,
+        files: Files,
+        *,
+        index_apply: IndexApply,
+        index_link: IndexLink = index_link,
+    ) -> None:
         self.folder = folder
         self.slots = slots
         self.entries_max = entries
         self._files = files
         self._apply = index_apply
+        self._link = index_link
         self._full: list[tuple[Path, IndexHeader]] = []  # older files in log order; replaced and never changed
         self._newest: GrowingIndexFile | None = None
         self._unsynced_full: list[Path] = []
@@ -54,7 +65,9 @@ class IndexFiles:
         paths = list_index_files(self.folder, self._files)
         while paths and self._newest is None:
             path = paths.pop()
-            self._newest = GrowingIndexFile.resume(path, self.slots, self.entries_max, self._files, trusted_to)
+            self._newest = GrowingIndexFile.resume(
+                path, self.slots, self.entries_max, self._files, trusted_to, self._link
+            )
             if self._newest is None:
                 self._files.remove(path)
                 self._new_names = True
@@ -128,7 +141,7 @@ class IndexFiles:
         name, header = (self._full[-1][0].name, self._full[-1][1]) if self._full else ("", None)
         self._files.make_folder(self.folder)
         path = self.folder / file_name(store_ms, after=name)
-        self._newest = GrowingIndexFile.create(path, self.slots, self.entries_max, self._files, header)
+        self._newest = GrowingIndexFile.create(path, self.slots, self.entries_max, self._files, header, self._link)
         self._new_names = True
         return self._newest
 

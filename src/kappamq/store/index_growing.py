@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from kappamq.native.layout import INDEX_PENDING
+from kappamq.native.pure_index import index_link
 from kappamq.protocol.entries import (
     INDEX_ENTRY,
     INDEX_SLOT_BYTES,
@@ -22,7 +23,7 @@ from kappamq.protocol.entries import (
     slot_position,
 )
 from kappamq.store.files import Files
-from kappamq.store.index_view import FIRST, SCAN_MAX, IndexHeader, IndexView, Search, rebuild_slots
+from kappamq.store.index_view import FIRST, SCAN_MAX, IndexHeader, IndexLink, IndexView, Search, rebuild_slots
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +38,13 @@ _ZEROS = bytes(1 << 20)
 
 
 class GrowingIndexFile:
-    __slots__ = ("_all_slots", "_files", "_table", "_unsynced", "_view", "flushed", "flushed_ms", "header")
+    __slots__ = ("_all_slots", "_files", "_link", "_table", "_unsynced", "_view", "flushed", "flushed_ms", "header")
 
-    def __init__(self, view: IndexView, header: IndexHeader, flushed: int, files: Files) -> None:
+    def __init__(
+        self, view: IndexView, header: IndexHeader, flushed: int, files: Files, link: IndexLink = index_link
+    ) -> None:
         self._view = view
+        self._link = link
         self._files = files
         self.header = header  # as of the last entry; replaced and never changed, so that a query may look at it
         self.flushed = flushed  # slots and counters on disk speak of the entries below this number; 0: of none for sure
@@ -50,7 +54,15 @@ class GrowingIndexFile:
         self._unsynced = True
 
     @classmethod
-    def create(cls, path: Path, slots: int, entries_max: int, files: Files, before: IndexHeader | None) -> Self:
+    def create(
+        cls,
+        path: Path,
+        slots: int,
+        entries_max: int,
+        files: Files,
+        before: IndexHeader | None,
+        link: IndexLink = index_link,
+    ) -> Self:
         """An empty file, of full size but without disk space; `before` is the header of the full file it follows."""
         assert not files.exists(path), f"{path} is there already"
         fd = files.open(path, create=True)
@@ -63,10 +75,12 @@ class GrowingIndexFile:
         header = IndexHeader()
         if before is not None:
             header = IndexHeader(before.end_ms, before.end_ms, before.end_offset, before.end_offset)
-        return cls(IndexView(path, fd, slots, entries_max, files), header, FIRST, files)
+        return cls(IndexView(path, fd, slots, entries_max, files), header, FIRST, files, link)
 
     @classmethod
-    def resume(cls, path: Path, slots: int, entries_max: int, files: Files, trusted_to: int) -> Self | None:
+    def resume(
+        cls, path: Path, slots: int, entries_max: int, files: Files, trusted_to: int, link: IndexLink = index_link
+    ) -> Self | None:
         """The file as the last broker left it, ours or Java's, without its entries of records at or above `trusted_to`.
 
         None if nothing of it can be used. Quick, for slots are not looked at."""
@@ -77,7 +91,7 @@ class GrowingIndexFile:
                 header, count = view.header(), view.end(trusted_to)
                 # Without its begin time nobody knows when the records were stored: then it has to be built again.
                 if header.begin_ms > 0 and count > FIRST:
-                    return cls._resume(view, header, count, files)
+                    return cls._resume(view, header, count, files, link)
         except BaseException:
             files.close(view.fd)
             raise
@@ -85,7 +99,7 @@ class GrowingIndexFile:
         return None
 
     @classmethod
-    def _resume(cls, view: IndexView, header: IndexHeader, count: int, files: Files) -> Self:
+    def _resume(cls, view: IndexView, header: IndexHeader, count: int, files: Files, link: IndexLink) -> Self:
         last = view.entry(count - 1)
         assert last is not None
         _key, last_offset, seconds, _previous = last
@@ -94,7 +108,7 @@ class GrowingIndexFile:
         if header.end_offset != last_offset:
             header.end_offset = last_offset
             header.end_ms = view.store_ms(count - 1, seconds, header.begin_ms) + 999  # a second too late at most
-        file = cls(view, header, count if complete else 0, files)
+        file = cls(view, header, count if complete else 0, files, link)
         if not complete:
             file._wipe(count)
         return file
@@ -170,7 +184,7 @@ class GrowingIndexFile:
                     table[at : at + len(data)] = data
         else:
             header = self.header.copy()
-            table, header.used_slots, stop = rebuild_slots(view, header.count)
+            table, header.used_slots, stop = rebuild_slots(view, header.count, self._link)
             if stop != header.count:
                 log.warning(
                     "%s: entry %d is broken, %d entries from there on are given up. To find all keys again, stop the "

@@ -12,16 +12,14 @@ here believes a number that the entries do not bear out.
 from __future__ import annotations
 
 import datetime
-import struct
-import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from operator import lt
 from pathlib import Path
 from typing import Final, Self
 
 from kappamq.errors import StoreFormatError
+from kappamq.native.pure_index import index_link
 from kappamq.protocol.entries import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -44,10 +42,9 @@ _NO_ENTRY = bytes(INDEX_ENTRY_BYTES)
 _TIME_MAX_S = 253_402_000_000  # year 9999: a store time beyond is garbage, and a name must still be made of it
 _SECOND_MS = 1000
 _CHUNK_ENTRIES = 8192
-# One field of all entries of a chunk: taken apart column by column, twenty million entries are a matter of seconds.
-_KEYS = struct.Struct(">" + "i16x" * _CHUNK_ENTRIES)
-_OFFSETS = struct.Struct(">" + "4xq8x" * _CHUNK_ENTRIES)
-_PREVIOUS = struct.Struct(">" + "16xi" * _CHUNK_ENTRIES)
+
+IndexLink = Callable[[bytearray, bytes, int, int], tuple[int, int, int]]
+"""Kernel's index_link: (slots, entries, number, last log offset) -> (number, last log offset, new slots)."""
 
 
 @dataclass(slots=True)
@@ -237,46 +234,16 @@ class Search:
         return True
 
 
-def rebuild_slots(view: IndexView, stop: int) -> tuple[bytearray, int, int]:
+def rebuild_slots(view: IndexView, stop: int, link: IndexLink = index_link) -> tuple[bytearray, int, int]:
     """Compute the slot table from entries [1, stop): (table, used slots, stop).
 
     The returned stop is smaller if an entry before it cannot be (zeros, or out of log order): the machine went down
     before it was on disk."""
-    table = array("i", bytes(view.slots * INDEX_SLOT_BYTES))
-    assert table.itemsize == INDEX_SLOT_BYTES
-    slots, last, number = view.slots, 0, FIRST
+    table = bytearray(view.slots * INDEX_SLOT_BYTES)
+    number, last, used = FIRST, 0, 0
     for first, data in view.chunks(FIRST, stop):
-        keys, offsets, previous = _columns(data)
-        count = len(keys)
-        good = offsets[0] >= last and min(keys) >= 0 and min(previous) >= 0 and (offsets[0] or keys[0])
-        # Whole chunks at once: sorting what is in order costs one look at each.
-        if not good or sorted(offsets) != list(offsets) or not all(map(lt, previous, range(first, first + count))):
-            count = _good_entries(data, first, last)
-        number = first
-        for key in keys[:count]:
-            table[key % slots] = number  # later entries of a slot overwrite earlier ones
-            number += 1
-        if count < len(keys):
+        number, last, fresh = link(table, data, first, last)
+        used += fresh
+        if number < first + len(data) // INDEX_ENTRY_BYTES:
             break
-        last = offsets[-1]
-    used = len(table) - table.count(0)
-    if sys.byteorder == "little":
-        table.byteswap()
-    return bytearray(table), used, number
-
-
-def _columns(data: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Key hashes, log offsets and previous numbers of the entries in `data`."""
-    if len(data) == _CHUNK_ENTRIES * INDEX_ENTRY_BYTES:
-        return _KEYS.unpack(data), _OFFSETS.unpack(data), _PREVIOUS.unpack(data)
-    keys, offsets, _seconds, previous = zip(*INDEX_ENTRY.iter_unpack(data), strict=True)
-    return keys, offsets, previous
-
-
-def _good_entries(data: bytes, first: int, last: int) -> int:
-    """How many entries at the beginning of `data` can be: in log order, linked to older ones, and not just zeros."""
-    for number, (key, log_offset, _seconds, previous) in enumerate(INDEX_ENTRY.iter_unpack(data)):
-        if log_offset < last or key < 0 or not 0 <= previous < first + number or not (log_offset or key):
-            return number
-        last = log_offset
-    return len(data) // INDEX_ENTRY_BYTES
+    return table, used, number

@@ -47,7 +47,12 @@ class MessageStore:
         self.log = CommitLog(root / "commitlog", config.segment_bytes, self.files, kernel)
         self.queues = QueueFiles(root / "consumequeue", config.queue_file_entries, config.open_files_max, self.files)
         self.index = IndexFiles(
-            root / "index", config.index_slots, config.index_entries, self.files, index_apply=kernel_module.index_apply
+            root / "index",
+            config.index_slots,
+            config.index_entries,
+            self.files,
+            index_apply=kernel_module.index_apply,
+            index_link=kernel_module.index_link,
         )
         self.derived = Derived(root, kernel, self.queues, self.index, self.files)
         self.derived.fingerprint = lambda offset: fingerprint(self, offset)
