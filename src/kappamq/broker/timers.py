@@ -45,6 +45,7 @@ _NEVER = 1 << 62
 _GROUPS_PER_MS = 0.2
 _GROUPS_MAX = 100.0
 _GATHER_MS = 5
+_LARGE = 32
 
 
 class Timers:
@@ -258,6 +259,8 @@ class Timers:
             timers = self._take(limit_ms)
             if not timers:
                 return
+            if len(timers) >= _LARGE:
+                self._groups += 1  # only small ones are to be fewer
             places = [(timer.log_offset, timer.size, 0) for timer in timers]
             if not self._sources.are_warm(places) or any(timer.kind & ROLL for timer in timers):
                 self._do("deliver", self._read(timers, now_ms))
