@@ -37,6 +37,9 @@ class Noted:
     def gives_up(self, delivery: Delivery) -> bool:
         return self._gives_up
 
+    def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
+        return "is noted"
+
 
 class Setup:
     def __init__(
@@ -244,3 +247,32 @@ async def test_what_goes_wrong_after_the_listener_is_told_and_its_worker_goes_on
     await work.end()
     for text in ("not in the statistics", "could not be acknowledged", "could not be given back"):
         assert text in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_whoever_waits_for_a_listener_is_told_soon(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    def block(_: object) -> None:
+        release.wait(10)
+
+    async def wait(_: object) -> None:
+        await asyncio.to_thread(release.wait, 10)
+
+    setup = Setup(block if kind == "thread" else wait, 1)
+    await eventually_async(lambda: not len(setup.inbox))
+    setup.inbox.close()
+    waiting = asyncio.ensure_future(setup.listening.wait(10))
+    await eventually_async(
+        lambda: "waiting up to 10 s for 1 listener of group test: message 0 of topic tea" in caplog.text
+    )
+    assert not waiting.done()
+    release.set()
+    assert await waiting
+
+
+@on_loop
+async def test_whoever_does_not_wait_long_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    await Setup(lambda _: None, 3).end()
+    assert "waiting" not in caplog.text

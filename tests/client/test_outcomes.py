@@ -8,10 +8,11 @@ import pytest
 from kappamq.client.inbox import Delivery, Inbox
 from kappamq.client.outcomes import Broadcast, Concurrent, InOrder
 from kappamq.errors import BrokerError
-from kappamq.message import RETRY, ReceivedMessage, Redeliver
+from kappamq.message import RETRY, Message, ReceivedMessage, Redeliver
+from kappamq.testing import BrokerKit
 from tests.client.loop import on_loop
 from tests.client.messages import QUEUE, held, message
-from tests.waiting import eventually_async
+from tests.waiting import eventually, eventually_async
 
 
 class Brokers:
@@ -187,3 +188,55 @@ def test_only_in_order_a_slow_listener_is_waited_for() -> None:
     assert Broadcast().gives_up(delivery)
     assert Concurrent(inbox, Brokers(), 1).gives_up(delivery)  # type: ignore[arg-type]
     assert not InOrder(inbox, None, 1, None).gives_up(delivery)
+
+
+def test_what_happens_next_is_told() -> None:
+    inbox, brokers = Inbox(), Brokers()
+    brokers.reconsume_max, brokers.group = 2, "g"  # type: ignore[attr-defined]
+    side_by_side = Concurrent(inbox, brokers, 5.0)  # type: ignore[arg-type]
+    in_order = InOrder(inbox, brokers, 1.0, 2)  # type: ignore[arg-type]
+    for_ever = InOrder(inbox, None, 1.0, None)
+
+    def after(tries: int) -> Delivery:
+        return Delivery(held(1), [message(0, reconsume_times=tries)])
+
+    assert side_by_side.forecast(after(0), RETRY) == "comes again in 10 s (try 1 of 2)"
+    assert side_by_side.forecast(after(1), RETRY) == "comes again in 30 s (try 2 of 2)"
+    assert side_by_side.forecast(after(2), RETRY) == "is now a dead letter of group g"
+    assert side_by_side.forecast(after(0), Redeliver(level=99)) == "comes again in 7200 s (try 1 of 2)"
+    assert side_by_side.forecast(after(0), Redeliver(level=-1)) == "is now a dead letter of group g"
+    assert in_order.forecast(after(1), RETRY) == "comes again in 1 s (try 2 of 2); its queue waits"
+    assert in_order.forecast(after(2), RETRY) == "is now a dead letter of group g"
+    assert for_ever.forecast(after(9), Redeliver(pause_ms=50)) == (
+        "comes again in 0.05 s (try 10 without a limit); its queue waits"
+    )
+    assert for_ever.forecast(after(0), Redeliver(level=-1)) == "does not come again"
+    assert Broadcast().forecast(after(0), RETRY).startswith("does not come again")
+    lost = after(0)
+    lost.queue.dropped = True
+    assert "whoever" in side_by_side.forecast(lost, RETRY)
+    assert "whoever" in in_order.forecast(lost, RETRY)
+
+
+def test_the_log_of_a_failed_listener_comes_true(kappamq_broker: BrokerKit, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no tea")
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "failed with" in record.getMessage()]
+
+    with kappamq_broker.producer() as producer:
+        sent = producer.send(Message("orders", b"tea", keys=("order-7", "cup")))
+    with kappamq_broker.consumer(
+        group="billing", topics="orders", listener=fail, consume_from="first", reconsume_max=1
+    ):
+        eventually(lambda: len(told()) == 1)
+        assert told()[0].startswith(
+            f"a listener of group billing failed with message {sent.message_id} of topic orders, keys order-7 cup (offset"
+        )
+        assert told()[0].endswith("): it comes again in 10 s (try 1 of 1)")
+        kappamq_broker.clock.advance("10s")
+        eventually(lambda: len(told()) == 2)
+        assert "of topic orders, keys order-7 cup (offset" in told()[1]
+        assert told()[1].endswith("): it is now a dead letter of group billing")
+        eventually(lambda: len(kappamq_broker.messages("%DLQ%billing")) == 1)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kappamq.client.calling import is_asynchronous
 from kappamq.client.inbox import Delivery, Inbox
-from kappamq.client.outcomes import EXPIRED, Outcome
+from kappamq.client.outcomes import EXPIRED, Outcome, named
 from kappamq.message import RETRY, Redeliver
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ Measure = Callable[[Delivery, float, bool], None]
 
 LOOKS_PER_TIMEOUT: Final = 10
 """How much later than after the timeout a stuck thread may be noticed: a part of it."""
+WONDER_S: Final = 0.2
+"""A close that takes longer says what it waits for."""
 LOOK_S_MAX: Final = 10.0
 STUCK_PER_WORKER_MAX: Final = 4
 """So many stuck threads for each that there should be are replaced; then nobody can help this listener."""
@@ -66,6 +68,7 @@ class Listening:
         self._outcome = outcome
         self._count = workers
         self._name = name
+        self._who = f"group {name.removeprefix('kappamq-')}"
         self._batch = batch
         self._timeout_s = timeout_s
         self._measure = measure
@@ -74,6 +77,7 @@ class Listening:
         self._made = 0
         self._stuck = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._in_tasks: set[Delivery] = set()
         self._watching: asyncio.Task[None] | None = None
         self._failures: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
@@ -89,6 +93,8 @@ class Listening:
 
     async def wait(self, timeout: float) -> bool:
         """After the inbox was closed: wait for the messages in hand. False if a listener is still busy."""
+        # Most are done in no time; a word only to whoever would wonder what is being waited for.
+        notice = self._loop.call_later(WONDER_S, self._tell_waiting, timeout)
         try:
             async with asyncio.timeout(timeout):
                 if self._workers:
@@ -102,9 +108,16 @@ class Listening:
                 task.cancel()
             return False
         finally:
+            notice.cancel()
             if self._watching is not None:
                 self._watching.cancel()
         return True
+
+    def _tell_waiting(self, timeout: float) -> None:
+        in_hand = [worker.delivery for worker in self._workers if worker.delivery is not None] + list(self._in_tasks)
+        if in_hand:
+            listeners = "1 listener" if len(in_hand) == 1 else f"{len(in_hand)} listeners"
+            log.warning("waiting up to %g s for %s of %s: %s", timeout, listeners, self._who, named(in_hand[0]))
 
     # --- threads ---
 
@@ -128,7 +141,7 @@ class Listening:
                     given_up = worker.given_up
                 self._note(delivery, worker.since, verdict)
                 if given_up:
-                    log.info("a listener of %s came back after it was given up", self._name)
+                    log.info("a listener of %s came back after it was given up", self._who)
                 elif verdict is None:
                     self._succeed(delivery)
                 else:
@@ -167,12 +180,10 @@ class Listening:
                 return
             worker.replaced = True
             worker.given_up = self._outcome.gives_up(delivery)
+        what_next = f"it {self._outcome.forecast(delivery, EXPIRED)}" if worker.given_up else "its queue waits"
         log.warning(
-            "a listener of %s is busy with message %s of %s for more than %g s; another thread goes on",
-            self._name,
-            delivery.message.message_id,
-            delivery.queue.queue,
-            self._timeout_s,
+            "a listener of %s is busy with %s for more than %g s: another thread goes on, and %s",
+            *(self._who, named(delivery), self._timeout_s, what_next),
         )
         self._stuck += 1
         self._add_thread()
@@ -190,7 +201,11 @@ class Listening:
     async def _work_in_task(self) -> None:
         while (delivery := await self._inbox.take_async(count_max=self._batch)) is not None:
             began = time.monotonic()
-            verdict = await self._await(delivery)
+            self._in_tasks.add(delivery)
+            try:
+                verdict = await self._await(delivery)
+            finally:
+                self._in_tasks.discard(delivery)
             self._note(delivery, began, verdict)
             if verdict is None:
                 self._succeed(delivery)
@@ -204,10 +219,8 @@ class Listening:
         except (Exception, asyncio.CancelledError):
             if limit.expired():
                 log.warning(
-                    "the listener was stopped after %g s with message %s of %s",
-                    self._timeout_s,
-                    delivery.message.message_id,
-                    delivery.message.queue,
+                    "a listener of %s was stopped after %g s (consume_timeout_ms) with %s: it %s",
+                    *(self._who, self._timeout_s, named(delivery), self._outcome.forecast(delivery, EXPIRED)),
                 )
                 return EXPIRED
             task = asyncio.current_task()
@@ -220,7 +233,8 @@ class Listening:
     # --- both ---
 
     def _complain(self, delivery: Delivery) -> None:
-        log.exception("the listener failed with message %s of %s", delivery.message.message_id, delivery.message.queue)
+        what_next = self._outcome.forecast(delivery, RETRY)
+        log.exception("a listener of %s failed with %s: it %s", self._who, named(delivery), what_next)
 
     def _note(self, delivery: Delivery, began: float, verdict: Redeliver | None) -> None:
         if self._measure is not None:

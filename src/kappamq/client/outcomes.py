@@ -16,7 +16,9 @@ from typing import Final, Protocol
 
 from kappamq.client.inbox import Delivery, Inbox
 from kappamq.client.process_queue import ProcessQueue
-from kappamq.client.redelivery import Redelivery
+from kappamq.client.redelivery import FIRST_LEVEL, Redelivery
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.checks import durations_ms
 from kappamq.errors import KappaError
 from kappamq.message import ReceivedMessage, Redeliver
 
@@ -36,6 +38,9 @@ class Outcome(Protocol):
     def gives_up(self, delivery: Delivery) -> bool:
         """A listener takes too long: may its messages go elsewhere while it is still at it?"""
 
+    def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
+        """What `failed` is going to do with the first message, for whoever reads the log: "it ..." """
+
 
 class Concurrent:
     def __init__(self, inbox: Inbox, redelivery: Redelivery, again_s: float) -> None:
@@ -54,6 +59,15 @@ class Concurrent:
 
     def gives_up(self, delivery: Delivery) -> bool:
         return True
+
+    def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
+        if delivery.queue.dropped:
+            return "comes again to whoever of the group has its queue now"
+        tries, most = delivery.message.reconsume_times, self._redelivery.reconsume_max
+        if verdict.level < 0 or tries >= most:
+            return f"is now a dead letter of group {self._redelivery.group}"
+        pause = level_s(verdict.level or FIRST_LEVEL + tries)
+        return f"comes again in {pause:g} s (try {tries + 1} of {most})"
 
     async def _give_back(self, queue: ProcessQueue, message: ReceivedMessage, level: int) -> None:
         if queue.dropped:
@@ -122,6 +136,17 @@ class InOrder:
         )
         return False
 
+    def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
+        if delivery.queue.dropped:
+            return "comes again to whoever of the group has its queue now"
+        tries, most = delivery.message.reconsume_times, self._reconsume_max
+        if verdict.level < 0 or (most is not None and tries >= most):
+            redelivery = self._redelivery
+            return "does not come again" if redelivery is None else f"is now a dead letter of group {redelivery.group}"
+        pause = self._suspend_s if verdict.pause_ms is None else verdict.pause_ms / 1000
+        limit = "without a limit" if most is None else f"of {most}"
+        return f"comes again in {pause:g} s (try {tries + 1} {limit}); its queue waits"
+
     async def _is_buried(self, queue: ProcessQueue, message: ReceivedMessage, at_once: bool) -> bool:
         limit = self._reconsume_max
         if not at_once and (limit is None or message.reconsume_times < limit):
@@ -158,6 +183,23 @@ class Broadcast:
 
     def gives_up(self, delivery: Delivery) -> bool:
         return True
+
+    def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
+        return "does not come again, as nothing does that is broadcast"
+
+
+def level_s(level: int) -> float:
+    """Seconds of a delay level, as brokers have them unless they are told otherwise; they do not tell clients."""
+    levels = durations_ms("delay_levels", BrokerConfig.delay_levels)
+    return levels[min(level, len(levels)) - 1] / 1000
+
+
+def named(delivery: Delivery) -> str:
+    """What a listener has got, for the log: the first message by topic, id and keys, and how many more there are."""
+    message, others = delivery.message, len(delivery.messages) - 1
+    keys = f", keys {' '.join(message.keys)}" if message.keys else ""
+    more = f" and {others} more of its list" if others else ""
+    return f"message {message.message_id} of topic {message.topic}{keys} (offset {message.queue_offset} of {message.queue}){more}"
 
 
 def acknowledge(queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:

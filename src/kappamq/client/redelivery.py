@@ -58,7 +58,7 @@ class Redelivery:
 
     def __init__(self, core: ClientCore, group: str, reconsume_max: int) -> None:
         self._core = core
-        self._group = group
+        self.group = group
         self.reconsume_max = reconsume_max
 
     async def give_back(self, message: ReceivedMessage, level: int = 0) -> None:
@@ -68,7 +68,7 @@ class Redelivery:
         """
         header = SendBack(
             log_offset=message.log_offset,
-            group=self._group,
+            group=self.group,
             delay_level=level,
             origin_message_id=message.message_id,
             origin_topic=message.topic,
@@ -90,7 +90,7 @@ class Redelivery:
 
     async def send_again(self, message: ReceivedMessage, reconsume_times: int, level: int) -> None:
         """Send a copy to the retry topic; beyond `reconsume_max` times the broker puts it to the dead letters."""
-        topic, core = retry_topic(self._group), self._core
+        topic, core = retry_topic(self.group), self._core
         body, sys_flag = message.body, 0
         if len(body) >= core.config.compress_over_bytes:
             body, sys_flag = packed(body, core.config)
