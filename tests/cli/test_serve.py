@@ -164,6 +164,16 @@ def test_wrong_settings_start_nothing(tmp_path: Path, arguments: list[str], text
     assert not (tmp_path / "d").exists()
 
 
+def test_a_bad_file_is_told_whole(tmp_path: Path) -> None:
+    config = tmp_path / "bad.conf"
+    config.write_text("listenPort=x\nteapot=1\nflushDiskType=MAYBE\n")
+    for command in ("broker", "up"):
+        ran = run_kappamq(command, "-c", str(config), "--data", str(tmp_path / "d"), "-o", "json")
+        assert ran.exit_code == 3
+        for text in ("line 1: listenPort", "line 2: unknown property teapot", "line 3: flushDiskType"):
+            assert text in ran.problem["error"]
+
+
 def test_a_name_server_and_a_broker_on_their_own(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     lines = [f"{name}={value}" for name, value in SMALL.items()]

@@ -19,7 +19,8 @@ A broker reads RocketMQ's `broker.conf` (`kappamq broker -c broker.conf`), and `
 is RocketMQ's, or ours as `part.field` (`store.flush_interval_ms`), which reaches every field below. The file is in the
 format of `java.util.Properties`, in UTF-8.
 
-- A value that cannot be read, or that asks for something KappaMQ does not do, is an error: nothing is started.
+- A value that cannot be read, or that asks for something KappaMQ does not do, is an error: nothing is started. All
+  problems of a file are told at once, each with its line.
 - A name of RocketMQ 5.3 that has no effect here (thread pools, memory mappings ...) is listed as a warning.
 - A name that nobody knows is listed as a warning with a guess what was meant; with `--strict`, and in `--set`, it is an
   error.

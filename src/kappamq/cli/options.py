@@ -96,6 +96,7 @@ def why_this_directory(given: Path | None) -> str:
 def properties(given: list[str] | None) -> dict[str, str]:
     """`--set name=value ...` as properties. Here, unlike in a file, an unknown name is an error: it is a slip."""
     from kappamq.config import apache
+    from kappamq.config.problems import Written
 
     found: dict[str, str] = {}
     for text in given or []:
@@ -105,5 +106,5 @@ def properties(given: list[str] | None) -> dict[str, str]:
             raise wrong("--set", f"{text}: write it as property=value")
         if not apache.is_known(name):
             raise ConfigError(f"--set: unknown property {apache.unknown_name(name)}")
-        found[name] = value.strip()
+        found[name] = Written(value.strip(), f"--set {name}")
     return found

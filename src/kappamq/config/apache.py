@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from kappamq.config import properties as java
 from kappamq.config.apache_names import (
@@ -30,13 +30,17 @@ from kappamq.config.apache_names import (
     SECRET,
     TEXT,
     Kind,
+    Part,
     Setting,
 )
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.config.net import NetConfig
+from kappamq.config.problems import Problems, place_of
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError, InvalidParameter, NoPermission
+
+C = TypeVar("C")
 
 PARTS: dict[str, type[Any]] = {
     "broker": BrokerConfig,
@@ -97,7 +101,7 @@ def read_file(path: Path) -> dict[str, str]:
             data = file.read(java.TEXT_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    return java.parse_bytes(data, where=str(path))
+    return java.parse_bytes(data, where=str(path), located=True)
 
 
 def broker_settings(
@@ -106,24 +110,22 @@ def broker_settings(
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[BrokerSettings, Findings]:
-    """Build a broker's configuration from properties.
+    """Build a broker's configuration from properties. Raises ConfigError, which names all that is wrong with them.
 
     `defaults` and `overrides` are fields by part ({"store": {"root": ...}}) that lose and win against `given`.
     """
-    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_IGNORED, ("broker", "store", "net"))
+    problems = Problems()
+    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_IGNORED, ("broker", "store", "net"), problems)
     merged = _merge(defaults, values, overrides)
     if "root" not in merged.get("store", {}):
         raise ConfigError("no data directory: give storePathRootDir (or --data)")
-    _check_places(given, Path(merged["store"]["root"]))
+    _check_places(given, Path(merged["store"]["root"]), problems)
     merged.setdefault("broker", {})["properties"] = dict(given)
-    return (
-        BrokerSettings(
-            broker=_build(BrokerConfig, "broker", merged, sources),
-            store=_build(StoreConfig, "store", merged, sources),
-            net=_build(NetConfig, "net", merged, sources),
-        ),
-        findings,
-    )
+    broker = _build(BrokerConfig, "broker", merged, sources, given, problems)
+    store = _build(StoreConfig, "store", merged, sources, given, problems)
+    net = _build(NetConfig, "net", merged, sources, given, problems)
+    problems.settle()
+    return BrokerSettings(broker=broker, store=store, net=net), findings
 
 
 def nameserver_settings(
@@ -132,11 +134,14 @@ def nameserver_settings(
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[NameServerSettings, Findings]:
-    values, sources, findings = _values(given, NAMESERVER_SETTINGS, NAMESERVER_IGNORED, ("nameserver", "net"))
+    problems = Problems()
+    values, sources, findings = _values(given, NAMESERVER_SETTINGS, NAMESERVER_IGNORED, ("nameserver", "net"), problems)
     merged = _merge(defaults, values, overrides)
     merged.setdefault("nameserver", {})["properties"] = dict(given)
-    nameserver: NameServerConfig = _build(NameServerConfig, "nameserver", merged, sources)
-    return NameServerSettings(nameserver=nameserver, net=_build(NetConfig, "net", merged, sources)), findings
+    nameserver = _build(NameServerConfig, "nameserver", merged, sources, given, problems)
+    net = _build(NetConfig, "net", merged, sources, given, problems)
+    problems.settle()
+    return NameServerSettings(nameserver=nameserver, net=net), findings
 
 
 def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSettings:
@@ -220,46 +225,47 @@ def unknown_name(name: str) -> str:
 
 
 def _values(
-    given: Mapping[str, str], settings: Mapping[str, Setting], ignored_names: frozenset[str], parts: tuple[str, ...]
+    given: Mapping[str, str],
+    settings: Mapping[str, Setting],
+    ignored_names: frozenset[str],
+    parts: tuple[str, ...],
+    problems: Problems,
 ) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], str], Findings]:
     """Sort properties into fields by part; also which property set which field, for messages."""
     values: dict[str, dict[str, Any]] = {}
     sources: dict[tuple[str, str], str] = {}
     ignored: list[str] = []
     unknown: list[str] = []
+    forcibly: bool | None = None
     for name, text in given.items():
-        setting = settings.get(name)
-        own = _own(name, parts)
-        if setting is not None:
-            part, field, value = str(setting.part), setting.field, setting.read(text)
-        elif own is not None:
-            part, field, kind = own
-            try:
-                value = kind.read(text)
-            except ValueError as error:
-                raise ConfigError(f"{name} must be {error}; got {text!r}") from None
-        else:
-            if name in FIXED:
+        setting = settings.get(name) or _own(name, parts)
+        try:
+            if setting is not None:
+                values.setdefault(setting.part, {})[setting.field] = setting.read(text)
+                sources[setting.part, setting.field] = name
+            elif name in FIXED:
                 _check_fixed(name, text)
+            elif name == "cleanFileForciblyEnable":
+                forcibly = Setting(name, "store", "delete_unexpired_ratio", BOOLEAN).read(text)
             elif name in ignored_names:
                 ignored.append(name)
-            elif name not in _PLACES and name != "cleanFileForciblyEnable":
-                unknown.append(_guess(name, settings))
-            continue
-        values.setdefault(part, {})[field] = value
-        sources[part, field] = name
-    if "cleanFileForciblyEnable" in given:
-        setting = Setting("cleanFileForciblyEnable", "store", "delete_unexpired_ratio", BOOLEAN)
+            elif name not in _PLACES:
+                guess = _guess(name, settings)
+                unknown.append(f"{guess} in {place_of(text)}" if place_of(text) else guess)
+                problems.unknown(text, guess)
+        except ConfigError as error:
+            problems.wrong(text, error)
+    if forcibly is not None:
         store = values.setdefault("store", {})
-        if not setting.read(given[setting.name]):
+        if not forcibly:
             store["delete_unexpired_ratio"] = None
         elif store.get("delete_unexpired_ratio") is None:
             store["delete_unexpired_ratio"] = _FORCIBLE_RATIO
     return values, sources, Findings(ignored=tuple(ignored), unknown=tuple(unknown))
 
 
-def _own(name: str, parts: tuple[str, ...]) -> tuple[str, str, Kind] | None:
-    """`store.flush_interval_ms` -> ("store", "flush_interval_ms", how to read it)."""
+def _own(name: str, parts: tuple[str, ...]) -> Setting | None:
+    """`store.flush_interval_ms` -> the field, and how to read it."""
     part, _, field = name.partition(".")
     if part not in parts or field == "properties":
         return None
@@ -277,7 +283,7 @@ def _own(name: str, parts: tuple[str, ...]) -> tuple[str, str, Kind] | None:
         tuple[int, ...]: HOURS,
         tuple[str, ...]: ADDRESSES,
     }
-    return part, field, by_type.get(hint, TEXT)
+    return Setting(name, cast(Part, part), field, by_type.get(hint, TEXT))
 
 
 def _float(text: str) -> float:
@@ -296,16 +302,34 @@ def _merge(*layers: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[st
 
 
 def _build(
-    config: type[Any], part: str, merged: Mapping[str, Mapping[str, Any]], sources: Mapping[tuple[str, str], str]
-) -> Any:
-    try:
-        return config(**merged.get(part, {}))
-    except ConfigError as error:
-        # The dataclass names its own fields; whoever wrote the file knows them by RocketMQ's names.
-        named = [name for (of, field), name in sources.items() if of == part and field in str(error)]
-        if named:
-            raise ConfigError(f"{error} (set by {', '.join(named)})") from None
-        raise
+    config: type[C],
+    part: str,
+    merged: Mapping[str, Mapping[str, Any]],
+    sources: Mapping[tuple[str, str], str],
+    given: Mapping[str, str],
+    problems: Problems,
+) -> C:
+    values = dict(merged.get(part, {}))
+    while True:
+        try:
+            return config(**values)
+        except ConfigError as error:
+            # The dataclass names its own fields; whoever wrote the file knows them by RocketMQ's names.
+            named = {
+                field: name
+                for (of, field), name in sources.items()
+                if of == part and field in values and field in str(error)
+            }
+            if not named:
+                problems.wrong("", error)
+                problems.settle()
+            first = given[next(iter(named.values()))]
+            problems.wrong(first, f"{error} (set by {', '.join(named.values())})")
+            if "root" in named:
+                problems.settle()  # it cannot be left out
+            # It tells the first problem only; without what caused it, it tells the next.
+            for field in named:
+                del values[field]
 
 
 def _check_fixed(name: str, text: str) -> None:
@@ -315,12 +339,14 @@ def _check_fixed(name: str, text: str) -> None:
         raise ConfigError(f"{name}={text} cannot be honoured: {why}; leave it out or set it to {good}")
 
 
-def _check_places(given: Mapping[str, str], root: Path) -> None:
+def _check_places(given: Mapping[str, str], root: Path, problems: Problems) -> None:
     for name, below in _PLACES.items():
         text = given.get(name, "").strip()
         place = (root.expanduser() / below).resolve()
         if text and text != "null" and Path(os.path.expanduser(text)).resolve() != place:
-            raise ConfigError(f"{name}={text} cannot be honoured: it always lies in {root / below}; leave it out")
+            problems.wrong(
+                given[name], f"{name}={text} cannot be honoured: it always lies in {root / below}; leave it out"
+            )
 
 
 def _guess(name: str, settings: Mapping[str, Setting]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from kappamq.config.problems import Written
 from kappamq.errors import ConfigError
 
 TEXT_BYTES_MAX = 1 << 20  # far more than any real file; a request body claims to be one, too
@@ -17,8 +18,11 @@ _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def parse(text: str, *, where: str = "properties") -> dict[str, str]:
-    """Return the properties in the order of the text. Raises ConfigError naming `where` and the line."""
+def parse(text: str, *, where: str = "properties", located: bool = False) -> dict[str, str]:
+    """Return the properties in the order of the text. Raises ConfigError naming `where` and the line.
+
+    `located`: the values know their lines (`config.problems.Written`).
+    """
     if len(text) > TEXT_BYTES_MAX:
         raise ConfigError(
             f"{where}: {len(text)} characters are too many for a property file (at most {TEXT_BYTES_MAX})"
@@ -35,11 +39,11 @@ def parse(text: str, *, where: str = "properties") -> dict[str, str]:
                 "keep one of them"
             )
         first_line.setdefault(name, number)
-        result[name] = value
+        result[name] = Written(value, where, number) if located else value
     return result
 
 
-def parse_bytes(data: bytes, *, where: str = "properties") -> dict[str, str]:
+def parse_bytes(data: bytes, *, where: str = "properties", located: bool = False) -> dict[str, str]:
     if len(data) > TEXT_BYTES_MAX:
         raise ConfigError(f"{where}: {len(data)} bytes are too many for a property file (at most {TEXT_BYTES_MAX})")
     try:
@@ -48,7 +52,7 @@ def parse_bytes(data: bytes, *, where: str = "properties") -> dict[str, str]:
         raise ConfigError(f"{where}: not UTF-8 text at byte {error.start}; save the file as UTF-8") from None
     if "\0" in text:
         raise ConfigError(f"{where}: holds zero bytes; this is no property file")
-    return parse(text, where=where)
+    return parse(text, where=where, located=located)
 
 
 def render(properties: Mapping[str, str]) -> str:
