@@ -10,7 +10,7 @@ lost: late news of a broker that was restarted must not take away the one that c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic
 
@@ -45,6 +45,7 @@ class Registered:
     master_address: str | None = None
     ha_address: str | None = None
     new: bool = False
+    topics: Sequence[str] = ()  # still to be entered by `enter_topics`
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,16 @@ class RouteTable(Generic[Owner]):
 
     # --- brokers come and go ---
 
-    def register(self, header: RegisterBroker, body: RegisterBrokerBody, owner: Owner, now: float) -> Registered:
-        """Enter or refresh one broker. Raises BrokerError, and changes nothing, if it cannot be taken."""
+    def register(
+        self, header: RegisterBroker, body: RegisterBrokerBody, owner: Owner, now: float, *, in_parts: bool = False
+    ) -> Registered:
+        """Enter or refresh one broker. Raises BrokerError, and changes nothing, if it cannot be taken.
+
+        With `in_parts` its names were checked (`check_names`) and its topics are left to `enter_topics`."""
         name, cluster, address, broker_id = header.broker_name, header.cluster, header.broker_address, header.broker_id
         key, version = (cluster, address), body.topics.data_version
+        if not in_parts:
+            check_names(header, body.topics.topics)
         self._check(header, body.topics.topics)
         rival = self._rival(header)
         if rival is not None and rival.data_version.state_version > version.state_version:
@@ -113,15 +120,37 @@ class RouteTable(Generic[Owner]):
         group.addresses = {number: other for number, other in group.addresses.items() if other != address}
         group.addresses[broker_id] = address
 
-        self._take_topics(header, body, everything=new or live is None or live.data_version != version)
+        topics = self._topics_to_take(header, body, everything=new or live is None or live.data_version != version)
         timeout_s = (header.timeout_ms or self._expiry_ms) / 1000
         self._live.put(key, Live(name, owner, now, timeout_s, version, header.ha_address, body.filter_servers))
         self._note_min_id(group, before, offline=None, ha_address=header.ha_address)
+        if not in_parts:
+            self.enter_topics(header, body, topics, owner)
+            topics = ()
         master = group.addresses.get(MASTER_ID)
         if broker_id == MASTER_ID or master is None:
-            return Registered(new=new)
+            return Registered(new=new, topics=topics)
         master_live = self._live.get((cluster, master))
-        return Registered(master, master_live.ha_address if master_live is not None else None, new)
+        return Registered(master, master_live.ha_address if master_live is not None else None, new, topics)
+
+    def enter_topics(
+        self, header: RegisterBroker, body: RegisterBrokerBody, topics: Iterable[str], owner: Owner
+    ) -> bool:
+        """Enter these topics of a registration; False if its broker has gone, or come anew, in the meantime."""
+        live = self._live.get((header.cluster, header.broker_address))
+        if live is None or live.owner is not owner or live.data_version != body.topics.data_version:
+            return False
+        name, master = header.broker_name, header.broker_id == MASTER_ID
+        configs, mappings = body.topics.topics, body.topics.mapping_infos
+        for topic in topics:
+            config = configs.get(topic)
+            if config is not None:
+                permission = config.permission if master else config.permission & ~PERMISSION_WRITE
+                queues = QueueData(name, config.read_queues, config.write_queues, permission, config.sys_flag)
+                self._queues.put(topic, queues)
+            if topic in mappings:
+                self._queues.put_mapping(topic, name, mappings[topic])
+        return True
 
     def unregister(self, cluster: str, address: str, owner: Owner) -> bool:
         """Take a broker out if `owner` is who registered it last; tell whether it was."""
@@ -169,10 +198,6 @@ class RouteTable(Generic[Owner]):
 
     def _check(self, header: RegisterBroker, topics: dict[str, TopicConfig]) -> None:
         name, cluster, address = header.broker_name, header.cluster, header.broker_address
-        named = [("broker name", name), ("cluster name", cluster), ("broker address", address)]
-        for what, text in (*named, *(("topic name", topic) for topic in topics)):
-            if not text or len(text) > NAME_CHARACTERS_MAX:
-                raise _refusal(f"a {what} has 1 to {NAME_CHARACTERS_MAX} characters, not {len(text)}: {text[:40]!r}")
         if header.broker_id < 0:
             raise _refusal(f"broker id {header.broker_id} is negative")
         group = self._brokers.get(name)
@@ -189,7 +214,7 @@ class RouteTable(Generic[Owner]):
             )
         if (cluster, address) not in self._live and len(self._live) >= self._brokers_max:
             raise _refusal(f"{self._brokers_max} brokers are registered, that is the limit")
-        added = sum(1 for topic in topics if topic not in self._queues)
+        added = self._queues.count_new(topics)
         if added and len(self._queues) + added > self._topics_max:
             raise _refusal(f"{added} topics would come on top of {len(self._queues)}; the limit is {self._topics_max}")
 
@@ -201,24 +226,20 @@ class RouteTable(Generic[Owner]):
             return None
         return self._live.get((header.cluster, address))
 
-    def _take_topics(self, header: RegisterBroker, body: RegisterBrokerBody, *, everything: bool) -> None:
-        """Only a master, or the slave that stands in for one, is asked about topics."""
+    def _topics_to_take(self, header: RegisterBroker, body: RegisterBrokerBody, *, everything: bool) -> Sequence[str]:
+        """Only a master, or the slave that stands in for one, is asked about topics. Drops those it has no longer."""
         name, topics = header.broker_name, body.topics.topics
         master = header.broker_id == MASTER_ID
         standing_in = bool(header.acting_master) and header.broker_id == min(self._brokers[name].addresses)
         if not master and not standing_in:
-            return
+            return ()
+        known = self._queues.of_brokers([name])
         # A table of one topic is an increment: what it does not mention is still there.
         if self.delete_topics_on_registration and master and len(topics) != 1:
-            for topic in self._queues.of_brokers([name]) - topics.keys():
+            for topic in known - topics.keys():
                 self._queues.drop(topic, name)
-        for topic, config in topics.items():
-            if everything or name not in self._queues.of_topic(topic):
-                permission = config.permission if master else config.permission & ~PERMISSION_WRITE
-                queues = QueueData(name, config.read_queues, config.write_queues, permission, config.sys_flag)
-                self._queues.put(topic, queues)
-        for topic, info in body.topics.mapping_infos.items():
-            self._queues.put_mapping(topic, name, info)
+        taken = list(topics) if everything else list(topics.keys() - known)
+        return taken + list(body.topics.mapping_infos.keys() - set(taken)) if body.topics.mapping_infos else taken
 
     def _remove(self, key: Key) -> Live[Owner] | None:
         live = self._live.pop(key)
@@ -342,6 +363,18 @@ class RouteTable(Generic[Owner]):
         names = sorted({*self._clusters, *self._brokers})
         first = next(iter(self._brokers.values()), None)
         return names, first.addresses[min(first.addresses)] if first is not None else None
+
+
+def check_names(header: RegisterBroker, topics: Iterable[str]) -> None:
+    """Raises BrokerError. Looks at every name, and needs nothing but them: a worker may do it."""
+    named = (
+        ("broker name", header.broker_name),
+        ("cluster name", header.cluster),
+        ("broker address", header.broker_address),
+    )
+    for what, text in (*named, *(("topic name", topic) for topic in topics)):
+        if not text or len(text) > NAME_CHARACTERS_MAX:
+            raise _refusal(f"a {what} has 1 to {NAME_CHARACTERS_MAX} characters, not {len(text)}: {text[:40]!r}")
 
 
 def _refusal(reason: str) -> BrokerError:

@@ -14,7 +14,8 @@ from kappamq.config.net import NetConfig
 from kappamq.errors import BrokerError, NotSupported, ProtocolError, QueryNotFound, TopicNotFound
 from kappamq.nameserver import settings as live_settings
 from kappamq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
-from kappamq.nameserver.routes import UNIT, UNIT_SUBSCRIBED, MinIdChange, RouteTable
+from kappamq.nameserver.registering import BIG_BYTES, Registering
+from kappamq.nameserver.routes import UNIT, UNIT_SUBSCRIBED, MinIdChange, Registered, RouteTable
 from kappamq.protocol import address as addresses
 from kappamq.protocol.bodies import (
     BrokerData,
@@ -100,6 +101,7 @@ class NameService:
             acting_master=config.acting_master,
             delete_topics_on_registration=config.delete_topics_on_registration,
         )
+        self._registering = Registering(self.routes, clock.liveness)
         self._clock = clock
         self._notify = notify
         self._handlers: dict[int, Callable[[Peer, Frame], Answer]] = {}
@@ -112,9 +114,12 @@ class NameService:
         handler = self._handlers.get(frame.code)
         if handler is None:
             raise NotSupported(f" request type {frame.code} not supported")
+        if self._registering.is_busy(connection):
+            return self._registering.in_turn(connection, lambda: handler(connection, frame))
         return handler(connection, frame)
 
     def connection_lost(self, connection: Peer) -> None:
+        self._registering.lost(connection)
         for address in self.routes.connection_lost(connection):
             log.info("broker %s is gone: its connection was closed", address)
         self._tell_changes()
@@ -159,12 +164,23 @@ class NameService:
 
     # --- brokers ---
 
-    def _register(self, connection: Peer, frame: Frame, header: RegisterBroker) -> Frame:
+    def _register(self, connection: Peer, frame: Frame, header: RegisterBroker) -> Answer:
         if header.body_crc and zlib.crc32(frame.body) & _CRC_MASK != header.body_crc:
             raise BrokerError("crc32 not match: the body of the registration is not what was sent")
         addresses.split(header.broker_address)  # one that nobody could connect to is refused here, not at each client
+        if len(frame.body) >= BIG_BYTES:
+            if self._registering.is_busy(connection):
+                return self._register_many(connection, frame, header)
+            return self._registering.in_turn(connection, lambda: self._register_many(connection, frame, header))
         body = RegisterBrokerBody.decode_any(frame.body, compressed=header.compressed, version=frame.version)
         found = self.routes.register(header, body, connection, self._clock.liveness())
+        return self._registered(connection, frame, header, found)
+
+    async def _register_many(self, connection: Peer, frame: Frame, header: RegisterBroker) -> Frame | None:
+        found = await self._registering.register(connection, frame, header)
+        return None if found is None else self._registered(connection, frame, header, found)
+
+    def _registered(self, connection: Peer, frame: Frame, header: RegisterBroker, found: Registered) -> Frame:
         if found.new:
             log.info("broker %s (%s, id %d) registered", header.broker_address, header.broker_name, header.broker_id)
         self._tell_changes()

@@ -23,6 +23,10 @@ class TopicQueues:
     def __contains__(self, topic: str) -> bool:
         return topic in self._queues
 
+    def count_new(self, topics: Mapping[str, Any]) -> int:
+        """How many of these nobody has registered yet."""
+        return len(topics.keys() - self._queues.keys())
+
     def names(self) -> list[str]:
         return sorted(self._queues)
 
