@@ -276,6 +276,25 @@ def test_a_snapshot_is_a_copy() -> None:
     assert fastjson.dumps(snapshot) == text
 
 
+def test_a_frozen_table_does_not_change() -> None:
+    """What is copied at once is only the names; so nothing of what they lead to may be changed in place."""
+    topics = make()
+    for number in range(3):
+        topics.update(TopicConfig(f"t{number}", 2, 2))
+    topics.update(TopicConfig("gone", 2, 2))
+    topics.delete("gone")
+    expected = fastjson.dumps(topics.to_snapshot())
+    frozen = topics.freeze()
+    topics.update(TopicConfig("t0", 7, 7))
+    topics.delete("t1")
+    topics.ensure("t3", 1)
+    topics.update(TopicConfig("gone", 4, 4))
+    topics.delete("gone")
+    topics.apply("topic-deleted", {"topicName": "gone", "ends": {"0": 99}, "at": 5})
+    assert fastjson.dumps(frozen()) == expected
+    assert fastjson.dumps(topics.to_snapshot()) != expected
+
+
 def test_a_deletion_from_before_we_noted_where_is_forgotten_later() -> None:
     kernel = Kernel()
     topics = make(kernel=kernel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -51,6 +51,19 @@ class Table(Protocol):
     def apply(self, kind: str, change: Any) -> None:
         """Repeat a change found in the log. Doing it twice must do no harm."""
         ...
+
+
+@runtime_checkable
+class Large(Protocol):
+    """A table that is told in two steps, because all at once would keep the loop for too long."""
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """Copy what there is now, quickly; a worker calls what this returns and gets what `to_snapshot` would have said."""
+        ...
+
+
+Collected = tuple[str, dict[str, Any] | Callable[[], dict[str, Any]], int]
+"""File, table or how to get it, and the log offset that it reflects."""
 
 
 class Metadata:
@@ -155,19 +168,20 @@ class Metadata:
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 
-    def collect(self, renew_below: int = 0, leave: Collection[str] = ()) -> list[tuple[str, dict[str, Any], int]]:
+    def collect(self, renew_below: int = 0, leave: Collection[str] = ()) -> list[Collected]:
         """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
         log below `renew_below`; for `save` on a worker. Those to `leave` are in the log, and may wait although they changed."""
         stamp = self._store.log.end  # everything recorded so far lies below it or is still pending behind it
         records = self._store.kernel.queue_state(TOPIC, 0)[2]
-        work = []
+        work: list[Collected] = []
         for table in self._tables:
             behind = records - self._records.get(table.file, 0)
             due = table.dirty and table.file not in leave
             if due or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
                 table.dirty = False
                 self._records[table.file] = records
-                work.append((table.file, table.to_snapshot(), stamp))
+                content = table.freeze() if isinstance(table, Large) else table.to_snapshot()
+                work.append((table.file, content, stamp))
         return work
 
     def due_again(self, names: Collection[str]) -> None:
@@ -176,12 +190,12 @@ class Metadata:
             if table.file in names:
                 table.dirty = True
 
-    def save(self, work: list[tuple[str, dict[str, Any], int]]) -> None:
+    def save(self, work: list[Collected]) -> None:
         """Worker: write snapshots. On an OSError those that were not written are due again."""
         unsaved = {name for name, _table, _stamp in work}
         try:
             for name, table, stamp in work:
-                self._snapshots.save(name, table, stamp)
+                self._snapshots.save(name, table() if callable(table) else table, stamp)
                 unsaved.discard(name)
         finally:
             self.due_again(unsaved)

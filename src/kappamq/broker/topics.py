@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
@@ -198,7 +199,7 @@ class Topics:
 
     def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
         self.table.pop(name, None)
-        self.deleted.setdefault(name, {}).update(ends)
+        self.deleted[name] = {**self.deleted.get(name, {}), **ends}
         if at is not None:
             self._deleted_at[name] = at
         self._kernel.set_topic(name, 0, 0, 0)
@@ -232,9 +233,11 @@ class Topics:
     # -- fold --------------------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> dict[str, Any]:
-        deleted = {name: {str(queue_id): end for queue_id, end in ends.items()} for name, ends in self.deleted.items()}
-        table = TopicTable(topics=self.table, data_version=self.version).to_json()
-        return {**table, _DELETED: deleted, _DELETED_AT: dict(self._deleted_at)}
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        # Settings of a topic are replaced and never changed, and so is where a deleted one ended: names are all to be copied.
+        return partial(_snapshot, dict(self.table), self.version, dict(self.deleted), dict(self._deleted_at))
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         loaded = TopicTable.from_json(table)
@@ -266,3 +269,14 @@ class Topics:
             self._removed(str(change["topicName"]), ends, None if at is None else int(at))
         else:
             self._changed(TopicConfig.from_json(change))
+
+
+def _snapshot(
+    topics: dict[str, TopicConfig],
+    version: DataVersion,
+    deleted: Mapping[str, Mapping[int, int]],
+    deleted_at: dict[str, int],
+) -> dict[str, Any]:
+    ends = {name: {str(queue_id): end for queue_id, end in queues.items()} for name, queues in deleted.items()}
+    table = TopicTable(topics=topics, data_version=version).to_json()
+    return {**table, _DELETED: ends, _DELETED_AT: deleted_at}

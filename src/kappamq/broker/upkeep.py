@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from kappamq.broker.burst import Bursts
 from kappamq.broker.gate import DISK_FULL, FILES, NO_ROOM, Gate
-from kappamq.broker.metadata import Metadata
+from kappamq.broker.metadata import Collected, Metadata
 from kappamq.broker.offsets import Offsets
 from kappamq.clock import Clock
 from kappamq.errors import KappaError, NotAvailable
@@ -235,7 +235,7 @@ class Upkeep:
         if work:
             await self._save(work)
 
-    async def _save(self, work: list[tuple[str, dict[str, Any], int]]) -> None:
+    async def _save(self, work: list[Collected]) -> None:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed."""
         try:
             async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
