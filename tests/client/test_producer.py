@@ -341,4 +341,4 @@ def test_options_are_checked_at_the_door() -> None:
     with pytest.raises(InvalidParameter, match="group"):
         AsyncProducer("127.0.0.1:9876", group="no blanks")
     with pytest.raises(ConfigError, match="host:port"):
-        AsyncProducer("nowhere")
+        AsyncProducer("no where")
