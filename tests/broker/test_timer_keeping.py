@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kappamq.protocol.names import TIMER_TOPIC
 from tests.broker.running import run
 from tests.broker.timing import MessageClock, Timed, timed
 
@@ -71,6 +72,28 @@ def test_what_is_about_to_be_delivered_is_waited_for(tmp_path: Path) -> None:
             await it.pass_ms(3000)
             assert await it.broker.upkeep.delete_expired(asked=True) > 0
             assert await it.bodies() == [b"soon"]
+
+    run(scenario())
+
+
+def test_what_was_stored_again_is_not_stored_again_and_again(tmp_path: Path) -> None:
+    """One that is about to be delivered keeps the log from losing its beginning, round after round."""
+
+    async def scenario() -> None:
+        async with timed(tmp_path, store=STORE, clock=MessageClock(AHEAD_MS)) as it:
+            for number in range(150):
+                await it.send(b"%d" % number, key=f"K{number}", TIMER_DELAY_MS=DAY_MS + number)
+            await it.send(b"soon", TIMER_DELAY_MS=4000)
+            await fill(it)
+            assert await it.broker.upkeep.delete_expired(asked=True) == 0
+            await it.settle()
+            end = it.broker.kernel.queue_state(TIMER_TOPIC, 0)[2]
+            assert end == 151 + 150
+            for _ in range(2):
+                assert await it.broker.upkeep.delete_expired(asked=True) == 0
+            assert it.broker.kernel.queue_state(TIMER_TOPIC, 0)[2] == end
+            await it.pass_ms(DAY_MS + 1000)
+            assert await it.bodies() == [b"soon", *(b"%d" % number for number in range(150))]
 
     run(scenario())
 

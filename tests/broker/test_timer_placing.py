@@ -73,3 +73,9 @@ def test_somebody_is_told() -> None:
     assert told == []
     placer.place(Draft("tea", 0, b"x", {"TIMER_DELAY_MS": "5"}), NOW)
     assert told == [1]
+
+
+def test_who_has_waited_does_not_wait_again() -> None:
+    """A dead letter, or a message that somebody passes on with all that it says."""
+    draft = placed(TIMER_DELAY_SEC=3600, TIMER_OUT_MS=NOW - 1000, TIMER_DELIVER_MS=NOW - 500)
+    assert draft.topic != TIMER_TOPIC

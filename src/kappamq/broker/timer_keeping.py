@@ -84,8 +84,9 @@ class TimerKeeper:
                     drafts.append(rolled(record))
                     total += size
             count += 1
-        if count:
-            change = {"moved": places[count - 1][0] + 1}
+        moved = places[count - 1][0] + 1 if count else 0
+        if moved > self._progress.moved_below:
+            change = {"moved": moved}
             self._appender.append_group(drafts, [("timer", change)], own=True)
             self._progress.set(change)
             for draft in drafts:

@@ -25,8 +25,8 @@ class TimerPlacer:
     def place(self, draft: Draft, now_ms: int) -> None:
         """A placer, in front of that of the delay levels: a level goes before a time, as with RocketMQ."""
         pairs = draft.properties
-        if not properties.TIMER_NAMES & pairs.keys():
-            return
+        if not properties.TIMER_NAMES & pairs.keys() or properties.TIMER_OUT_MS in pairs:
+            return  # it asks for no time, or has waited for it: dead letters and whoever passes a message on keep what it says
         level = number(pairs, properties.DELAY)
         if level is not None and level > 0:
             for name in properties.TIMER_NAMES:

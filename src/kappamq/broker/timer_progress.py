@@ -47,7 +47,7 @@ class TimerProgress:
         if "due" in change:
             self.due_ms, self.log_offset = (int(number) for number in change["due"])
         if "moved" in change:
-            self.moved_below = int(change["moved"])
+            self.moved_below = max(self.moved_below, int(change["moved"]))  # what is stored again once is so for good
         if "late" in change:
             self.late = None if change["late"] is None else Late(*(int(number) for number in change["late"]))
         if "foreign" in change:

@@ -276,7 +276,9 @@ class Timers:
             if timers and (len(timers) >= self._copying.group_max or total + first.size > GROUP_BYTES_MAX):
                 break
             self._near.pop()
-            if not self._progress.is_done(first.due_ms, first.log_offset) and (not timers or timers[-1] != first):
+            # After a crash files may name one twice; a millisecond's are in the order of the log.
+            key = first.due_ms, first.log_offset
+            if not self._progress.is_done(*key) and (not timers or key > (timers[-1].due_ms, timers[-1].log_offset)):
                 timers.append(first)
                 total += first.size
         return timers

@@ -285,7 +285,7 @@ class Upkeep:
             for keeper in self.keepers:
                 try:
                     await keeper.renew_below(log_min)
-                except KappaError as error:  # then its part of the log stays
+                except (KappaError, OSError) as error:  # then its part of the log stays
                     log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
             needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in self.keepers)])
             plan = self._plan(usage, asked, needed_from)
