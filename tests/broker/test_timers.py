@@ -241,3 +241,27 @@ def test_nothing_is_lost_in_the_hurry(tmp_path: Path) -> None:
                 assert record.stored_ms >= int(record.property_map()["TIMER_DELIVER_MS"])
 
     run(scenario())
+
+
+def test_a_stop_after_the_log_has_failed_loses_nothing(tmp_path: Path) -> None:
+    """Copies that were appended but never written do not count as delivered, whatever the timer files say."""
+
+    def failing() -> None:
+        raise OSError(5, "Input/output error")
+
+    async def scenario() -> None:
+        bodies = [b"%d" % number for number in range(10)]
+        async with timed(tmp_path) as it:
+            for number, body in enumerate(bodies):
+                await it.send(body, TIMER_DELIVER_MS=START_MS + 5000 + number * 10)
+            await it.pass_ms(3000)
+            it.broker.store.log.write = failing  # type: ignore[method-assign, assignment]
+            it.clock.advance(ms=2200)
+            it.broker.agenda.wake()
+            await eventually_async(lambda: it.broker.store.failed is not None)
+            assert it.broker.delivery.timers.delivered == 10
+        async with timed(tmp_path, clock=MessageClock(START_MS + 6000)) as it:
+            await it.settle()
+            assert await it.bodies() == bodies
+
+    run(scenario())

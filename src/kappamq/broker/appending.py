@@ -123,6 +123,10 @@ class Appender:
         """Until the log is safe up to `end`, as the broker's mode demands it of an answer. Raises NotAvailable if it fails."""
         return self._bursts.stored(end, flushed=flushed)
 
+    def on_disk(self, end: int) -> Awaitable[None]:
+        """Until the log survives a power cut up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
+        return self._bursts.on_disk(end)
+
     def _place(self, draft: Draft, now_ms: int) -> None:
         if draft.is_final and not draft.waited:
             for placer in self.placers:

@@ -83,7 +83,8 @@ class TimerBook:
             queue_offset = self._files.resume(checkpoint.queue_offset, self._log_offset_of)
         except StoreDamaged as error:
             return self.rebuild(progress, str(error))
-        return Opened(queue_offset, max(progress.due_ms, checkpoint.read_ms), None, False)
+        # Only the log knows what is delivered: the checkpoint may have heard of copies that did not get to the disk.
+        return Opened(queue_offset, max(progress.due_ms, self._stored_ms(low)), None, False)
 
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
         """Begin anew: every message of the timer topic that may be pending is to be entered again."""
@@ -266,6 +267,10 @@ class TimerBook:
             ]
             self._files.replace_slot(start, units)
         self._files.commit(now_ms, read_ms, queue_offset, clean=True)
+        self._files.close()
+
+    def leave(self) -> None:
+        """A stop without knowing what the log holds: the files stay as a crash would leave them."""
         self._files.close()
 
     def forget_below(self, log_min: int) -> None:

@@ -40,6 +40,7 @@ _LOAD_MAX = 50_000
 _LOAD_BELOW = 20_000  # more is loaded when fewer are left
 _SAVE_MS = 1000
 _AFTER_FAILURE_MS = 5000
+_STOP_WAIT_S = 10.0
 _NEVER = 1 << 62
 # A group costs a record of the log: many small ones in a row are gathered, at the price of a few milliseconds.
 _GROUPS_PER_MS = 0.2
@@ -371,11 +372,24 @@ class Timers:
         return max(0, now_ms - self._read_ms(now_ms)) if self._opened else 0
 
     async def _save(self, now_ms: int) -> None:
-        await self.on_files(self._book.save, now_ms, self._read_ms(now_ms), self._queue_offset)
+        read_ms = self._read_ms(now_ms)
+        await self._appender.stored(self._store.kernel.append_offset)  # the files do not run ahead of the log
+        await self.on_files(self._book.save, now_ms, read_ms, self._queue_offset)
+
+    async def _is_log_safe(self) -> bool:
+        """Whether everything that counts as delivered is on disk."""
+        try:
+            await asyncio.wait_for(self._appender.on_disk(self._store.kernel.append_offset), _STOP_WAIT_S)
+        except (KappaError, TimeoutError) as error:
+            log.warning("the timer files are left as after a crash, the log may end before them: %s", error)
+            return False
+        return self._store.failed is None
 
     async def stop(self) -> None:
         """The agenda has stopped: leave the files so that any broker can go on from them."""
-        if self._opened:
+        if self._opened and not await self._is_log_safe():
+            await self.on_files(self._book.leave)
+        elif self._opened:
             now_ms = self._now_ms()
             read_ms = self._read_ms(now_ms)
             start = slot_ms(read_ms)
