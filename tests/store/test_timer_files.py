@@ -120,6 +120,9 @@ def test_a_slot_whose_first_half_is_done(tmp_path: Path) -> None:
     assert again.open() == Stamp(True, False, True)
     assert again.checkpoint.read_ms == T + 1000
     assert found(again, 1000) == [(1900, 200)]
+    again._wheel.clear(T + 1000)
+    again.adopt()  # as RocketMQ would, which finds slots again by the units of its log
+    assert found(again, 1000) == [(1900, 200)]
     again.replace_slot(T + 1000, [])
     assert found(again, 1000) == []
     again.close()

@@ -22,6 +22,7 @@ SLOT: Final = struct.Struct(">qqqii")  # second, position of the first unit, of 
 UNIT: Final = struct.Struct(">iqiqiqiiq")
 """size, position of the unit before, kind, when it was written, ms from then to its slot, log offset and size of the record, hash
 of the real topic, when exactly it is due (0: RocketMQ wrote it)."""
+WAIT_AT: Final = 24
 END_MARK: Final = struct.Struct(">iqi")  # bytes left in the file, 0, magic
 END_MAGIC: Final = 0xCBD43194 - (1 << 32)
 assert SLOT.size == 32

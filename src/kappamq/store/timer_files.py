@@ -28,6 +28,8 @@ from kappamq.store.timer_entries import (
 from kappamq.store.timer_log import TimerLog
 from kappamq.store.timer_wheel import TimerWheel
 
+_OVER_MS = 60_000
+
 
 class TimerFiles:
     """For one thread."""
@@ -121,7 +123,11 @@ class TimerFiles:
             self._files.close(fd)
 
     def replace_slot(self, start: int, units: list[Unit]) -> None:
-        """Leave only these to be done in the slot that begins at `start`: the others were delivered before a stop in its middle."""
+        """Leave only these to be done in the slot that begins at `start`: the others were delivered before a stop in its middle.
+
+        The units that were there move to a slot that is long over: RocketMQ builds slots again from its log's units."""
+        for unit in list(self.chain(start)):
+            self._log.move(unit, start - _OVER_MS)
         self._slots.pop(start // PRECISION_MS, None)
         self._wheel.clear(start)
         for unit in units:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kappamq.errors import StoreFormatError
 from kappamq.store.files import Files
-from kappamq.store.timer_entries import END_MAGIC, END_MARK, UNIT, Unit, decode_unit
+from kappamq.store.timer_entries import END_MAGIC, END_MARK, UNIT, WAIT_AT, Unit, decode_unit
 
 _WINDOW_BYTES = 64 << 10
 
@@ -76,6 +76,16 @@ class TimerLog:
         self._files.pwrite(fd, bytes(self._buffer), self._buffer_at - start)
         self._buffer.clear()
         self._window = (0, b"")
+
+    def move(self, unit: Unit, slot_ms: int) -> None:
+        """Have a unit that is in the files say that it belongs to another slot."""
+        self.flush()
+        start = unit.position - unit.position % self._file_bytes
+        fd = self._descriptor(start)
+        if fd is not None:
+            wait = (slot_ms - unit.written_ms).to_bytes(4, "big", signed=True)
+            self._files.pwrite(fd, wait, unit.position - start + WAIT_AT)
+            self._window = (0, b"")
 
     def cut(self, end: int) -> None:
         """Forget what lies behind `end`; appends go on there."""
