@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kappamq.errors import NotAvailable
+from kappamq.errors import NotAvailable, StoreDamaged
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.recall import RecallHandle
@@ -263,5 +267,75 @@ def test_a_stop_after_the_log_has_failed_loses_nothing(tmp_path: Path) -> None:
         async with timed(tmp_path, clock=MessageClock(START_MS + 6000)) as it:
             await it.settle()
             assert await it.bodies() == bodies
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+def test_timer_files_that_cannot_be_opened(tmp_path: Path, code: int) -> None:
+    """One try every five seconds, and one job; files that are only out of reach for now are not thrown away."""
+
+    class Short(Files):
+        tries = removed = 0
+        failing = False
+
+        def open(self, path: Path, *arguments: Any, **options: Any) -> int:
+            if self.failing and "timer" in path.name:
+                self.tries += 1
+                raise OSError(code, os.strerror(code))
+            return super().open(path, *arguments, **options)
+
+        def remove(self, path: Path) -> None:
+            self.removed += path.name == "timerwheel"
+            super().remove(path)
+
+    async def scenario() -> None:
+        files = Short()
+        async with timed(tmp_path, files=files) as it:
+            await it.send(b"x", TIMER_DELAY_MS=60_000)
+            await it.settle()
+            files.failing, files.removed = True, 0
+            await it.send(b"y", TIMER_DELAY_MS=60_000)
+            await it.settle()
+            for _ in range(3):
+                await it.pass_ms(5000)
+                await it.pass_ms(1)
+            assert files.tries <= 8
+            files.failing = False
+            await it.pass_ms(45_000)
+            assert await it.bodies() == [b"x", b"y"]
+            assert bool(files.removed) == (code == errno.EIO)
+
+    run(scenario())
+
+
+def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
+    """What was found out about the files before does not count for the new ones."""
+
+    async def scenario() -> None:
+        async with timed(tmp_path, store={"flush": "sync"}) as it:
+            timers, loop = it.broker.delivery.timers, asyncio.get_running_loop()
+            for number in range(5):
+                await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 60_000 + number)
+            await it.send(b"near", TIMER_DELIVER_MS=START_MS + 10_000)
+            await it.settle()
+            enter = timers._book.enter
+            entering, damaged = asyncio.Event(), threading.Event()
+
+            def slow_enter(*arguments: Any) -> Any:
+                entered = enter(*arguments)
+                loop.call_soon_threadsafe(entering.set)
+                assert damaged.wait(10)
+                return entered
+
+            timers._book.enter = slow_enter  # type: ignore[method-assign]
+            await it.send(b"new", TIMER_DELIVER_MS=START_MS + 61_000)
+            await asyncio.wait_for(entering.wait(), 10)
+            timers._book.enter = enter  # type: ignore[method-assign]
+            timers._let_go(StoreDamaged("a damaged unit"))
+            damaged.set()
+            await it.settle()
+            await it.pass_ms(100_000)
+            assert await it.bodies() == [b"near", b"0", b"1", b"2", b"3", b"4", b"new"]
 
     run(scenario())

@@ -155,3 +155,22 @@ def test_rocketmqs_files_are_adopted(tmp_path: Path) -> None:
     assert again.delete_below(400) == 1
     assert [unit.log_offset for unit in again.chain(T + 1000)] == [400], "the others went with their records"
     again.close()
+
+
+def test_a_death_after_a_reset_leaves_no_checkpoint_that_vouches_for_it(tmp_path: Path) -> None:
+    files = filled(tmp_path, [1500, 1600])
+    files.reset()
+    files.close()
+    with pytest.raises(StoreFormatError, match="missing"):
+        fresh(tmp_path).open()
+
+
+def test_opened_again_after_a_failure_nothing_is_there_twice(tmp_path: Path) -> None:
+    files = filled(tmp_path, [1500, 1600])
+    files.add(PLAIN, T, T + 1700, 200, 100, 7)  # and then the commit failed
+    assert files.open() == Stamp(True, True, False)
+    assert files.resume(2, lambda queue_offset: queue_offset * 100) == 2
+    files.add(PLAIN, T, T + 1700, 200, 100, 7)
+    files.commit(T, T, 3)
+    assert found(files, 1000) == [(1700, 200), (1600, 100), (1500, 0)]
+    files.close()

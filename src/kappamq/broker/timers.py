@@ -11,6 +11,7 @@ due after it was stored, it stops at the store time of the last one entered as l
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ _LOAD_BELOW = 20_000  # more is loaded when fewer are left
 _SAVE_MS = 1000
 _AFTER_FAILURE_MS = 5000
 _STOP_WAIT_S = 10.0
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}  # no reason to doubt what is in the files
 _NEVER = 1 << 62
 # A group costs a record of the log: many small ones in a row are gathered, at the price of a few milliseconds.
 _GROUPS_PER_MS = 0.2
@@ -68,6 +70,8 @@ class Timers:
         self._pool = ThreadPoolExecutor(1, "kappamq-timers")
         self._near = Near()
         self._opened = False
+        self._generation = 0  # raised when the files are let go of: what was under way for the ones before is void
+        self._broken: str | None = None  # why the files are to be built again
         self._queue_offset = 0  # messages of the timer topic below are entered
         self._entered_ms = 0  # the last one's store time
         self._loaded_ms = 0  # the slots before are in memory, or on their way
@@ -105,7 +109,7 @@ class Timers:
         """When there is something to do, of each kind."""
         behind = self.behind
         if not self._opened:
-            return [0] if behind and "open" not in self._working else []
+            return [0] if (behind or self._generation) and "open" not in self._working else []
         times = []
         if behind and "enter" not in self._working:
             times.append(0)
@@ -121,7 +125,8 @@ class Timers:
 
     def run(self, now_ms: int) -> None:
         if not self._opened:
-            self._do("open", self._open())
+            if "open" not in self._working:
+                self._do("open", self._open())
             return
         behind = self.behind
         if behind and "enter" not in self._working:
@@ -148,16 +153,17 @@ class Timers:
         return min(complete, self._entered_ms) if behind else complete
 
     def _do(self, name: str, job: Any) -> None:
+        generation = self._generation
+
         async def work() -> None:
             try:
-                await job
-            except StoreDamaged as error:
-                self._rebuild(str(error))
-            except OSError as error:
-                # What was written of it is not known: it is built again when the disk takes it.
-                log.error("the timer files cannot be used: %s", error)
-                self._rest_ms = self._now_ms() + _AFTER_FAILURE_MS
-                self._rebuild(str(error))
+                if generation == self._generation:
+                    await job
+                else:
+                    job.close()
+            except (StoreDamaged, OSError) as error:
+                if generation == self._generation:
+                    self._let_go(error)
             except KappaError as error:
                 log.info("timers wait: %s", error)
                 self._rest_ms = self._now_ms() + _AFTER_FAILURE_MS
@@ -174,8 +180,14 @@ class Timers:
     # -- opening, entering, loading --------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        await self._appender.stored(self._store.kernel.append_offset)  # the first one may not yet be to be seen
-        self._begin(await self.on_files(self._book.open, self._progress))
+        generation, why = self._generation, self._broken
+        if why is None:
+            await self._appender.stored(self._store.kernel.append_offset)  # the first one may not yet be to be seen
+            opened = await self.on_files(self._book.open, self._progress)
+        else:
+            opened = await self.on_files(self._book.rebuild, self._progress, why)
+        if generation == self._generation:
+            self._begin(opened)
 
     def _begin(self, opened: Any) -> None:
         if opened.change is not None:
@@ -188,21 +200,26 @@ class Timers:
         self._queue_offset = opened.queue_offset
         self._entered_ms = 0
         self._loaded_ms = self._complete_ms = self._next_slot = slot_ms(max(opened.read_ms, 1))
+        self._broken = None
         self._opened = True
 
-    def _rebuild(self, why: str) -> None:
-        """The files make no sense: once more from the queue."""
+    def _let_go(self, error: Exception) -> None:
+        """The files make no sense, or cannot be used for now: they are built again from the queue, or opened again."""
         self._opened = False
-
-        async def rebuild() -> None:
-            self._begin(await self.on_files(self._book.rebuild, self._progress, why))
-
-        self._do("open", rebuild())
+        self._generation += 1
+        if isinstance(error, OSError):
+            log.error("the timer files cannot be used: %s", error)
+            self._rest_ms = self._now_ms() + _AFTER_FAILURE_MS
+            if error.errno in _PASSING:
+                return
+        self._broken = str(error)
 
     async def _enter(self, now_ms: int) -> None:
-        kernel = self._store.kernel
+        kernel, generation = self._store.kernel, self._generation
         if kernel.queue_state(TIMER_TOPIC, 0)[1] <= self._queue_offset:
             await self._appender.stored(kernel.append_offset)  # appended, but not yet to be seen
+            if generation != self._generation:
+                return
         first = self._queue_offset
         low, end, _next, _stored = kernel.queue_state(TIMER_TOPIC, 0)
         first = max(first, low)
@@ -217,6 +234,8 @@ class Timers:
         entered: Entered = await self.on_files(
             self._book.enter, first, count, entries, self._loaded_ms, self._progress, now_ms, self._pending_ms()
         )
+        if generation != self._generation:
+            return
         for timer in entered.near:
             self._near.add(timer)
         self._copies.cancel(entered.cancels)
@@ -240,7 +259,10 @@ class Timers:
         self._complete_ms, self._next_slot = from_ms, None
         self._loaded_ms = max(self._loaded_ms, to_ms)
         horizon_ms = max(now_ms, to_ms) + self._book.reach_ms(self._progress)
+        generation = self._generation
         loaded: Loaded = await self.on_files(self._book.load, from_ms, to_ms, horizon_ms, _LOAD_MAX, self._progress)
+        if generation != self._generation:
+            return
         self._near.load(loaded.buckets)
         self._copies.cancel(loaded.cancels)
         if loaded.upto_ms < to_ms:
@@ -285,12 +307,16 @@ class Timers:
         return timers
 
     async def _read(self, timers: list[Timer], now_ms: int) -> None:
+        generation = self._generation
         try:
-            self._held = timers, await self._read_records(timers, now_ms)
+            records = await self._read_records(timers, now_ms)
         except BaseException:
-            for timer in timers:
-                self._near.add(timer)
+            if generation == self._generation:
+                for timer in timers:
+                    self._near.add(timer)
             raise
+        if generation == self._generation:
+            self._held = timers, records
 
     async def _read_records(self, timers: list[Timer], now_ms: int) -> list[bytes | None]:
         records: list[bytes | None] = await self._worker(
@@ -372,9 +398,10 @@ class Timers:
         return max(0, now_ms - self._read_ms(now_ms)) if self._opened else 0
 
     async def _save(self, now_ms: int) -> None:
-        read_ms = self._read_ms(now_ms)
+        generation, read_ms = self._generation, self._read_ms(now_ms)
         await self._appender.stored(self._store.kernel.append_offset)  # the files do not run ahead of the log
-        await self.on_files(self._book.save, now_ms, read_ms, self._queue_offset)
+        if generation == self._generation:
+            await self.on_files(self._book.save, now_ms, read_ms, self._queue_offset)
 
     async def _is_log_safe(self) -> bool:
         """Whether everything that counts as delivered is on disk."""
@@ -387,17 +414,23 @@ class Timers:
 
     async def stop(self) -> None:
         """The agenda has stopped: leave the files so that any broker can go on from them."""
-        if self._opened and not await self._is_log_safe():
-            await self.on_files(self._book.leave)
-        elif self._opened:
-            now_ms = self._now_ms()
-            read_ms = self._read_ms(now_ms)
-            start = slot_ms(read_ms)
-            left: list[Timer] | None = None
-            if start < self._loaded_ms:
-                pending = set(self._near.of_slot(start)) | {
-                    t for t in (self._held or ([],))[0] if slot_ms(t.due_ms) == start
-                }
-                left = sorted(t for t in pending if not self._progress.is_done(t.due_ms, t.log_offset))
-            await self.on_files(self._book.close, now_ms, read_ms, self._queue_offset, left)
+        try:
+            if self._opened and await self._is_log_safe():
+                await self._close()
+            elif self._opened or self._generation:
+                await self.on_files(self._book.leave)
+        except OSError as error:
+            log.error("the timer files are left as after a crash: %s", error)
         self._pool.shutdown(wait=True)
+
+    async def _close(self) -> None:
+        now_ms = self._now_ms()
+        read_ms = self._read_ms(now_ms)
+        start = slot_ms(read_ms)
+        left: list[Timer] | None = None
+        if start < self._loaded_ms:
+            pending = set(self._near.of_slot(start)) | {
+                t for t in (self._held or ([],))[0] if slot_ms(t.due_ms) == start
+            }
+            left = sorted(t for t in pending if not self._progress.is_done(t.due_ms, t.log_offset))
+        await self.on_files(self._book.close, now_ms, read_ms, self._queue_offset, left)

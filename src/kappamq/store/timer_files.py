@@ -47,7 +47,7 @@ class TimerFiles:
 
     def open(self) -> Stamp | None:
         """Open what is there, None if nothing is. Raises StoreFormatError if it cannot be of use: then `reset`."""
-        self.close()
+        self._forget()
         data = self._read_checkpoint()
         wheel = self._files.exists(self._root / "timerwheel")
         self._log.open()
@@ -75,16 +75,21 @@ class TimerFiles:
             self._files.close(fd)
 
     def reset(self) -> None:
-        """Begin anew, with nothing."""
-        self.close()
-        for folder, names in ((self._root, ["timerwheel"]), (self._root / "timerlog", None)):
+        """Begin anew, with nothing. The checkpoint goes first: it would vouch for what is no longer there."""
+        self._forget()
+        config = self._check_path.parent
+        for folder, names in ((config, ["timercheck"]), (self._root, ["timerwheel"]), (self._root / "timerlog", None)):
             for name in self._files.list(folder):
                 if names is None or name in names:
                     self._files.remove(folder / name)
-        self._slots.clear()
-        self._log = TimerLog(self._root / "timerlog", self._file_bytes, self._files)
         self._wheel.open()
         self.checkpoint = TimerCheckpoint(version=self.checkpoint.version)
+
+    def _forget(self) -> None:
+        """Whatever was about to be written."""
+        self.close()
+        self._slots.clear()
+        self._log = TimerLog(self._root / "timerlog", self._file_bytes, self._files)
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
