@@ -65,6 +65,36 @@ async def test_progress_of_a_group(broker: Broker, client: Speaker) -> None:
 
 
 @on_broker()
+async def test_what_was_pulled_and_not_yet_committed_is_in_flight(broker: Broker, client: Speaker) -> None:
+    """By the slow way first, then by the kernel; and back again where the group was sent back."""
+    await make_topic(client, "t", 2)
+    await fill(client, "t", [50, 50])
+    await beat(client, "c", consumers={"g": ["t"]})
+    await commit(client, "g", "t", [10, 20])
+
+    async def in_flight() -> tuple[list[int], int]:
+        stats = ConsumeStats.decode((await ok(client, GetConsumeStats(consumer_group="g", topic="t"))).body)
+        all_of_them = ConsumeStatsList.decode((await ok(client, GetBrokerConsumeStats(order=False))).body)
+        offsets = [stats.offsets[queue("t", number)] for number in range(2)]
+        return [each.pull_offset - each.consumer_offset for each in offsets], all_of_them.total_inflight
+
+    assert await in_flight() == ([0, 0], 0), "nobody has pulled"
+    before = broker.kernel.fast_frames
+    for offset in (10, 42, 50):
+        await client.pull("t", offset)
+    assert broker.kernel.fast_frames > before
+    assert await in_flight() == ([40, 0], 40)
+    await client.pull("t", 40, queue_id=1)
+    assert await in_flight() == ([40, 20], 60)
+    await commit(client, "g", "t", [45, 50])
+    assert await in_flight() == ([5, 0], 5)
+    await client.pull("t", 10)
+    assert await in_flight() == ([0, 0], 0), "never less than nothing"
+    broker.topics.delete("t")
+    assert broker.pulls.asked("g", "t", 0) == -1
+
+
+@on_broker()
 async def test_topics_that_an_online_group_has_given_up_do_not_count(broker: Broker, client: Speaker) -> None:
     for topic in ("t", "old"):
         await make_topic(client, topic, 1)

@@ -18,8 +18,11 @@ from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies_topics import TopicConfig
 from kappamq.protocol.headers_client import SendMessage
 from kappamq.store.message_store import MessageStore
+from tests.broker.operating import make_topic
 from tests.broker.recorded import Log
+from tests.broker.running import run, running, speaking
 from tests.store.stores import Writer, bodies, config, kernels, opened
+from tests.waiting import eventually_async as eventually
 
 READ, WRITE, INHERIT = 4, 2, 1
 
@@ -30,12 +33,20 @@ class Kernel:
     def __init__(self) -> None:
         self.topics: dict[str, tuple[int, int, int]] = {}
         self.append_offset = 0
+        self.busy: set[str] = set()
 
     def set_topic(self, name: str, write_queues: int, read_queues: int, flags: int) -> None:
         self.topics[name] = (write_queues, read_queues, flags)
 
     def queue_ids(self, name: str) -> list[int]:
         return []
+
+    def forget_topic(self, name: str) -> bool:
+        """One that it does not like to forget yet is in `busy`."""
+        if name in self.busy:
+            return False
+        self.topics.pop(name, None)
+        return True
 
 
 def make(log: Log | None = None, kernel: Any = None, **changes: Any) -> Topics:
@@ -255,6 +266,23 @@ def test_a_log_that_takes_nothing_stops_changes_but_not_the_broker_itself() -> N
     assert topics.dirty, "a snapshot may still have it"
 
 
+def test_the_kernel_forgets_it_as_well_or_both_try_again() -> None:
+    kernel = Kernel()
+    topics = make(kernel=kernel)
+    for name in ("t", "u"):
+        topics.update(TopicConfig(name, 2, 2))
+        topics.delete(name)
+    kernel.busy = {"t"}
+    topics.forget_deleted(1000)
+    assert topics.deleted.keys() == {"t"}
+    assert "u" not in kernel.topics
+    assert "t" in kernel.topics
+    kernel.busy = set()
+    topics.forget_deleted(1000)
+    assert not topics.deleted
+    assert "t" not in kernel.topics
+
+
 def test_ensure_leaves_what_is_there() -> None:
     topics = make()
     topics.update(TopicConfig("%RETRY%g", 5, 5))
@@ -417,3 +445,25 @@ def test_what_a_start_shows_of_a_deleted_topic(
         assert topics.hide_deleted() == ([] if made_again else ["t"])
         low, end, following, _stored = store.kernel.queue_state("t", 0)
         assert (low, end, following) == (*hidden, hidden[1])
+
+
+def test_a_topic_made_and_deleted_again_and_again_leaves_nothing(tmp_path: Path) -> None:
+    """Neither in the kernel nor in the table, once the log has passed its deletion."""
+
+    async def main() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            kernel = broker.kernel
+            for number in range(20):
+                await make_topic(client, f"brief{number}", 2)
+                assert (await client.send(f"brief{number}", b"x", queue_id=1)).code == 0
+                assert broker.topics.delete(f"brief{number}")
+            await eventually(lambda: not kernel.dirty_queues())
+            broker.topics.forget_deleted(0)
+            assert len(broker.topics.deleted) == 20, "the log still has their messages"
+            broker.topics.forget_deleted(kernel.append_offset)
+            assert not broker.topics.deleted
+            assert [kernel.queue_ids(f"brief{number}") for number in range(20)] == [[]] * 20
+            assert (await client.send("brief3", b"again", queue_id=1)).code == 0
+            assert [record.queue_offset for record in await client.read("brief3", 1)] == [0]
+
+    run(main())

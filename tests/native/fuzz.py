@@ -85,6 +85,7 @@ class Both:
 class Round:
     def __init__(self, modules: tuple[ModuleType, ModuleType], seed: int) -> None:
         r = self.r = Random(seed)
+        self.later = Random(-1 - seed)  # for what was added later: the history of a kept seed stays what it was
         self.segment_bytes = r.choice([1 << 14, 1 << 16, 1 << 18])
         self.both = Both(
             modules, seed, segment_bytes=self.segment_bytes, store_host=r.choice(HOSTS), region=r.choice(["DefaultRegion", 'r"é', ""]),
@@ -279,6 +280,8 @@ class Round:
     def tables(self) -> None:
         r, both = self.r, self.both
         topic, queue_id = r.choice(frames.TOPICS), r.choice([0, 1, 7])
+        if self.later.random() < 0.1:
+            self.forget(topic)
         both.watch(topic, queue_id, r.random() < 0.8)
         kind = r.random()
         if kind < 0.1:
@@ -296,6 +299,21 @@ class Round:
             start = next(iter(self.segments))
             both.map_segment(start, None if r.random() < 0.5 else self.segments[start])
 
+    def forget(self, topic: str) -> None:
+        """As when a topic is deleted; with something left in it more often than not."""
+        r, both = self.later, self.both
+        if r.random() < 0.9:
+            both.set_topic(topic, 0, 0, 0)
+        if r.random() < 0.5:
+            for queue_id in both.queue_ids(topic):
+                both.watch(topic, queue_id, False)
+                end = both.queue_state(topic, queue_id)[2]
+                both.set_queue(topic, queue_id, end, end)
+        both.forget_topic(topic)
+        both.queue_ids(topic)
+        if topic != "unknown" and r.random() < 0.8:
+            both.set_topic(topic, 8, 8, 3 | (4 if topic == "folded" else 0))
+
     def split(self) -> None:
         self.both.function("split_batch", frames.batch_body(self.r), self.r.random() < 0.5)
 
@@ -311,6 +329,17 @@ class Round:
         ]
         if results[0] != results[1] or copies[0] != copies[1]:
             raise Difference(f"seed {self.both._seed}: index_apply {results!r:.3000}")
+        entries = bytearray(results[0][0])
+        more = self.later
+        if entries and more.random() < 0.3:
+            entries[more.randrange(len(entries))] ^= 1 << more.randrange(8)
+        number, last = more.choice([1, 1, 5]), more.choice([0, 0, self.position // 2])
+        linked = [
+            module.index_link(table, bytes(entries), number, last)
+            for module, table in zip(self.both._modules, copies, strict=True)
+        ]
+        if linked[0] != linked[1] or copies[0] != copies[1]:
+            raise Difference(f"seed {self.both._seed}: index_link {linked!r:.3000}")
 
     def odd_calls(self) -> None:
         r, both = self.r, self.both
@@ -336,6 +365,8 @@ class Round:
         for topic in frames.TOPICS:
             for queue_id in both.queue_ids(topic):
                 both.queue_state(topic, queue_id)
+            for group in frames.GROUPS:
+                both.asked(group, topic, self.later.choice([0, 1, 3, 7, -1]))
 
 
 def run_round(modules: tuple[ModuleType, ModuleType], seed: int, frame_count: int = FRAMES_PER_ROUND) -> Round:

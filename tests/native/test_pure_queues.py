@@ -498,3 +498,95 @@ def record_starts(body: bytes) -> list[int]:
         starts.append(at)
         at += int.from_bytes(body[at : at + 4], "big")
     return starts
+
+
+# -- forgetting a topic ------------------------------------------------------------------------------------------------
+
+
+def filled(make: Make) -> Any:
+    kernel = make()
+    append(kernel, 3)
+    append(kernel, 1, queue_id=3)
+    publish(kernel)
+    return kernel
+
+
+def test_a_deleted_topic_is_forgotten_when_nothing_of_it_is_left(make: Make) -> None:
+    kernel = filled(make)
+    assert kernel.queue_ids("tea")
+    assert not kernel.forget_topic("tea"), "it may be used"
+    kernel.set_topic("tea", 0, 0, 0)
+    assert not kernel.forget_topic("tea"), "it has messages"
+    for queue_id in kernel.queue_ids("tea"):
+        end = kernel.queue_state("tea", queue_id)[2]
+        kernel.set_queue("tea", queue_id, end, end)
+    kernel.watch("tea", 0, True)
+    assert not kernel.forget_topic("tea"), "somebody waits"
+    kernel.watch("tea", 0, False)
+    assert kernel.forget_topic("tea")
+    assert kernel.queue_ids("tea") == []
+    assert kernel.queue_state("tea", 0) == (0, 0, 0, 0)
+    assert kernel.forget_topic("tea"), "it is not there: just so"
+    assert kernel.dirty_queues() == 0
+    assert kernel.take_entries(100) == []
+
+
+def test_what_is_appended_and_not_yet_visible_keeps_a_topic(make: Make) -> None:
+    kernel = make()
+    kernel.append("new", 3, 0, 0, NOW, BORN, 0, 0, b"x", b"", NOW)
+    assert not kernel.forget_topic("new")
+    start, data = kernel.take()
+    kernel.dispatch(data, start)
+    assert not kernel.forget_topic("new"), "and then it has an entry"
+    kernel.set_queue("new", 3, 1, 1)
+    assert kernel.forget_topic("new")
+    # Its records may still come by, as when a log is read again: then it is there again.
+    kernel.dispatch(data, start)
+    assert kernel.queue_state("new", 3)[:2] == (0, 1)
+
+
+def test_topics_beside_a_forgotten_one_are_found(make: Make) -> None:
+    """Many share few places in the kernel's table: what was pushed past one that goes moves up."""
+    kernel = make()
+    names = [f"topic {number}" for number in range(500)]
+    for number, name in enumerate(names):
+        kernel.set_topic(name, 0, 0, 0)
+        kernel.set_queue(name, 0, number, number)
+    for name in names[::3]:
+        assert kernel.forget_topic(name)
+    for number, name in enumerate(names):
+        expected = (0, 0, 0, 0) if number % 3 == 0 else (number,) * 4
+        assert kernel.queue_state(name, 0) == expected
+    for name in names[::3]:
+        kernel.set_queue(name, 0, 7, 7)
+        assert kernel.queue_state(name, 0) == (7, 7, 7, 7)
+
+
+def test_lent_entries_go_with_their_topic(make: Make) -> None:
+    kernel = make()
+    kernel.set_queue("old", 0, 5, 5)
+    kernel.lend_entries("old", 0, 0, bytes(200))
+    assert kernel.forget_topic("old")
+    kernel.set_topic("old", 1, 1, 3)
+    kernel.set_queue("old", 0, 0, 5)
+    assert kernel.pull("old", 0, 0, 1, None, 1, False, True)[0] == NEED_ENTRIES
+
+
+# -- how far a group has asked ---------------------------------------------------------------------------------------------
+
+
+def test_the_last_pull_of_a_queue_is_remembered(make: Make) -> None:
+    kernel = filled(make)
+    kernel.set_row(1, "shop", "tea", False, 100, None)
+    assert kernel.asked("shop", "tea", 0) == -1
+    kernel.burst(requests.pull(queueId="0", queueOffset="1"), 0, BORN, NOW)
+    kernel.burst(requests.pull(queueId="0", queueOffset="99"), 0, BORN, NOW)
+    assert (kernel.asked("shop", "tea", 0), kernel.asked("shop", "tea", 1)) == (99, -1)
+    assert kernel.asked("shop", "tea", -1) == kernel.asked("shop", "tea", 1 << 40) == kernel.asked("x", "tea", 0) == -1
+    kernel.burst(requests.pull(queueId="0", queueOffset="0"), 0, BORN, NOW)
+    assert kernel.asked("shop", "tea", 0) == 0, "the last one, not the furthest"
+    kernel.set_row(2, "shop", "tea", False, 101, None)
+    assert kernel.asked("shop", "tea", 0) == -1, "a new row knows nothing"
+    kernel.burst(requests.pull(queueId="0", queueOffset="1"), 0, BORN, NOW)
+    kernel.drop_row("shop", "tea", False)
+    assert kernel.asked("shop", "tea", 0) == -1

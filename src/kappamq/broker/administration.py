@@ -70,6 +70,7 @@ class Administration:
         self.stats.missed = lambda: broker.pulls.missed
         self.queues.put_tps = self.stats.put_tps
         self.progress.get_tps = self.stats.get_tps
+        self.progress.asked = broker.pulls.asked
         self.runtime.connections = lambda: len(broker.server.connections)
         self.runtime.timers = broker.delivery.timer_admin.runtime
         self.runtime.delay_position = broker.delivery.delays.position

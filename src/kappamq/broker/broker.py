@@ -213,7 +213,7 @@ class Broker:
         self.clients.on_resubscribed = self.pulls.resubscribed
         self.topics.on_change = self._topic_changed
         self.topics.on_delete = self._topic_deleted
-        self.groups.on_change = self.subscriptions.drop_group
+        self.groups.on_change = self._group_changed
         self.upkeep.on_shortened = self.topics.forget_deleted
         self.upkeep.on_tick += [self.pulls.expire, self.pulls.ahead.expire, self._expire_clients]
         self.registration.on_order_topics = self._order_topics
@@ -231,6 +231,11 @@ class Broker:
         if not task.cancelled() and task.exception() is not None:
             log.error("a background job failed", exc_info=task.exception())
 
+    def _group_changed(self, name: str) -> None:
+        self.subscriptions.drop_group(name)
+        if name not in self.groups.table:
+            self.pulls.forget(group=name)
+
     def _topic_changed(self, topic: TopicConfig) -> None:
         self.subscriptions.drop_topic(topic.name)
         self.registration.topic_changed(topic)
@@ -240,6 +245,7 @@ class Broker:
         self.offsets.delete(topic=name)
         self.pending_resets.forget(topic=name)
         self.administration.stats.forget(name)
+        self.pulls.forget(topic=name)
         self.forget_topic(name)
 
     def forget_topic(self, name: str) -> None:

@@ -45,6 +45,7 @@ class _Progress:
 
     rows: list[bytes]
     lag: int
+    inflight: int = 0
 
 
 class Progress:
@@ -63,6 +64,7 @@ class Progress:
         self._worker = worker
         self._when_safe = when_safe
         self.get_tps: Callable[[str, str], float] = lambda group, topic: 0.0
+        self.asked: Callable[[str, str, int], int] = lambda group, topic, queue_id: -1
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -101,6 +103,7 @@ class Progress:
                     continue
                 here = await self._progress(group, topic)
                 answer.total_lag += here.lag
+                answer.total_inflight += here.inflight
                 found.append(spliced(ConsumeStats(tps=self.get_tps(group, topic)).encode(), "offsetTable", here.rows))
             if found:
                 parts.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(found) + b"]}")
@@ -116,9 +119,11 @@ class Progress:
             for queue_id in ids:
                 end = self._store.kernel.queue_state(topic, queue_id)[1]
                 consumed = self._offsets.get(group, topic, queue_id) or 0
-                # How far it was handed out is not noted: nothing in flight is what we can say for sure.
-                some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=consumed)))
+                # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
+                asked = min(max(self.asked(group, topic, queue_id), consumed), max(end, consumed))
+                some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=asked)))
                 result.lag += end - consumed
+                result.inflight += asked - consumed
             result.rows.append(await self._worker(self._progress_rows, topic, some))
         return result
 

@@ -112,6 +112,8 @@ class Pulls:
         self.ahead: ReadAhead
         # (group, topic, queue id, offset of the pull) -> where it must go instead: see resets.py
         self.take_reset: Callable[[str, str, int, int], int | None] = lambda group, topic, queue_id, offset: None
+        # Where the last pull of each queue began that came the slow way: (group, topic) -> queue id -> offset.
+        self._asked: dict[tuple[str, str], dict[int, int]] = {}
         self.missed = 0  # pulls that were answered without a message
 
     # -- from the kernel ---------------------------------------------------------------------------------------------------
@@ -129,6 +131,16 @@ class Pulls:
         for number, queue_id, offset in commits:
             row = self._subscriptions.row(number)
             self._offsets.commit(row.group, row.topic, queue_id, offset)
+
+    def asked(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the last pull of a queue began: what lies before has been handed out. -1: nobody has pulled it yet."""
+        fast = int(self._kernel.asked(group, topic, queue_id))
+        return fast if fast >= 0 else self._asked.get((group, topic), {}).get(queue_id, -1)
+
+    def forget(self, topic: str | None = None, group: str | None = None) -> None:
+        """A topic, or a group, was deleted."""
+        for key in [key for key in self._asked if topic in (None, key[1]) and group in (None, key[0])]:
+            del self._asked[key]
 
     # -- the slow way ------------------------------------------------------------------------------------------------------
 
@@ -163,6 +175,7 @@ class Pulls:
             min(header.count_max, self._store.config.transfer_count_max), codes,
             header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary, sieve=sieve,
         )  # fmt: skip
+        self._asked.setdefault((group.name, topic.name), {})[header.queue_id] = header.queue_offset
         if reset is not None:
             self._send_elsewhere(request, reset)
             return None

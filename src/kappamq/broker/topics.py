@@ -193,7 +193,8 @@ class Topics:
         """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
         for name in [name for name in self.deleted if name not in self.table]:
             # Records of earlier versions do not say where: then as of the first time somebody asks.
-            if self._deleted_at.setdefault(name, int(self._kernel.append_offset)) <= log_min:
+            at = self._deleted_at.setdefault(name, int(self._kernel.append_offset))
+            if at <= log_min and self._kernel.forget_topic(name):
                 del self.deleted[name], self._deleted_at[name]
                 self.dirty = True
 

@@ -162,6 +162,8 @@ cdef extern from "kernel.h" nogil:
     int kernel_delays(kernel_t *, const int64_t *, size_t)
     topic_t *kernel_topic(kernel_t *, span_t)
     topic_t *kernel_find_topic(kernel_t *, span_t)
+    c_bool kernel_forget_topic(kernel_t *, span_t)
+    int64_t kernel_asked(const kernel_t *, span_t, span_t, int32_t)
     queue_t *topic_queue(topic_t *, int32_t)
     queue_t *topic_find_queue(const topic_t *, int32_t)
     void kernel_set_queue(kernel_t *, queue_t *, int64_t, int64_t)
@@ -559,6 +561,9 @@ cdef class Kernel:
         found.read_queues = read_queues
         found.flags = flags
 
+    def forget_topic(self, str name not None):
+        return bool(kernel_forget_topic(self.k, text_span(name)))
+
     def set_queue(self, str name not None, queue_id, min_offset, end):
         if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX // 2:
             raise ValueError(f"queue {name}/{queue_id} cannot hold the entries [{min_offset}, {end})")
@@ -607,6 +612,11 @@ cdef class Kernel:
 
     def drop_row(self, str group not None, str topic not None, bint explicit):
         kernel_drop_row(self.k, text_span(group), text_span(topic), explicit)
+
+    def asked(self, str group not None, str topic not None, queue_id):
+        if not -(1 << 31) <= queue_id < 1 << 31:
+            return -1
+        return kernel_asked(self.k, text_span(group), text_span(topic), queue_id)
 
     def map_segment(self, int64_t start, buffer):
         if start < 0 or start % self.k.segment_bytes:

@@ -288,7 +288,7 @@ static int plain_pull(struct kernel *kernel, const struct plain *plain, bool bin
     const struct plain_pull *pull = &plain->pull;
     if (!bodiless)
         return LEFT;
-    const struct row *row = kernel_find_row(kernel, pull->group, pull->topic, pull->explicit_);
+    struct row *row = kernel_find_row(kernel, pull->group, pull->topic, pull->explicit_);
     const struct topic *topic = kernel_find_topic(kernel, pull->topic);
     if (!row || !topic || !(topic->flags & TOPIC_PULL) || pull->queue_id >= topic->read_queues)
         return LEFT;
@@ -302,6 +302,7 @@ static int plain_pull(struct kernel *kernel, const struct plain *plain, bool bin
                               plain->opaque, binary, false, &kernel->replies, result->payload);
     if (verdict == NO_MEMORY)
         return NO_MEMORY;
+    row_asked(row, pull->queue_id, pull->offset);
     if (pull->sys_flag & PULL_COMMIT && pull->sys_flag & PULL_SUSPEND)
         kernel->commits[kernel->commit_count++] = (struct commit){row->number, pull->queue_id, pull->commit_offset};
     if (verdict != FOUND) {

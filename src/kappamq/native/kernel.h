@@ -184,6 +184,8 @@ struct row {
     bool all;
     int32_t *codes; /* ascending */
     size_t code_count;
+    int64_t *asked; /* by queue id: the offset of its last pull, -1 for none */
+    size_t asked_room;
 };
 
 struct segment {
@@ -293,6 +295,8 @@ int kernel_delays(struct kernel *kernel, const int64_t *delays_ms, size_t count)
 
 struct topic *kernel_topic(struct kernel *kernel, struct span name); /* made if need be; NULL: no memory */
 struct topic *kernel_find_topic(struct kernel *kernel, struct span name);
+/* Frees a topic that holds nothing and that nobody may use; false if it is there still. */
+bool kernel_forget_topic(struct kernel *kernel, struct span name);
 struct queue *topic_queue(struct topic *topic, int32_t id); /* made if need be; NULL: no memory */
 struct queue *topic_find_queue(const struct topic *topic, int32_t id);
 void kernel_set_queue(struct kernel *kernel, struct queue *queue, int64_t min_offset, int64_t end);
@@ -302,6 +306,8 @@ int kernel_set_row(struct kernel *kernel, struct span group, struct span topic, 
                    const int32_t *codes, size_t code_count, bool all);
 void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic, bool explicit_);
 struct row *kernel_find_row(const struct kernel *kernel, struct span group, struct span topic, bool explicit_);
+void row_asked(struct row *row, int32_t queue_id, int64_t offset);
+int64_t kernel_asked(const struct kernel *kernel, struct span group, struct span topic, int32_t queue_id);
 int kernel_map(struct kernel *kernel, int64_t number, struct span data); /* data.at NULL: unmap */
 
 /* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken and kernel.folds hold what the caller must hear of. */

@@ -87,7 +87,8 @@ class Kernel(Queues):
         self.fast_frames = self.left_frames = 0
         self.put_count = self.put_bytes = self.get_count = self.get_bytes = 0
         self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{self._trace}\x02CLUSTER\x01{cluster}\x02".encode()
-        self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None]] = {}
+        # (number, version, tag hashes, offset of the last pull by queue id)
+        self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None, dict[int, int]]] = {}
         # What the repeated fields of a send stand for: see plain_fixed. Emptied when a topic changes.
         self._lanes: dict[tuple[int | str, ...], tuple[Queue, int, int, int]] = {}
         self._pending = bytearray()
@@ -111,6 +112,10 @@ class Kernel(Queues):
         super().set_topic(name, write_queues, read_queues, flags)
         self._lanes.clear()
 
+    def forget_topic(self, name: str) -> bool:
+        self._lanes.clear()
+        return super().forget_topic(name)
+
     def set_row(
         self, row: int, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None
     ) -> None:
@@ -118,10 +123,15 @@ class Kernel(Queues):
 
         `version` is the newest subscription version we know; a pull that knows a newer one goes to Python. An `explicit`
         row serves pulls that bring their subscription along ("*" only)."""
-        self._rows[group, topic, explicit] = (row, version, codes)
+        self._rows[group, topic, explicit] = (row, version, codes, {})
 
     def drop_row(self, group: str, topic: str, explicit: bool) -> None:
         self._rows.pop((group, topic, explicit), None)
+
+    def asked(self, group: str, topic: str, queue_id: int) -> int:
+        """The offset of the last pull of a queue that the kernel understood, since its row was set; -1 if there was none."""
+        rows = [self._rows.get((group, topic, explicit)) for explicit in (False, True)]
+        return max((row[3].get(queue_id, -1) for row in rows if row is not None), default=-1)
 
     def open_segment(self, position: int, segment_end: int) -> None:
         """Appends go to `position` from now on, none beyond `segment_end`."""
@@ -422,13 +432,14 @@ class Kernel(Queues):
         topic = self.topics.get(pull.topic.encode())
         if known is None or topic is None or not topic.flags & TOPIC_PULL or pull.queue_id >= topic.read_queues:
             return LEFT
-        row, version, codes = known
+        row, version, codes, asked = known
         if not pull.explicit and pull.version > version:
             return LEFT
         if pull.sys_flag & PULL_COMMIT and pull.sys_flag & PULL_SUSPEND:
             commits.append((row, pull.queue_id, pull.commit_offset))
         count = min(pull.count_max, self.transfer_count_max)
         verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, header.opaque, binary, False)
+        asked[pull.queue_id] = pull.offset
         if verdict == FOUND:
             replies.append(payload)
         else:

@@ -142,6 +142,24 @@ class Queues:
         topic = self.topic(name.encode())
         topic.write_queues, topic.read_queues, topic.flags = write_queues, read_queues, flags
 
+    def forget_topic(self, name: str) -> bool:
+        """Forget a topic that nobody may send to or pull from and that holds nothing: no entries, none on their way, nobody who
+        waits for one. Says whether it is unknown now; it may be made again, and its queues then begin at 0."""
+        topic = self.topics.get(name.encode())
+        if topic is None:
+            return True
+        if topic.flags or topic.write_queues or topic.read_queues:
+            return False
+        queues = topic.queues.values()
+        if any(q.dirty or q.watched or q.next != q.end or q.min < q.end for q in queues):
+            return False
+        for queue in queues:
+            self._drop_tail(queue)
+            self._drop_lent(queue)
+            self._settled.pop(queue, None)
+        del self.topics[topic.name]
+        return True
+
     def set_queue(self, name: str, queue_id: int, min_offset: int, end: int) -> None:
         """What the files of this queue hold: entries [min_offset, end). Forgets what memory held beyond."""
         if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX // 2:

@@ -21,6 +21,7 @@ static void free_row(struct row *row)
 {
     free(row->names);
     free(row->codes);
+    free(row->asked);
     free(row);
 }
 
@@ -117,7 +118,7 @@ int kernel_delays(struct kernel *kernel, const int64_t *delays_ms, size_t count)
 
 /* -- topics ---------------------------------------------------------------------------------------------------------- */
 
-/* Tables are at most half full and a power of two long; nothing but a row is ever removed. */
+/* Tables are at most half full and a power of two long. */
 
 static inline uint64_t hash_bytes(uint64_t hash, const uint8_t *data, size_t size)
 {
@@ -288,6 +289,48 @@ int kernel_lend(struct kernel *kernel, struct queue *queue, int64_t first, struc
     return 0;
 }
 
+bool kernel_forget_topic(struct kernel *kernel, struct span name)
+{
+    struct topic *topic = kernel_find_topic(kernel, name);
+    if (!topic)
+        return true;
+    if (topic->flags || topic->write_queues || topic->read_queues || kernel->woken_untold)
+        return false;
+    for (size_t n = 0; n < topic->queue_room; n++) {
+        const struct queue *queue = topic->queues[n];
+        if (queue && (queue->dirty || queue->watched || queue->next != queue->end || queue->min < queue->end))
+            return false;
+    }
+    for (size_t n = 0; n < topic->queue_room; n++) {
+        struct queue *queue = topic->queues[n];
+        if (!queue)
+            continue;
+        kernel->tail_bytes -= (int64_t)queue->tail.size;
+        bytes_free(&queue->tail);
+        drop_lent(kernel, queue);
+        link_remove(&queue->place);
+        free(queue);
+    }
+    size_t mask = kernel->topic_room - 1, hole = topic->hash & mask;
+    while (kernel->topics[hole] != topic)
+        hole = (hole + 1) & mask;
+    free(topic->queues);
+    free(topic->name);
+    free(topic);
+    kernel->last_topic = NULL;
+    kernel->topic_count--;
+    /* Topics further on that were pushed past the hole move up into it. */
+    for (size_t next = (hole + 1) & mask; kernel->topics[next]; next = (next + 1) & mask) {
+        size_t wanted = kernel->topics[next]->hash & mask;
+        if (((next - wanted) & mask) >= ((next - hole) & mask)) {
+            kernel->topics[hole] = kernel->topics[next];
+            hole = next;
+        }
+    }
+    kernel->topics[hole] = NULL;
+    return true;
+}
+
 /* -- subscriptions --------------------------------------------------------------------------------------------------- */
 
 static inline uint64_t row_hash(struct span group, struct span topic, bool explicit_)
@@ -384,6 +427,36 @@ void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic
         }
     }
     kernel->rows[hole] = NULL;
+}
+
+/* Figures for operators: without memory for them there are none. */
+void row_asked(struct row *row, int32_t queue_id, int64_t offset)
+{
+    size_t place = (size_t)queue_id;
+    if (unlikely(place >= row->asked_room)) {
+        size_t room = row->asked_room ? row->asked_room : 8;
+        while (room <= place)
+            room *= 2;
+        int64_t *larger = realloc(row->asked, room * sizeof *larger);
+        if (!larger)
+            return;
+        for (size_t n = row->asked_room; n < room; n++)
+            larger[n] = -1;
+        row->asked = larger;
+        row->asked_room = room;
+    }
+    row->asked[place] = offset;
+}
+
+int64_t kernel_asked(const struct kernel *kernel, struct span group, struct span topic, int32_t queue_id)
+{
+    int64_t asked = -1;
+    for (int explicit_ = 0; explicit_ < 2; explicit_++) {
+        const struct row *row = kernel_find_row(kernel, group, topic, explicit_);
+        if (row && queue_id >= 0 && (size_t)queue_id < row->asked_room && row->asked[queue_id] > asked)
+            asked = row->asked[queue_id];
+    }
+    return asked;
 }
 
 /* -- mapped log files ------------------------------------------------------------------------------------------------ */
