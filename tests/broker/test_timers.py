@@ -319,23 +319,47 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 60_000 + number)
             await it.send(b"near", TIMER_DELIVER_MS=START_MS + 10_000)
             await it.settle()
-            enter = timers._book.enter
-            entering, damaged = asyncio.Event(), threading.Event()
+            stored, rebuild = it.broker.appender.stored, timers._book.rebuild
+            waiting, building = asyncio.Event(), asyncio.Event()
+            gone_on = threading.Event()
 
-            def slow_enter(*arguments: Any) -> Any:
-                entered = enter(*arguments)
-                loop.call_soon_threadsafe(entering.set)
-                assert damaged.wait(10)
-                return entered
+            async def slowly_stored(end: int) -> None:
+                waiting.set()
+                await building.wait()
+                await stored(end)
+                loop.call_later(0.02, gone_on.set)  # whoever waited has handed in what follows
 
-            timers._book.enter = slow_enter  # type: ignore[method-assign]
+            def slow_rebuild(*arguments: Any) -> Any:
+                loop.call_soon_threadsafe(building.set)
+                assert gone_on.wait(10)
+                return rebuild(*arguments)
+
+            it.broker.appender.stored = slowly_stored  # type: ignore[method-assign, assignment]
+            timers._book.rebuild = slow_rebuild  # type: ignore[method-assign]
             await it.send(b"new", TIMER_DELIVER_MS=START_MS + 61_000)
-            await asyncio.wait_for(entering.wait(), 10)
-            timers._book.enter = enter  # type: ignore[method-assign]
+            await asyncio.wait_for(waiting.wait(), 10)
             timers._let_go(StoreDamaged("a damaged unit"))
-            damaged.set()
+            it.broker.agenda.wake()
             await it.settle()
             await it.pass_ms(100_000)
             assert await it.bodies() == [b"near", b"0", b"1", b"2", b"3", b"4", b"new"]
+
+    run(scenario())
+
+
+def test_away_when_a_recall_should_have_gone_on(tmp_path: Path) -> None:
+    """The message has passed its station, the wish to drop it has not, and meanwhile the time of both has come."""
+
+    async def scenario() -> None:
+        due = START_MS + ROLL_MS * 3 // 2
+        async with timed(tmp_path) as it:
+            await it.send(b"far", key="K", TIMER_DELIVER_MS=due)
+            await it.send(b"other", TIMER_DELIVER_MS=due)
+            await it.pass_ms(3_600_000)
+            await it.recall(RecallHandle("tea", "b", due, "K"))
+            await it.pass_ms(ROLL_MS - 1_800_000)
+        async with timed(tmp_path, clock=MessageClock(due + 60_000)) as it:
+            await it.settle()
+            assert await it.bodies() == [b"other"]
 
     run(scenario())

@@ -60,6 +60,10 @@ class TimerCopies:
         record = decode(data)
         if timer.kind & ROLL and due_of(record) > now_ms:
             return member(rolled(record))
+        if timer.kind & ROLL and timer.kind & CANCEL:
+            # Overdue on its way: it never gets to the slot of its message, which is still to come.
+            key = record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")
+            self.cancel([(key.encode(), due_of(record))])
         if timer.kind & CANCEL or delete_key_of(record) in self._cancelled:
             return None
         return self._unparking.copy(data, now_ms)
