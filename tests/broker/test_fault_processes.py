@@ -248,7 +248,7 @@ def test_a_file_where_the_data_directory_should_be(tmp_path: Path, kind: str, co
         (b"fileReservedTime=-5\n", ["fileReservedTime"]),
         (b"\xff\xfe\x00broken", ["broker.conf"]),
         (b"brokerRole=SLAVE\n", ["brokerRole"]),
-        (b"namesrvAddr=nowhere\n", ["namesrvAddr", "host:port"]),
+        (b"namesrvAddr=nowhere:port\n", ["namesrvAddr", "host:port"]),
     ],
     ids=lambda value: value.decode("latin-1").strip()[:30] if isinstance(value, bytes) else "",
 )
