@@ -6,7 +6,7 @@ import struct
 from types import ModuleType
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kappamq.native.layout import INDEX_PENDING
@@ -154,6 +154,7 @@ def test_nonsense_is_not_linked(module: ModuleType, slots: bytearray, data: byte
         module.index_link(slots, data, number, 0)
 
 
+@example(steps=[(1, 0, 0), (0, 0, 0)], slots=[0], number=1, last=0)
 @given(
     st.lists(
         st.tuples(st.integers(-2, (1 << 31) - 1), st.integers(-1, 3), st.integers(-1, 12) | st.just(0)), max_size=30

@@ -70,8 +70,8 @@ def index_link(slots: bytearray | memoryview, entries: bytes, number: int, last:
     if not count:
         return number, last, 0
     keys, offsets, previous = _columns(entries)
-    good = offsets[0] >= last and min(keys) >= 0 and min(previous) >= 0 and (offsets[0] or keys[0])
-    # All at once: sorting what is in order costs one look at each.
+    # All at once: sorting what is in order costs one look at each. Behind a first offset that is above zero no entry is just zeros.
+    good = offsets[0] >= max(last, 1) and min(keys) >= 0 and min(previous) >= 0
     if not good or sorted(offsets) != list(offsets) or not all(map(lt, previous, range(number, number + count))):
         count = _good_entries(entries, number, last)
         keys = keys[:count]
