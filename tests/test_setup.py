@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def answer():
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The project with a kernel small enough to be compiled in every test run."""
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, tmp_path / name)
     native = tmp_path / "src" / "kappamq" / "native"
     native.mkdir(parents=True)
@@ -77,9 +78,36 @@ def compiled(names: list[str]) -> list[str]:
 
 @needs("compiler", "module:Cython")
 def test_the_kernel_is_built(project: Path) -> None:
+    for name in ("py.typed", "native/_kernel.pyi"):
+        (project / "src/kappamq" / name).write_text("")
     names, said = build(project)
     assert len(compiled(names)) == 1
     assert TWIN not in said
+    # What runs and what type checkers read, and nothing else; no tests, no sources of the kernel.
+    assert {name.partition("/")[0] for name in names} == {"kappamq", "kappamq-0.1.0.dist-info"}
+    others = {name for name in names if name.startswith("kappamq/") and not name.endswith(".py")} - {*compiled(names)}
+    assert others == {"kappamq/py.typed", "kappamq/native/_kernel.pyi"}
+    with zipfile.ZipFile(next((project / "out").glob("*.whl"))) as archive:
+        metadata = archive.read("kappamq-0.1.0.dist-info/METADATA").decode()
+        assert {"License-Expression: Apache-2.0", "License-File: LICENSE"} <= set(metadata.splitlines())
+        assert archive.read("kappamq-0.1.0.dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+        scripts = archive.read("kappamq-0.1.0.dist-info/entry_points.txt").decode()
+    assert "kappamq = kappamq.__main__:main" in scripts
+
+
+@needs("module:Cython")
+def test_a_source_distribution_has_what_the_kernel_is_made_of(project: Path) -> None:
+    program = "from setuptools.build_meta import build_sdist; build_sdist('out')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (archive,) = (project / "out").glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    native = {"_kernel.pyx", "kernel.h", "kernel.c", "flusher.c", "__init__.py"}
+    assert {f"src/kappamq/native/{name}" for name in native} | {"LICENSE", "README.md", "setup.py"} <= names
+    assert "src/kappamq/native/_kernel.c" not in names
 
 
 @needs("module:Cython")
