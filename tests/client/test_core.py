@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from kappamq.client.admin import AsyncAdmin
 from kappamq.client.consumer import AsyncConsumer
 from kappamq.client.core import every, local_host
 from kappamq.client.producer import AsyncProducer
+from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.errors import Busy, ClientClosed, NotConnected
 from kappamq.message import Message, MessageQueue
 from kappamq.protocol.codes import RequestCode, ResponseCode
@@ -158,3 +161,14 @@ async def test_what_a_broker_says_about_a_group_is_a_warning_once(caplog: pytest
     assert [message for message in caplog.messages if "about our consumer groups: scripted 0" in message] == [
         f"broker {cluster.broker.address} about our consumer groups: scripted 0"
     ]
+
+
+@pytest.mark.parametrize("make", [AsyncProducer, AsyncAdmin, lambda: AsyncPullConsumer(group="g")])
+def test_a_closed_client_says_what_to_do(make: Callable[[], Any]) -> None:
+    async def main() -> None:
+        client = make()
+        await client.close()
+        with pytest.raises(ClientClosed, match="is closed: make a new one"):
+            client.start()
+
+    asyncio.run(main())

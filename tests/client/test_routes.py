@@ -168,3 +168,14 @@ async def test_topics_that_nobody_uses_are_not_polled_for_ever() -> None:
     await server.routes.refresh_all()
     assert [route.topic for route in server.routes.known] == ["cake"]
     assert server.asked == ["tea", "cake", "cake"]
+
+
+@on_loop
+async def test_what_can_be_done_about_an_unknown_topic() -> None:
+    server = Asked()
+    with pytest.raises(
+        NoRoute, match=r"no broker has registered it with ns:1\. Create it with `kappamq topic create tea`"
+    ):
+        await server.routes.find("tea")
+    with pytest.raises(NoRoute, match=r"And none can: the topic 'a/b' holds characters that are not allowed"):
+        await server.routes.find("a/b")

@@ -76,7 +76,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
 
     def start(self) -> ClientCore:
         if self._closed:
-            raise ClientClosed("this admin is closed")
+            raise ClientClosed("this admin is closed: make a new one, a closed one does not start again")
         if self._core is None:
             self._core = sharing.acquire(self.config)
         return self._core

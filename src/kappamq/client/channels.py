@@ -49,7 +49,7 @@ class Channels:
         if channel is not None and channel.is_open:
             return channel
         if self._closed:
-            raise ClientClosed("this client is closed")
+            raise ClientClosed("this client is closed: make a new one")
         task = self._opening.get(address)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(address))
@@ -65,7 +65,7 @@ class Channels:
             ) from None
         except asyncio.CancelledError:
             if task.cancelled() and self._closed:
-                raise ClientClosed("this client is closed") from None
+                raise ClientClosed("this client is closed: make a new one") from None
             raise
 
     async def request(

@@ -125,7 +125,7 @@ class ClientCore:
         `again`: it may be asked twice, and is if the connection turns out to be dead or the broker to be leaving.
         """
         if self._closed:
-            raise ClientClosed("this client is closed")
+            raise ClientClosed("this client is closed: make a new one")
         limit = self.request_timeout if timeout is None else timeout
         answer = await self.brokers.request(address, header, body, limit, code=code, again=again)
         if answer.code == GoingAway.code:
@@ -162,7 +162,7 @@ class ClientCore:
 
     async def ask_nameserver(self, header: Header, body: bytes = b"") -> Frame:
         if self._closed:
-            raise ClientClosed("this client is closed")
+            raise ClientClosed("this client is closed: make a new one")
         return await self.nameservers.request(header, body)
 
     async def _ask_route(self, topic: str) -> TopicRouteData:

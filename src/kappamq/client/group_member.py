@@ -93,7 +93,7 @@ class GroupMember:
     async def start(self) -> None:
         """Join the group and begin to pull. Raises NotConnected if no name server can be reached."""
         if self._closed:
-            raise ClientClosed("this consumer is closed")
+            raise ClientClosed("this consumer is closed: make a new one, a closed one does not start again")
         if self._core is not None:
             return
         # A broadcasting consumer finds its file again by its client id: that must be the same next time.

@@ -67,7 +67,7 @@ class AsyncProducer(Requesting):
     def start(self) -> ClientCore:
         """Connects to nothing yet; also done by the first send."""
         if self._closed:
-            raise ClientClosed("this producer is closed")
+            raise ClientClosed("this producer is closed: make a new one, a closed one does not start again")
         if self._core is None:
             self._core = sharing.acquire(self.config)
             self._core.add_producer(self.group)

@@ -56,7 +56,7 @@ class AsyncPullConsumer:
     def start(self) -> ClientCore:
         """Connects to nothing yet; also done by the first call."""
         if self._closed:
-            raise ClientClosed("this consumer is closed")
+            raise ClientClosed("this consumer is closed: make a new one, a closed one does not start again")
         if self._core is None:
             self._core = sharing.acquire(self.config)
         return self._core

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kappamq.errors import NoRoute, TopicNotFound, UnknownTopic
+from kappamq.errors import InvalidParameter, NoRoute, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_topics import PERMISSION_READ, PERMISSION_WRITE, TopicRouteData
+from kappamq.protocol.names import check_topic
 
 MASTER_ID: Final = 0
 
@@ -78,6 +79,14 @@ class Route:
         return address
 
 
+def _advice(topic: str) -> str:
+    try:
+        check_topic(topic)
+    except InvalidParameter as error:
+        return f"And none can: {error}"
+    return f"Create it with `kappamq topic create {topic}` (Admin.create_topic), and check that its broker is running"
+
+
 def _ordered(topic: str, text: str) -> list[MessageQueue]:
     """Read `brokerA:4;brokerB:4`, the fixed layout of an order topic."""
     queues: list[MessageQueue] = []
@@ -119,8 +128,7 @@ class Routes:
             route = await self._ask_once(topic)
         if route is None:
             raise UnknownTopic(
-                f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}. Create it with "
-                f"`kappamq topic create {topic}` (Admin.create_topic), and check that its broker is running"
+                f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}. {_advice(topic)}"
             )
         return route
 
