@@ -116,7 +116,8 @@ def test_after_a_stop_or_a_death(tmp_path: Path) -> None:
         assert (opened.queue_offset, opened.read_ms, opened.rebuilt) == (4, T, False), "what is done the log tells"
         timers, _loaded = it.load()
         assert [timer.due_ms - T for timer in timers] == [1500, 2600, 3500], "the slot that was begun has only its rest"
-        it.book.save(T, T, 4)
+        it.book.save(T, T)
+        assert it.book.files.checkpoint.queue_offset == 4, "as far as they were entered, whoever asks"
     with bench(tmp_path, "a third boot") as it:
         it.progress.set({"due": [T + 2500, FOREVER]})
         opened = it.book.open(it.progress)

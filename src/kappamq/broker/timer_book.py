@@ -254,9 +254,10 @@ class TimerBook:
 
     # -- keeping -------------------------------------------------------------------------------------------------------------
 
-    def save(self, now_ms: int, read_ms: int, queue_offset: int) -> None:
-        """Now and then: for a broker that opens the store after our death."""
-        self._files.commit(now_ms, read_ms, queue_offset)
+    def save(self, now_ms: int, read_ms: int) -> None:
+        """Now and then: for a broker that opens the store after our death. How far the files are, they know best: messages may
+        have been entered since this was asked for."""
+        self._files.commit(now_ms, read_ms, self._files.checkpoint.queue_offset)
 
     def close(self, now_ms: int, read_ms: int, queue_offset: int, left: list[Timer] | None) -> None:
         """A clean stop. `left`: all there is to do in the slot of `read_ms`, if some of that slot was done."""

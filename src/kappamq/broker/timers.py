@@ -252,9 +252,8 @@ class Timers:
 
     async def _load(self, now_ms: int) -> None:
         """The seconds that come next. What is entered from now on for one of them does not take the way over the files."""
-        from_ms = (
-            self._loaded_ms
-        )  # not the next slot that we know of: something is perhaps just being entered before it
+        # Not from the next slot that we know of: something is perhaps just being entered before it.
+        from_ms = self._loaded_ms
         to_ms = max(from_ms + PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS + _LOAD_AHEAD_MS)
         self._complete_ms, self._next_slot = from_ms, None
         self._loaded_ms = max(self._loaded_ms, to_ms)
@@ -401,7 +400,7 @@ class Timers:
         generation, read_ms = self._generation, self._read_ms(now_ms)
         await self._appender.stored(self._store.kernel.append_offset)  # the files do not run ahead of the log
         if generation == self._generation:
-            await self.on_files(self._book.save, now_ms, read_ms, self._queue_offset)
+            await self.on_files(self._book.save, now_ms, read_ms)
 
     async def _is_log_safe(self) -> bool:
         """Whether everything that counts as delivered is on disk."""

@@ -278,10 +278,5 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
-        parts = self.inner.read_parts(queue, start, stop, tags=tags)
-
-        async def following() -> list[ReceivedMessage] | None:
-            return await anext(parts, None)
-
-        while (part := self._run(following())) is not None:
+        for part in self._each(self.inner.read_parts(queue, start, stop, tags=tags)):
             yield from part

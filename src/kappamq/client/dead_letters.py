@@ -305,13 +305,7 @@ class DeadLetters(Blocking[AsyncDeadLetters]):
     resent = blocking(AsyncDeadLetters.resent)
 
     def __iter__(self) -> Iterator[DeadLetter]:
-        letters = aiter(self.inner)
-
-        async def following() -> DeadLetter | None:
-            return await anext(letters, None)
-
-        while (letter := self._run(following())) is not None:
-            yield letter
+        return self._each(aiter(self.inner))
 
 
 def _age(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:

@@ -8,7 +8,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
@@ -94,6 +94,13 @@ class Closeable(Protocol):
 C = TypeVar("C", bound=Closeable)
 
 
+class _End:
+    """Nothing follows."""
+
+
+_END: Final = _End()
+
+
 class Blocking(Generic[C]):
     """Base of the blocking clients: the asyncio client inside, and how to run its coroutines."""
 
@@ -131,6 +138,15 @@ class Blocking(Generic[C]):
             coroutine.close()
             raise
         return home.run(coroutine)
+
+    def _each(self, items: AsyncIterator[R]) -> Iterator[R]:
+        """What an asynchronous iterator of the inner client yields."""
+
+        async def following() -> R | _End:
+            return await anext(items, _END)
+
+        while not isinstance(item := self._run(following()), _End):
+            yield item
 
 
 def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
