@@ -172,7 +172,7 @@ def test_no_package_registry_is_named() -> None:
         "files.python" + "hosted",
         "registry.npm" + "js",
     ]
-    suffixes = {".py", ".md", ".toml", ".xml", ".cfg", ".txt", ".yml", ".json", ".sh", ".c", ".h", ".pyx"}
+    suffixes = {".py", ".md", ".toml", ".xml", ".cfg", ".txt", ".yml", ".json", ".sh", ".c", ".h", ".pyx", ".pxd"}
     for folder in ("src", "tests", "docs", "examples", "benchmarks", ".ci"):
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and (path.suffix in suffixes or folder == ".ci") and "target" not in path.parts:

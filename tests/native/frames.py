@@ -235,7 +235,8 @@ def pull_fields(r: Random, code: int) -> list[tuple[str, str]]:
         del fields[r.choice(list(fields))]
     items = list(fields.items())
     if r.random() < 0.02:
-        items.append((r.choice(["topic", "zz", "b", "lo", "queueId"]), r.choice(["1", "true", *ODD_TEXT])))
+        names = ["topic", "zz", "b", "lo", "queueId", "Signature", "AccessKey", "OnsChannel", "SecurityToken"]
+        items.append((r.choice(names), r.choice(["1", "true", *ODD_TEXT])))
     return items
 
 
@@ -275,7 +276,13 @@ def json_header(r: Random, code: int, flag: int, opaque: int, fields: list[tuple
         pairs = [f"{space()}{quote(r, name, wild)}{space()}:{space()}{value}{space()}" for name, value in items]
         return "{" + (",".join(pairs) or space()) + "}"
 
-    ext = joined([(name, quote(r, value, wild)) for name, value in fields])
+    bare = 0.0 if r.random() < 0.8 else r.choice([0.05, 0.5, 1.0])  # as other languages write numbers
+    ext = joined(
+        [
+            (name, value if value.lstrip("-").isdigit() and r.random() < bare else quote(r, value, wild))
+            for name, value in fields
+        ]
+    )
     top = [
         ("code", str(code)), ("extFields", ext), ("flag", str(flag)), ("language", '"JAVA"'), ("opaque", str(opaque)),
         ("serializeTypeCurrentRPC", '"JSON"'), ("version", "479"),

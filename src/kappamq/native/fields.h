@@ -8,7 +8,7 @@
  * and spelled out for code 10, in the same order. */
 enum field {
     F_A, F_B, F_C, F_D, F_E, F_F, F_G, F_H, F_I, F_J, F_K, F_L, F_M, F_N,
-    F_LO, F_NS, F_NSD, F_BNAME, F_OWAY,
+    F_LO, F_NS, F_NSD, F_BNAME, F_OWAY, F_ACCESS_KEY, F_CHANNEL, F_SECURITY_TOKEN, F_SIGNATURE,
     F_LONG, F_TOPIC = F_LONG + F_B, F_QUEUE_ID = F_LONG + F_E, F_SYS_FLAG = F_LONG + F_F,
     F_GROUP = F_LONG + F_N + 1, F_QUEUE_OFFSET, F_COUNT, F_COMMIT_OFFSET, F_SUSPEND, F_SUB_VERSION, F_SUBSCRIPTION, F_EXPRESSION,
     F_MAX_BYTES, F_SOURCE,

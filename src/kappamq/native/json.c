@@ -229,6 +229,23 @@ static inline int letter_field(const uint8_t *at, const uint8_t *readable)
 #endif
 }
 
+/* Fields that clients in other languages write as JSON numbers, and not as strings. */
+#define SEND_NUMBERS (BIT(F_D) | BIT(F_E) | BIT(F_F) | BIT(F_G) | BIT(F_H) | BIT(F_J) | BIT(F_L))
+#define NUMBERS (SEND_NUMBERS | SEND_NUMBERS << F_LONG | BIT(F_QUEUE_OFFSET) | BIT(F_COUNT) | BIT(F_COMMIT_OFFSET) | \
+                 BIT(F_SUSPEND) | BIT(F_SUB_VERSION) | BIT(F_MAX_BYTES) | BIT(F_SOURCE))
+
+/* The value of an ext field: a string, or a number where one is meant. */
+static inline const uint8_t *take_value(struct json *json, const uint8_t *at, int field, struct span *value)
+{
+    int64_t number;
+    if (likely(*at == '"'))
+        return take_string(json, at + 1, value);
+    const uint8_t *end = NUMBERS & BIT(field) ? take_number(at, &number) : NULL;
+    if (end)
+        *value = (struct span){at, (size_t)(end - at)};
+    return end;
+}
+
 static inline const uint8_t *take_ext_fields(struct json *json, const uint8_t *at, struct fields *fields)
 {
     uint64_t present = 0;
@@ -242,13 +259,14 @@ static inline const uint8_t *take_ext_fields(struct json *json, const uint8_t *a
     for (;;) {
         int field = letter_field(at, json->readable);
         if (likely(field != UNKNOWN)) {
-            at += 5;
+            at = take_string(json, at + 5, &fields->values[field]);
         } else {
             struct span name;
-            if (!(at = take_name(json, at, &name)) || (field = field_of(name.at, name.size)) == UNKNOWN || !(at = take(at, '"')))
+            if (!(at = take_name(json, at, &name)) || (field = field_of(name.at, name.size)) == UNKNOWN)
                 return NULL;
+            at = take_value(json, at, field, &fields->values[field]);
         }
-        if (unlikely(!(at = take_string(json, at, &fields->values[field]))))
+        if (unlikely(!at))
             return NULL;
         present |= BIT(field);
         at = skip_space(at);

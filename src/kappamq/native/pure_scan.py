@@ -7,7 +7,8 @@ well-formed; everything else returns None and is Python's to judge. scan.c and j
   `extFields` complete).
 - `code`, `flag`, `opaque` and (optional) `version` are whole numbers of 32 bits; `language`, `remark` and
   `serializeTypeCurrentRPC` are strings or null; `extFields` holds strings under the names that the request code knows.
-- Numbers inside `extFields` are an optional minus and up to 10 digits (18 for times and offsets), leading zeros allowed.
+- Numbers inside `extFields` are an optional minus and up to 10 digits (18 for times and offsets), leading zeros allowed; or
+  JSON numbers, as clients in other languages write them.
 """
 
 from __future__ import annotations
@@ -54,21 +55,24 @@ _plain_pairs: Final = re.compile(
 ).fullmatch
 
 
+Number = str | int
+
+
 class SendFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Ext fields of a send, under their one-letter names; wire.md 4 says what each means."""
 
     a: str
     b: str
     c: str
-    d: str
-    e: str
-    f: str
-    g: str
-    h: str
+    d: Number
+    e: Number
+    f: Number
+    g: Number
+    h: Number
     i: str = ""
-    j: str = "0"
+    j: Number = "0"
     k: str = "false"
-    l: str = "0"  # noqa: E741 - the wire's name
+    l: Number = "0"  # noqa: E741 - the wire's name
     m: str = "false"
     n: str = ""
     lo: str = ""
@@ -76,15 +80,20 @@ class SendFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     nsd: str = ""
     bname: str = ""
     oway: str = ""
+    access_key: str = msgspec.field(default="", name="AccessKey")
+    channel: str = msgspec.field(default="", name="OnsChannel")
+    security_token: str = msgspec.field(default="", name="SecurityToken")
+    signature: str = msgspec.field(default="", name="Signature")
 
 
 LongSendFields: Final = msgspec.defstruct(
     "LongSendFields",
     [
-        (field.name, str) if field.required else (field.name, str, field.default)
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
         for field in msgspec.structs.fields(SendFields)
     ],
-    rename=LONG_NAMES,
+    rename=LONG_NAMES
+    | {field.name: field.encode_name for field in msgspec.structs.fields(SendFields) if len(field.name) > 1},
     forbid_unknown_fields=True,
     gc=False,
 )  # code 10 spells the same fields out
@@ -93,22 +102,26 @@ LongSendFields: Final = msgspec.defstruct(
 class PullFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, rename="camel"):
     consumer_group: str
     topic: str
-    queue_id: str
-    queue_offset: str
-    max_msg_nums: str
-    sys_flag: str
-    commit_offset: str
-    suspend_timeout_millis: str
-    sub_version: str
+    queue_id: Number
+    queue_offset: Number
+    max_msg_nums: Number
+    sys_flag: Number
+    commit_offset: Number
+    suspend_timeout_millis: Number
+    sub_version: Number
     subscription: str = ""
     expression_type: str = "TAG"
-    max_msg_bytes: str = "0"
-    request_source: str = "-1"
+    max_msg_bytes: Number = "0"
+    request_source: Number = "-1"
     lo: str = ""
     ns: str = ""
     nsd: str = ""
     bname: str = ""
     oway: str = ""
+    access_key: str = msgspec.field(default="", name="AccessKey")
+    channel: str = msgspec.field(default="", name="OnsChannel")
+    security_token: str = msgspec.field(default="", name="SecurityToken")
+    signature: str = msgspec.field(default="", name="Signature")
 
 
 Fields = TypeVar("Fields")
@@ -211,7 +224,7 @@ def read_binary(header: bytes) -> Header[Any] | None:
 
 def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
     """The fields that a producer repeats. The caller remembers the answer by exactly those that are looked at here."""
-    match = _SEND_NUMBERS("\0".join((ext.d, ext.e, ext.f, ext.h, ext.j, ext.l)))
+    match = _SEND_NUMBERS(_joined((ext.d, ext.e, ext.f, ext.h, ext.j, ext.l)))
     if match is None or not _INT_MIN <= version <= _INT_MAX:
         return None
     numbers = [int(text) for text in match.groups()]
@@ -225,7 +238,16 @@ def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
     return Fixed(ext.b, queue_id, sys_flag, flag, reconsume_times)
 
 
-def plain_time(text: str) -> int | None:
+def _joined(numbers: tuple[Number, ...]) -> str:
+    try:
+        return "\0".join(numbers)  # type: ignore[arg-type]
+    except TypeError:
+        return "\0".join(map(str, numbers))
+
+
+def plain_time(text: Number) -> int | None:
+    if isinstance(text, int):
+        text = str(text)
     if len(text) <= 18 and text.isdigit() and text.isascii():
         return int(text)
     match = _long_number(text)
@@ -248,7 +270,7 @@ def printable_key(key: str) -> bool:
 
 def plain_pull(header: Header[PullFields]) -> Pull | None:
     ext = header.ext
-    numbers = "\0".join(
+    numbers = _joined(
         (
             ext.queue_id, ext.queue_offset, ext.max_msg_nums, ext.sys_flag, ext.commit_offset, ext.suspend_timeout_millis,
             ext.sub_version, ext.max_msg_bytes, ext.request_source,

@@ -1,7 +1,9 @@
 /* Header scan: which frames are plain sends and pulls, and what they say. pure_scan.py states the rules. */
 #include "fields.h"
 
-#define IGNORED (BIT(F_LO) | BIT(F_NS) | BIT(F_NSD) | BIT(F_BNAME) | BIT(F_OWAY))
+/* Who signs a request (clients with credentials, and the C++ client always) is believed: nobody checks signatures yet. */
+#define IGNORED (BIT(F_LO) | BIT(F_NS) | BIT(F_NSD) | BIT(F_BNAME) | BIT(F_OWAY) | BIT(F_ACCESS_KEY) | BIT(F_CHANNEL) | \
+                 BIT(F_SECURITY_TOKEN) | BIT(F_SIGNATURE))
 #define LETTERS (BIT(F_N + 1) - 1)
 #define SEND_NEEDS (BIT(F_H + 1) - 1)
 #define PULL_NEEDS (BIT(F_TOPIC) | BIT(F_QUEUE_ID) | BIT(F_SYS_FLAG) | BIT(F_GROUP) | BIT(F_QUEUE_OFFSET) | BIT(F_COUNT) | \
@@ -36,7 +38,12 @@ int field_of(const uint8_t *name, size_t size)
     case 8:
         IS("unitMode", F_LONG + F_K);
         break;
+    case 9:
+        IS("AccessKey", F_ACCESS_KEY);
+        IS("Signature", F_SIGNATURE);
+        break;
     case 10:
+        IS("OnsChannel", F_CHANNEL);
         IS("properties", F_LONG + F_I);
         IS("brokerName", F_LONG + F_N);
         IS("maxMsgNums", F_COUNT);
@@ -56,6 +63,7 @@ int field_of(const uint8_t *name, size_t size)
         IS("bornTimestamp", F_LONG + F_G);
         IS("consumerGroup", F_GROUP);
         IS("requestSource", F_SOURCE);
+        IS("SecurityToken", F_SECURITY_TOKEN);
         break;
     case 14:
         IS("reconsumeTimes", F_LONG + F_J);

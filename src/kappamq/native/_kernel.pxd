@@ -1,0 +1,185 @@
+# What _kernel.pyx uses of kernel.h and flusher.h, which say what it means. Cython reads this file by itself.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "kernel.h" nogil:
+    ctypedef bint c_bool "bool"
+    enum:
+        ENTRY_BYTES
+        INDEX_PENDING_BYTES
+        INDEX_ENTRY_BYTES
+        BATCH_MEMBERS_MAX
+        DONE
+        LEFT
+        FULL
+        FOUND
+        COLD
+        NO_MEMORY
+        SYS_TRANSACTION
+    const int64_t QUEUE_OFFSET_MAX
+    const int64_t WARM_BLOCKS
+    const int64_t LOG_OFFSET_MAX
+
+    struct span_t "span":
+        const uint8_t *at
+        size_t size
+    struct bytes_t "bytes":
+        uint8_t *data
+        size_t size
+    struct crc_t "crc":
+        pass
+    void crc_init(crc_t *, c_bool)
+    uint32_t crc32_of(const crc_t *, const uint8_t *, size_t)
+    uint32_t hash_on(uint32_t, const uint8_t *, size_t)
+    c_bool utf8_valid(const uint8_t *, size_t)
+    c_bool plain_properties(span_t, const uint8_t *, span_t *)
+
+    struct message_t "message":
+        span_t body
+        span_t properties
+        span_t born
+        int32_t flag
+        int32_t sys_flag
+        int32_t reconsume_times
+        int64_t born_ms
+        int64_t prepared
+    struct member_t "member":
+        int32_t flag
+        span_t body
+        span_t properties
+    struct scanned_t "scanned":
+        int64_t bytes
+        int64_t records
+        int64_t store_ms
+        int why
+    void log_scan(const crc_t *, const uint8_t *, size_t, int64_t, c_bool, scanned_t *)
+    c_bool batch_next(span_t, size_t *, member_t *)
+
+    struct topic_t "topic":
+        uint8_t *name
+        size_t name_size
+        int32_t flags
+        int64_t write_queues
+        int64_t read_queues
+        queue_t **queues
+        size_t queue_room
+    struct queue_t "queue":
+        topic_t *topic
+        int32_t id
+        c_bool watched
+        int64_t min
+        int64_t end
+        int64_t next
+        int64_t stored
+    struct pull_t "pull":
+        int verdict
+        int64_t row
+        int32_t queue_id
+        int64_t offset
+        int64_t count
+        int32_t sys_flag
+        int64_t suspend_ms
+        int32_t opaque
+        c_bool binary
+        int64_t payload[3]
+    struct commit_t "commit":
+        int64_t row
+        int32_t queue_id
+        int64_t offset
+    struct woken_t "woken":
+        topic_t *topic
+        int32_t queue_id
+    struct fold_t "fold":
+        topic_t *topic
+        size_t at
+        int32_t size
+    struct gather_t "gather":
+        size_t total
+    struct codes_t "codes":
+        int32_t *at
+        size_t count
+        c_bool all
+    struct kernel_t "kernel":
+        int64_t segment_bytes, message_bytes_max, frame_bytes_max, header_bytes_max, pending_bytes_max
+        int64_t transfer_bytes_max, transfer_count_max, tail_bytes_max
+        uint8_t store_host[20]
+        size_t store_host_size
+        c_bool tail_crc, accepting, force_slow, index_enabled
+        int64_t hot_from, log_min
+        int64_t *warm
+        int64_t *delays_ms
+        size_t delay_count
+        size_t dirty_count
+        bytes_t pending
+        int64_t written, segment_end
+        bytes_t index
+        bytes_t acks
+        gather_t replies
+        pull_t *pulls
+        size_t pull_count
+        commit_t *commits
+        size_t commit_count
+        woken_t *woken
+        size_t woken_count
+        fold_t *folds
+        size_t fold_count
+        uint64_t fast_frames, left_frames
+        int64_t put_count, put_bytes, get_count, get_bytes
+    struct burst_t "burst":
+        size_t consumed
+        int verdict
+    struct indexed_t "indexed":
+        size_t position
+        int32_t count
+        int32_t fresh
+    struct linked_t "linked":
+        int32_t number
+        int32_t fresh
+        int64_t last
+
+    kernel_t *kernel_new()
+    void kernel_free(kernel_t *)
+    int kernel_identity(kernel_t *, span_t, span_t, span_t, c_bool)
+    void kernel_set_host(kernel_t *, span_t)
+    int kernel_delays(kernel_t *, const int64_t *, size_t)
+    topic_t *kernel_topic(kernel_t *, span_t)
+    topic_t *kernel_find_topic(kernel_t *, span_t)
+    c_bool kernel_forget_topic(kernel_t *, span_t)
+    int64_t kernel_asked(const kernel_t *, span_t, span_t, int32_t)
+    queue_t *topic_queue(topic_t *, int32_t)
+    queue_t *topic_find_queue(const topic_t *, int32_t)
+    void kernel_set_queue(kernel_t *, queue_t *, int64_t, int64_t)
+    int kernel_lend(kernel_t *, queue_t *, int64_t, span_t)
+    span_t kernel_tail_entries(const queue_t *, int64_t, int64_t)
+    int kernel_set_row(kernel_t *, span_t, span_t, c_bool, int64_t, int64_t, const int32_t *, size_t, c_bool)
+    void kernel_drop_row(kernel_t *, span_t, span_t, c_bool)
+    int kernel_map(kernel_t *, int64_t, span_t)
+    int kernel_dispatch(kernel_t *, const uint8_t *, size_t, int64_t, size_t *)
+    queue_t *kernel_dirty_queue(kernel_t *)
+    span_t queue_unstored(const queue_t *)
+    void kernel_stored(kernel_t *, queue_t *)
+    void kernel_trim_tails(kernel_t *)
+    int kernel_pull(kernel_t *, const topic_t *, int32_t, int64_t, int64_t, codes_t, int32_t, c_bool, c_bool, gather_t *, int64_t *)
+    void gather_clear(gather_t *)
+    void gather_copy(const gather_t *, uint8_t *)
+    int kernel_burst(kernel_t *, const uint8_t *, size_t, size_t, span_t, int64_t, burst_t *)
+    int kernel_append(kernel_t *, queue_t *, message_t *, int64_t, c_bool, int64_t *)
+    struct placed_t "placed":
+        queue_t *queue
+        message_t message
+        int64_t log_offset
+        int64_t queue_offset
+        int64_t size
+    int kernel_append_group(kernel_t *, placed_t *, size_t, int64_t)
+    void kernel_taken(kernel_t *)
+    void c_index_apply "index_apply"(uint8_t *, size_t, span_t, size_t, int32_t, int32_t, int64_t, uint8_t *, indexed_t *)
+    void c_index_link "index_link"(uint8_t *, size_t, span_t, int32_t, int64_t, linked_t *)
+
+cdef extern from "flusher.h" nogil:
+    struct flusher_t "flusher":
+        pass
+    flusher_t *flusher_new()
+    int flusher_descriptor(const flusher_t *)
+    int flusher_request(flusher_t *, int, int64_t)
+    void flusher_take(flusher_t *, int64_t *, int *)
+    void flusher_stop(flusher_t *)
+    void flusher_free(flusher_t *)
