@@ -84,7 +84,7 @@ def test_entered_and_loaded(tmp_path: Path) -> None:
         assert [(timer.due_ms - T, timer.kind) for timer in timers] == [
             (1001, PLAIN), (5400, PLAIN), (5450, PLAIN | CANCEL), (5500, PLAIN)
         ]  # fmt: skip
-        assert (loaded.upto_ms, loaded.cancels, loaded.next_slot) == (T + 10_000, [(b"tea+u", T + 5450)], T + 59_000)
+        assert (loaded.upto_ms, loaded.cancels, loaded.next_slot) == (T + 10_000, [("tea+u", T + 5450)], T + 59_000)
         timers, loaded = it.load(60_000, ROLL_MS)
         assert [(timer.due_ms, timer.log_offset, timer.kind) for timer in timers] == [
             (T + ROLL_MS // 2, offsets[4], PLAIN | ROLL)

@@ -36,20 +36,21 @@ def test_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             copies = TimerCopies(broker.topics)
             timer, now = Timer(T + 1500, 7, 1, PLAIN), T + 1500
             records = [parked("a"), parked("b", topic="deleted"), None, parked("c")]
-            made, gone = copies.make([timer] * 4, records, now)
+            made, gone, wishes = copies.make([timer] * 4, records, now)
             assert [(member[0], member[8]) for member in made] == [("tea", b"a"), ("tea", b"c")]
-            assert gone == {"tea": 2, "deleted": 1}
+            assert (gone, wishes) == ({"tea": 2, "deleted": 1}, {})
             assert "cannot be read" in caplog.text
             # On the way to a later time it is parked again, as is a wish to drop it.
             far = parked("far", due=T + 9_000_000)
             wish = parked("wish", due=T + 9_000_000, TIMER_DEL_UNIQKEY="tea+far")
             station = [Timer(T, 7, 1, PLAIN | ROLL), Timer(T, 7, 1, PLAIN | ROLL | CANCEL)]
-            made, gone = copies.make(station, [far, wish], now)
+            made, gone, wishes = copies.make(station, [far, wish], now)
             assert [member[0] for member in made] == [TIMER_TOPIC] * 2
             assert [b"TIMER_ROLL_TIMES\x011" in member[9] for member in made] == [True] * 2
-            assert gone == {"tea": 1}
-            made, gone = copies.make(station, [far, wish], T + 9_000_000)
+            assert (gone, wishes) == ({"tea": 1}, {})
+            made, gone, wishes = copies.make(station, [far, wish], T + 9_000_000)
             assert [(member[0], member[8]) for member in made] == [("tea", b"far")], "its time came while we were away"
+            assert wishes == {"tea+far": T + 9_000_000}, "somebody else with this key may be still to come"
 
     run(scenario())
 
@@ -59,11 +60,11 @@ def test_what_was_taken_back(tmp_path: Path) -> None:
         async with running(tmp_path) as broker:
             broker.topics.update(TopicConfig("tea", 4, 4, 6))
             copies = TimerCopies(broker.topics)
-            copies.cancel([(b"tea+a", T + 1500)])
+            copies.cancel([("tea+a", T + 1500)])
             timers = [Timer(T + 1500, 7, 1, PLAIN), Timer(T + 1500, 8, 1, PLAIN), Timer(T + 1500, 9, 1, PLAIN | CANCEL)]
             records = [parked("a"), parked("b"), parked("a", TIMER_DEL_UNIQKEY="tea+a")]
             copies.passed(T + 1999)
-            made, gone = copies.make(timers, records, T + 1500)
+            made, gone, _wishes = copies.make(timers, records, T + 1500)
             assert [member[8] for member in made] == [b"b"]
             assert gone == {"tea": 2}
             copies.passed(T + 2001)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kappamq.broker.timer_near import Bucket, Near, Timer
 from kappamq.errors import NotAvailable, StoreDamaged
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.names import TIMER_TOPIC
@@ -361,5 +362,84 @@ def test_away_when_a_recall_should_have_gone_on(tmp_path: Path) -> None:
         async with timed(tmp_path, clock=MessageClock(due + 60_000)) as it:
             await it.settle()
             assert await it.bodies() == [b"other"]
+
+    run(scenario())
+
+
+def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wish was due to go on while the broker was away; it is done with, its message is next, and the broker is killed."""
+    monkeypatch.setattr("kappamq.broker.copying.GROUP_MAX", 1)
+
+    async def scenario() -> None:
+        due = START_MS + ROLL_MS * 3 // 2
+        clock = MessageClock(due + 60_000)
+        async with timed(tmp_path / "a") as it:
+            await it.send(b"far", key="K", TIMER_DELIVER_MS=due)
+            await it.send(b"other", TIMER_DELIVER_MS=due)
+            await it.pass_ms(3_600_000)
+            await it.recall(RecallHandle("tea", "b", due, "K"))
+            await it.pass_ms(ROLL_MS - 1_800_000)
+        async with timed(tmp_path / "a", clock=clock) as it:
+            progress = it.broker.delivery.timer_progress
+            store_copies = it.broker.appender.append_copies
+
+            def only_the_wish(copies: Any, changes: Any) -> None:
+                if copies:
+                    raise NotAvailable("the disk is full")
+                store_copies(copies, changes)
+
+            it.broker.appender.append_copies = only_the_wish  # type: ignore[method-assign]
+            it.broker.agenda.wake()
+            await eventually_async(lambda: bool(progress.wishes))
+            await it.broker.appender.stored(it.broker.kernel.append_offset)
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+        async with timed(tmp_path / "b", clock=clock) as it:
+            await it.settle()
+            assert await it.bodies() == [b"other"]
+            await it.send(b"later", TIMER_DELAY_MS=5000)
+            await it.pass_ms(5000)
+            assert it.broker.delivery.timer_progress.wishes == {}, "forgotten with the second of its message"
+
+    run(scenario())
+
+
+def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are lost, and meanwhile the time of everything has come: it passes through memory a little at a time."""
+    monkeypatch.setattr("kappamq.broker.timers._ENTER_MAX", 16)
+    monkeypatch.setattr("kappamq.broker.timers._LOAD_BELOW", 20)
+    monkeypatch.setattr("kappamq.broker.timers._LOAD_MAX", 40)
+    monkeypatch.setattr("kappamq.broker.timers._NEAR_MAX", 60)
+    most = 0
+
+    class Watched(Near):
+        def add(self, timer: Timer) -> None:
+            super().add(timer)
+            self.look()
+
+        def load(self, buckets: list[Bucket]) -> None:
+            super().load(buckets)
+            self.look()
+
+        def look(self) -> None:
+            nonlocal most
+            most = max(most, len(self))
+
+    async def scenario() -> None:
+        dues = {}
+        async with timed(tmp_path) as it:
+            for number in range(600):
+                body = b"%d" % number
+                dues[body] = it.clock.message_ms() + 60_000 + number * 37 % 7000
+                await it.send(body, TIMER_DELIVER_MS=dues[body])
+                it.clock.advance(ms=20)
+            await it.settle()
+        shutil.rmtree(tmp_path / "timerlog")
+        monkeypatch.setattr("kappamq.broker.timer_due.Near", Watched)
+        async with timed(tmp_path, clock=MessageClock(START_MS + 3_600_000)) as it:
+            await it.settle()
+            found = await it.bodies()
+            assert sorted(found, key=int) == sorted(dues, key=int)
+            assert [dues[body] for body in found] == sorted(dues.values())
+        assert 0 < most < 200
 
     run(scenario())

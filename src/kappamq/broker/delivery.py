@@ -84,7 +84,8 @@ class Delivery:
         broker.upkeep.on_tick.append(self.half_counts.tick)
         broker.upkeep.saved_seldom.add(self.half_counts.file)
         self.transactions = Transactions(broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read)
-        self.checks = TransactionChecks(
+        self.transactions.check_time = self.timer_placer.check
+        self.checks: TransactionChecks = TransactionChecks(
             broker.config,
             broker.clock,
             self.halves,

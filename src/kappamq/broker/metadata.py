@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 TOPIC = "rmq_sys_kappamq_metadata"
 _NONSENSE = (msgspec.DecodeError, ProtocolError, LookupError, AttributeError, TypeError, ValueError)
 """What a table may say to something that was not written by one."""
-_RECORDS_BEHIND_MAX = 1000
+_RECORDS_BEHIND_MAX = 5000
 """A start folds the records behind the oldest snapshot: also tables that never change are written anew once there are so
 many."""
 

@@ -39,14 +39,14 @@ class Entered(NamedTuple):
     stored_ms: int  # of the last one
     near: list[Timer]  # in slots that are loaded already
     slots: list[int]  # the others they are in
-    cancels: list[tuple[bytes, int]]  # (key, due) of wishes to drop a message in slots that are loaded already
+    cancels: list[tuple[str, int]]  # (key, due) of wishes to drop a message in slots that are loaded already
     counts: dict[bytes, int]  # of messages by real topic
 
 
 class Loaded(NamedTuple):
     upto_ms: int  # the slots before are in memory
     buckets: list[Bucket]
-    cancels: list[tuple[bytes, int]]
+    cancels: list[tuple[str, int]]
     next_slot: int | None  # the first one behind that has anything in it
 
 
@@ -140,7 +140,7 @@ class TimerBook:
         those before, all that are due before `pending_ms` are delivered."""
         near: list[Timer] = []
         slots: set[int] = set()
-        cancels: list[tuple[bytes, int]] = []
+        cancels: list[tuple[str, int]] = []
         counts: dict[bytes, int] = {}
         stored_ms = 0
         entries = entries or self._entries(first, count)
@@ -162,7 +162,7 @@ class TimerBook:
             if slot < loaded_ms:
                 near.append(Timer(at_ms, log_offset, size, kind))
                 if kind & CANCEL and roll is None:
-                    cancels.append((said.cancels, at_ms))
+                    cancels.append((said.cancels.decode("utf-8", "replace"), at_ms))
             else:
                 slots.add(slot)
             if not kind & CANCEL:
@@ -211,7 +211,7 @@ class TimerBook:
 
         Raises StoreDamaged if the files make no sense."""
         buckets: list[Bucket] = []
-        cancels: list[tuple[bytes, int]] = []
+        cancels: list[tuple[str, int]] = []
         count = 0
         at = from_ms
         while at < to_ms and count < count_max:
@@ -234,7 +234,7 @@ class TimerBook:
                 if unit.kind & (CANCEL | ROLL) == CANCEL:
                     record = self._read(unit)
                     if record is not None:
-                        cancels.append((record.cancels, due_ms))
+                        cancels.append((record.cancels.decode("utf-8", "replace"), due_ms))
                 if unit.log_offset < self._store.kernel.hot_from:
                     self._store.warm(unit.log_offset, unit.size)
             buckets += [Bucket(due_ms, by_ms[due_ms]) for due_ms in sorted(by_ms)]

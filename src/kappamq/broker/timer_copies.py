@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kappamq.broker.appending import Draft, member
 from kappamq.broker.parking import Unparking
@@ -19,51 +20,53 @@ from kappamq.store.timer_entries import CANCEL, PLAIN, ROLL, slot_ms
 log = logging.getLogger(__name__)
 
 
+class Made(NamedTuple):
+    copies: list[GroupMember]  # to be stored now
+    gone: dict[str, int]  # how many messages of each topic wait no longer
+    wishes: dict[str, int]  # to drop a message that is still to come: key -> when that is due
+
+
 class TimerCopies:
     def __init__(self, topics: Topics) -> None:
         self._unparking = Unparking(topics)
         self._cancelled: dict[str, int] = {}  # key -> when the message would have been due
 
-    def cancel(self, wishes: Iterable[tuple[bytes, int]]) -> None:
+    def cancel(self, wishes: Iterable[tuple[str, int]]) -> None:
         """(key, due) of messages that are not to be delivered."""
-        for key, due in wishes:
-            self._cancelled[key.decode("utf-8", "replace")] = due
+        self._cancelled.update(wishes)
 
     def passed(self, due: int) -> None:
         """Everything before is done with."""
         if self._cancelled:
             self._cancelled = {key: at for key, at in self._cancelled.items() if slot_ms(at) >= slot_ms(due)}
 
-    def make(
-        self, timers: Sequence[Timer], records: Sequence[bytes | None], now_ms: int
-    ) -> tuple[list[GroupMember], dict[str, int]]:
-        """What is to be stored now, and how many messages of each topic wait no longer."""
+    def make(self, timers: Sequence[Timer], records: Sequence[bytes | None], now_ms: int) -> Made:
         self._unparking.begin()
-        copies: list[GroupMember] = []
-        gone: dict[str, int] = {}
+        made = Made([], {}, {})
         for timer, data in zip(timers, records, strict=False):
             if data is None:
                 log.error("the timer at log offset %d cannot be read: passed over", timer.log_offset)
                 continue
-            copy = self._unparking.copy(data, now_ms) if self._is_plain(timer) else self._special(timer, data, now_ms)
+            plain = self._is_plain(timer)
+            copy = self._unparking.copy(data, now_ms) if plain else self._special(timer, data, now_ms, made.wishes)
             if copy is not None:
-                copies.append(copy)
+                made.copies.append(copy)
             if not timer.kind & CANCEL:
                 topic = copy[0] if copy is not None and not timer.kind & ROLL else real_topic(data)
-                gone[topic] = gone.get(topic, 0) + 1
-        return copies, gone
+                made.gone[topic] = made.gone.get(topic, 0) + 1
+        return made
 
     def _is_plain(self, timer: Timer) -> bool:
         return timer.kind == PLAIN and not self._cancelled
 
-    def _special(self, timer: Timer, data: bytes, now_ms: int) -> GroupMember | None:
+    def _special(self, timer: Timer, data: bytes, now_ms: int, wishes: dict[str, int]) -> GroupMember | None:
         record = decode(data)
         if timer.kind & ROLL and due_of(record) > now_ms:
             return member(rolled(record))
         if timer.kind & ROLL and timer.kind & CANCEL:
             # Overdue on its way: it never gets to the slot of its message, which is still to come.
-            key = record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")
-            self.cancel([(key.encode(), due_of(record))])
+            wishes[record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")] = due_of(record)
+            self.cancel(wishes.items())
         if timer.kind & CANCEL or delete_key_of(record) in self._cancelled:
             return None
         return self._unparking.copy(data, now_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kappamq.broker.appending import Draft
 from kappamq.broker.parking import park
@@ -27,17 +27,28 @@ class TimerPlacer:
         pairs = draft.properties
         if not properties.TIMER_NAMES & pairs.keys() or properties.TIMER_OUT_MS in pairs:
             return  # it asks for no time, or has waited for it: dead letters and whoever passes a message on keep what it says
-        level = number(pairs, properties.DELAY)
-        if level is not None and level > 0:
+        if _has_level(pairs):
             for name in properties.TIMER_NAMES:
                 pairs.pop(name, None)
             return
+        due_ms = self.check(draft, now_ms)
+        if due_ms is None:
+            return
+        pairs[properties.TIMER_OUT_MS] = str(slot_ms(due_ms))  # RocketMQ's precision
+        pairs[properties.TIMER_DELIVER_MS] = str(due_ms)  # ours
+        park(draft, TIMER_TOPIC, 0)
+        self.on_parked()
+
+    def check(self, draft: Draft, now_ms: int) -> int | None:
+        """When a message is to be delivered, None if at once. Raises IllegalMessage, BrokerError if that cannot be promised."""
+        pairs = draft.properties
         due_ms = asked_ms(pairs, now_ms)
-        assert due_ms is not None
+        if due_ms is None or _has_level(pairs):
+            return None
         if due_ms <= now_ms:
             if properties.TIMER_DELETE_UNIQUE_KEY in pairs:
                 raise IllegalMessage("it is too late to recall the message: its time has come")
-            return
+            return None
         if not self._config.timers:
             raise BrokerError("timers are switched off at this broker (timerWheelEnable): send it without a time")
         if due_ms - now_ms > self._config.timer_delay_max_s * 1000:
@@ -51,10 +62,11 @@ class TimerPlacer:
                 f"the message has {text_bytes} bytes of properties, too many for one that is delivered later: what the "
                 f"broker adds must fit in, too; msg properties length limit {properties.TEXT_BYTES_MAX}"
             )
-        pairs[properties.TIMER_OUT_MS] = str(slot_ms(due_ms))  # RocketMQ's precision
-        pairs[properties.TIMER_DELIVER_MS] = str(due_ms)  # ours
-        park(draft, TIMER_TOPIC, 0)
-        self.on_parked()
+        return due_ms
+
+
+def _has_level(pairs: Mapping[str, str]) -> bool:
+    return (number(pairs, properties.DELAY) or 0) > 0
 
 
 def recall_handle(draft: Draft, broker: str) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kappamq.protocol.bodies_topics import DataVersion
+from kappamq.store.timer_entries import slot_ms
 
 FOREVER = (1 << 62) - 1
 
@@ -33,6 +34,9 @@ class TimerProgress:
         self.moved_below = 0  # what waits below has been stored again, so that the log can lose it
         self.late: Late | None = None
         self.foreign_ms = 0  # another broker's timers may reach a week beyond this
+        self.wishes: dict[
+            str, int
+        ] = {}  # key -> due of messages to be dropped, where the wish itself is done with already
         self.dirty = False
 
     @property
@@ -41,6 +45,14 @@ class TimerProgress:
 
     def is_done(self, due_ms: int, log_offset: int) -> bool:
         return (due_ms, log_offset) <= (self.due_ms, self.log_offset) or log_offset < self.moved_below
+
+    def after(self, due_ms: int, log_offset: int, wishes: dict[str, int]) -> dict[str, Any]:
+        """The change that everything up to there is delivered, and that more wishes wait for their messages."""
+        change: dict[str, Any] = {"due": [due_ms, log_offset]}
+        waiting = {key: at for key, at in self.wishes.items() if slot_ms(at) >= slot_ms(due_ms)}
+        if wishes or len(waiting) < len(self.wishes):
+            change["wishes"] = waiting | wishes
+        return change
 
     def set(self, change: dict[str, Any]) -> None:
         """Some of the fields, as a record of the log tells them."""
@@ -52,6 +64,8 @@ class TimerProgress:
             self.late = None if change["late"] is None else Late(*(int(number) for number in change["late"]))
         if "foreign" in change:
             self.foreign_ms = int(change["foreign"])
+        if "wishes" in change:
+            self.wishes = {str(key): int(due) for key, due in change["wishes"].items()}
         self.dirty = True
 
     def to_snapshot(self) -> dict[str, Any]:
@@ -60,6 +74,7 @@ class TimerProgress:
             "moved": self.moved_below,
             "late": None if self.late is None else list(self.late),
             "foreign": self.foreign_ms,
+            "wishes": self.wishes,
         }
 
     def from_snapshot(self, table: dict[str, Any]) -> None:

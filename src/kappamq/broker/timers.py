@@ -13,42 +13,35 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kappamq.broker.agenda import Agenda
-from kappamq.broker.appending import GROUP_BYTES_MAX, Appender
-from kappamq.broker.copying import Copying
+from kappamq.broker.appending import Appender
 from kappamq.broker.slices import Worker
-from kappamq.broker.sources import Sources
-from kappamq.broker.timer_book import Entered, Loaded, TimerBook
-from kappamq.broker.timer_copies import TimerCopies, delete_key_of, due_of
-from kappamq.broker.timer_near import Near, Timer
-from kappamq.broker.timer_progress import TimerMetrics, TimerProgress
+from kappamq.broker.timer_book import Entered, Loaded, Opened, TimerBook
+from kappamq.broker.timer_due import DueTimers, IsRecalled
+from kappamq.broker.timer_near import Timer
+from kappamq.broker.timer_progress import Late, TimerMetrics, TimerProgress
+from kappamq.broker.timer_window import TimerWindow
 from kappamq.broker.topics import Topics
 from kappamq.errors import KappaError, StoreDamaged
 from kappamq.protocol.names import TIMER_TOPIC
-from kappamq.protocol.record import Record, decode
 from kappamq.store.message_store import MessageStore
-from kappamq.store.timer_entries import CANCEL, PRECISION_MS, ROLL, slot_ms
+from kappamq.store.timer_entries import slot_ms
 
 log = logging.getLogger(__name__)
 
 _ENTER_MAX = 1024
-_LOAD_AHEAD_MS = 3000
 _LOAD_MAX = 50_000
 _LOAD_BELOW = 20_000  # more is loaded when fewer are left
+_NEAR_MAX = 200_000  # then what can be delivered goes before what could be entered
 _SAVE_MS = 1000
 _AFTER_FAILURE_MS = 5000
+_LOOK_AGAIN_S = 0.05
 _STOP_WAIT_S = 10.0
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}  # no reason to doubt what is in the files
-_NEVER = 1 << 62
-# A group costs a record of the log: many small ones in a row are gathered, at the price of a few milliseconds.
-_GROUPS_PER_MS = 0.2
-_GROUPS_MAX = 100.0
-_GATHER_MS = 5
-_LARGE = 32
 
 
 class Timers:
@@ -57,7 +50,7 @@ class Timers:
         metrics: TimerMetrics, worker: Worker, now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
         self._store = store
-        self._copies = TimerCopies(topics)
+        self._topics = topics
         self._agenda = agenda
         self._appender = appender
         self._book = book
@@ -65,29 +58,23 @@ class Timers:
         self._metrics = metrics
         self._worker = worker
         self._now_ms = now_ms
-        self._sources = Sources(store)
-        self._copying = Copying("timers", appender)
         self._pool = ThreadPoolExecutor(1, "kappamq-timers")
-        self._near = Near()
+        self._due = self._new_due()
+        self._window = TimerWindow(0)
         self._opened = False
         self._generation = 0  # raised when the files are let go of: what was under way for the ones before is void
         self._broken: str | None = None  # why the files are to be built again
         self._queue_offset = 0  # messages of the timer topic below are entered
         self._entered_ms = 0  # the last one's store time
-        self._loaded_ms = 0  # the slots before are in memory, or on their way
-        self._next_slot: int | None = None  # the first one behind that has something in it
-        self._held: tuple[list[Timer], list[bytes | None]] | None = None  # due, and read by a worker
         self._working: set[str] = set()  # what is under way
-        self._complete_ms = 0  # while loading: the slots before are in memory
-        self._pause_ms = 0  # nothing is delivered before
         self._rest_ms = 0  # nothing at all is done before
-        self._groups = _GROUPS_MAX
-        self._group_ms = 0
         self._saved_ms = 0
-        self.entered = self.delivered = 0  # since the start
-        self.is_recalled: Callable[[Record, str], Awaitable[bool]]
+        self._delivered_before = 0  # by openings before this one
+        self.entered = 0  # since the start
+        self.is_recalled: IsRecalled
 
-    # -- coming in -----------------------------------------------------------------------------------------------------------
+    def _new_due(self) -> DueTimers:
+        return DueTimers(self._store, self._topics, self._appender, self._progress, self._metrics, self._worker)
 
     def wake(self) -> None:
         """Something was parked."""
@@ -99,60 +86,51 @@ class Timers:
         """How many messages of the timer topic are not entered yet."""
         return int(self._store.kernel.queue_state(TIMER_TOPIC, 0)[2]) - self._queue_offset
 
+    @property
+    def delivered(self) -> int:
+        """Since the start."""
+        return self._delivered_before + self._due.delivered
+
     # -- the agenda ----------------------------------------------------------------------------------------------------------
 
     def due_ms(self) -> int | None:
-        times = self._times()
+        times = [at_ms for at_ms, _begin in self._work()]
         return max(min(times), self._rest_ms) if times else None
 
-    def _times(self) -> list[int]:
-        """When there is something to do, of each kind."""
-        behind = self.behind
-        if not self._opened:
-            return [0] if (behind or self._generation) and "open" not in self._working else []
-        times = []
-        if behind and "enter" not in self._working:
-            times.append(0)
-        if self._next_slot is not None and "load" not in self._working and len(self._near) < _LOAD_BELOW:
-            times.append(self._next_slot - _LOAD_AHEAD_MS)
-        if "deliver" not in self._working:
-            first = self._near.first
-            if self._held is not None or (self._progress.late is not None and not behind):
-                times.append(self._pause_ms)
-            elif first is not None and first.due_ms <= self._limit_ms(behind):
-                times.append(max(first.due_ms, self._pause_ms))
-        return times
-
     def run(self, now_ms: int) -> None:
-        if not self._opened:
-            if "open" not in self._working:
-                self._do("open", self._open())
-            return
+        for at_ms, begin in self._work():
+            if at_ms <= now_ms:
+                begin(now_ms)
+
+    def _work(self) -> list[tuple[int, Callable[[int], None]]]:
+        """What there is to do, of each kind, and when."""
         behind = self.behind
-        if behind and "enter" not in self._working:
-            self._do("enter", self._enter(now_ms))
-        if (
-            self._next_slot is not None
-            and self._next_slot - _LOAD_AHEAD_MS <= now_ms
-            and "load" not in self._working
-            and len(self._near) < _LOAD_BELOW
-        ):
-            self._do("load", self._load(now_ms))
-        if "deliver" not in self._working and self._pause_ms <= now_ms:
-            if self._progress.late is not None and not behind:
-                self._do("deliver", self._deliver_late(now_ms))
-            else:
-                self._deliver(now_ms, min(now_ms, self._limit_ms(behind)))
+        if not self._opened:
+            return [(0, self._do_open)] if (behind or self._generation) and "open" not in self._working else []
+        work: list[tuple[int, Callable[[int], None]]] = []
+        limit_ms = self._limit_ms(behind)
+        next_ms = self._due.next_ms(limit_ms)
+        if behind and "enter" not in self._working and (next_ms is None or len(self._due.near) < _NEAR_MAX):
+            work.append((0, lambda now_ms: self._do("enter", self._enter(now_ms))))
+        load_ms = self._window.load_ms
+        # As long as some are not entered, nothing is delivered that is due after the last one entered was stored.
+        may_load = load_ms is not None and (not behind or load_ms <= self._entered_ms)
+        if load_ms is not None and may_load and "load" not in self._working and len(self._due.near) < _LOAD_BELOW:
+            work.append((load_ms, lambda now_ms: self._do("load", self._load(now_ms))))
+        if "deliver" not in self._working:
+            late = self._progress.late
+            if late is not None and not behind:
+                work.append((self._due.pause_ms, lambda now_ms: self._do("deliver", self._deliver_late(late, now_ms))))
+            elif next_ms is not None:
+                work.append((next_ms, lambda now_ms: self._deliver(now_ms, min(now_ms, limit_ms))))
+        return work
 
     def _limit_ms(self, behind: int) -> int:
         """What is due later is not all in memory yet."""
-        if "load" in self._working:
-            complete = self._complete_ms
-        else:
-            complete = _NEVER if self._next_slot is None else self._next_slot
-        return min(complete, self._entered_ms) if behind else complete
+        complete_ms = self._window.complete_ms
+        return min(complete_ms, self._entered_ms) if behind else complete_ms
 
-    def _do(self, name: str, job: Any) -> None:
+    def _do(self, name: str, job: Coroutine[Any, Any, None]) -> None:
         generation = self._generation
 
         async def work() -> None:
@@ -177,7 +155,10 @@ class Timers:
         """Its turn comes after everything handed in before."""
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
-    # -- opening, entering, loading --------------------------------------------------------------------------------------------
+    # -- opening ---------------------------------------------------------------------------------------------------------------
+
+    def _do_open(self, _now_ms: int) -> None:
+        self._do("open", self._open())
 
     async def _open(self) -> None:
         generation, why = self._generation, self._broken
@@ -189,17 +170,17 @@ class Timers:
         if generation == self._generation:
             self._begin(opened)
 
-    def _begin(self, opened: Any) -> None:
+    def _begin(self, opened: Opened) -> None:
         if opened.change is not None:
             self._appender.append_group([], [("timer", opened.change)])
             self._progress.set(opened.change)
         if opened.rebuilt:
             self._metrics.clear()
-        self._near.clear()
-        self._held = None
+        self._delivered_before += self._due.delivered
+        self._due = self._new_due()
+        self._window = TimerWindow(opened.read_ms)
         self._queue_offset = opened.queue_offset
         self._entered_ms = 0
-        self._loaded_ms = self._complete_ms = self._next_slot = slot_ms(max(opened.read_ms, 1))
         self._broken = None
         self._opened = True
 
@@ -214,35 +195,31 @@ class Timers:
                 return
         self._broken = str(error)
 
+    # -- entering, loading, delivering -----------------------------------------------------------------------------------------
+
     async def _enter(self, now_ms: int) -> None:
         kernel, generation = self._store.kernel, self._generation
         if kernel.queue_state(TIMER_TOPIC, 0)[1] <= self._queue_offset:
             await self._appender.stored(kernel.append_offset)  # appended, but not yet to be seen
             if generation != self._generation:
                 return
-        first = self._queue_offset
         low, end, _next, _stored = kernel.queue_state(TIMER_TOPIC, 0)
-        first = max(first, low)
+        first = max(self._queue_offset, low)
         count = min(_ENTER_MAX, end - first)
         if count <= 0:
+            await asyncio.sleep(_LOOK_AGAIN_S)
             return
-        if "load" not in self._working:
-            ahead = now_ms // PRECISION_MS * PRECISION_MS + _LOAD_AHEAD_MS
-            ahead = ahead if self._next_slot is None else min(ahead, self._next_slot)
-            self._loaded_ms = max(self._loaded_ms, ahead)  # there is nothing in between
+        self._window.grow(self._reach_ms(now_ms))
         entries = kernel.tail_entries(TIMER_TOPIC, 0, first, count)
         entered: Entered = await self.on_files(
-            self._book.enter, first, count, entries, self._loaded_ms, self._progress, now_ms, self._pending_ms()
+            self._book.enter, first, count, entries, self._window.upto_ms, self._progress, now_ms, self._pending_ms()
         )
         if generation != self._generation:
             return
         for timer in entered.near:
-            self._near.add(timer)
-        self._copies.cancel(entered.cancels)
-        for slot in entered.slots:
-            if slot >= self._loaded_ms:
-                self._next_slot = slot if self._next_slot is None else min(self._next_slot, slot)
-                break
+            self._due.near.add(timer)
+        self._due.copies.cancel(entered.cancels)
+        self._window.note(entered.slots)
         for topic, number in entered.counts.items():
             self._metrics.add(topic.decode("utf-8", "replace"), number)
         self._queue_offset = entered.queue_offset
@@ -251,140 +228,43 @@ class Timers:
         self.entered += count
 
     async def _load(self, now_ms: int) -> None:
-        """The seconds that come next. What is entered from now on for one of them does not take the way over the files."""
-        # Not from the next slot that we know of: something is perhaps just being entered before it.
-        from_ms = self._loaded_ms
-        to_ms = max(from_ms + PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS + _LOAD_AHEAD_MS)
-        self._complete_ms, self._next_slot = from_ms, None
-        self._loaded_ms = max(self._loaded_ms, to_ms)
+        """The seconds that come next."""
+        from_ms, to_ms = self._window.begin_load(self._reach_ms(now_ms))
         horizon_ms = max(now_ms, to_ms) + self._book.reach_ms(self._progress)
         generation = self._generation
         loaded: Loaded = await self.on_files(self._book.load, from_ms, to_ms, horizon_ms, _LOAD_MAX, self._progress)
         if generation != self._generation:
             return
-        self._near.load(loaded.buckets)
-        self._copies.cancel(loaded.cancels)
-        if loaded.upto_ms < to_ms:
-            self._loaded_ms = loaded.upto_ms
-        noted = [slot for slot in (self._next_slot, loaded.next_slot) if slot is not None]
-        self._next_slot = min(noted, default=None)
-        if self._next_slot is None and not self._near and not self.behind:
+        self._due.near.load(loaded.buckets)
+        self._due.copies.cancel(loaded.cancels)
+        self._window.end_load(min(loaded.upto_ms, to_ms), loaded.next_slot)
+        if self._window.is_all and not self._due.near and not self.behind:
             self._metrics.clear()
 
-    # -- delivering ------------------------------------------------------------------------------------------------------------
+    def _reach_ms(self, now_ms: int) -> int:
+        """The time that memory is filled for: what cannot be delivered yet need not be there, and may be very much."""
+        return min(now_ms, self._entered_ms) if self.behind > _ENTER_MAX else now_ms
 
     def _deliver(self, now_ms: int, limit_ms: int) -> None:
-        if self._held is None:
-            first = self._near.first
-            if first is None or first.due_ms > limit_ms or not self._may_go(now_ms):
-                return
-            timers = self._take(limit_ms)
-            if not timers:
-                return
-            if len(timers) >= _LARGE:
-                self._groups += 1  # only small ones are to be fewer
-            places = [(timer.log_offset, timer.size, 0) for timer in timers]
-            if not self._sources.are_warm(places) or any(timer.kind & ROLL for timer in timers):
-                self._do("deliver", self._read(timers, now_ms))
-                return
-            self._held = timers, self._sources.read(places)
-        self._store_copies(now_ms)
-
-    def _take(self, limit_ms: int) -> list[Timer]:
-        """What is due, as much as is read in one go."""
-        timers: list[Timer] = []
-        total = 0
-        while (first := self._near.first) is not None and first.due_ms <= limit_ms:
-            if timers and (len(timers) >= self._copying.group_max or total + first.size > GROUP_BYTES_MAX):
-                break
-            self._near.pop()
-            # After a crash files may name one twice; a millisecond's are in the order of the log.
-            key = first.due_ms, first.log_offset
-            if not self._progress.is_done(*key) and (not timers or key > (timers[-1].due_ms, timers[-1].log_offset)):
-                timers.append(first)
-                total += first.size
-        return timers
-
-    async def _read(self, timers: list[Timer], now_ms: int) -> None:
-        generation = self._generation
-        try:
-            records = await self._read_records(timers, now_ms)
-        except BaseException:
-            if generation == self._generation:
-                for timer in timers:
-                    self._near.add(timer)
-            raise
-        if generation == self._generation:
-            self._held = timers, records
-
-    async def _read_records(self, timers: list[Timer], now_ms: int) -> list[bytes | None]:
-        records: list[bytes | None] = await self._worker(
-            self._sources.read, [(timer.log_offset, timer.size, 0) for timer in timers]
-        )
-        for timer, data in zip(timers, records, strict=True):
-            if timer.kind & (ROLL | CANCEL) != ROLL or data is None:
-                continue
-            record = decode(data)
-            if due_of(record) <= now_ms:
-                # The broker was away when it should have been stored again, and its time has come meanwhile: the wish to
-                # drop it, if there is one, would have met it in the slot that it does not get to.
-                key = delete_key_of(record)
-                if await self.is_recalled(record, key):
-                    self._copies.cancel([(key.encode(), due_of(record))])
-        return records
-
-    def _may_go(self, now_ms: int) -> bool:
-        self._groups = min(_GROUPS_MAX, self._groups + (now_ms - self._group_ms) * _GROUPS_PER_MS)
-        self._group_ms = now_ms
-        if self._groups >= 1:
-            self._groups -= 1
-            return True
-        self._pause_ms = now_ms + _GATHER_MS
-        return False
-
-    def _store_copies(self, now_ms: int) -> None:
-        assert self._held is not None
-        timers, records = self._held
-        count = min(len(timers), self._copying.group_max)
-        last = timers[count - 1]
-        change = {"due": [last.due_ms, last.log_offset]}
-        copies, gone = self._copies.make(timers[:count], records, now_ms)
-        again = self._copying.store(copies, ("timer", change), now_ms)
-        if again is not None:
-            self._pause_ms = again
-            return
-        self._progress.set(change)
-        self._held = (timers[count:], records[count:]) if count < len(timers) else None
-        for topic, number in gone.items():
-            self._metrics.add(topic, -number)
-        self.delivered += len(copies)
-        self._copies.passed(last.due_ms)
+        job = self._due.deliver(now_ms, limit_ms, self.is_recalled)
+        if job is not None:
+            self._do("deliver", job)
         if now_ms - self._saved_ms >= _SAVE_MS and "save" not in self._working:
             self._saved_ms = now_ms
             self._do("save", self._save(now_ms))
 
-    async def _deliver_late(self, now_ms: int) -> None:
-        """What another broker found too late for its slot, and may not have got to."""
-        late = self._progress.late
-        assert late is not None
-        next_first, timers = await self.on_files(self._book.late, late, self._copying.group_max)
-        records = await self._worker(self._sources.read, [(t.log_offset, t.size, 0) for t in timers])
-        copies, _gone = self._copies.make(timers, records, now_ms)
-        change = {"late": None if next_first >= late.stop else [next_first, late.stop, late.due_ms]}
-        again = self._copying.store(copies, ("timer", change), now_ms)
-        if again is None:
-            self._progress.set(change)
-            self.delivered += len(copies)
-        else:
-            self._pause_ms = again
+    async def _deliver_late(self, late: Late, now_ms: int) -> None:
+        def find(late: Late, count_max: int) -> asyncio.Future[tuple[int, list[Timer]]]:
+            return self.on_files(self._book.late, late, count_max)
+
+        await self._due.deliver_late(late, find, now_ms)
 
     # -- how far we are --------------------------------------------------------------------------------------------------------
 
     def _pending_ms(self) -> int:
         """Of what is entered, everything that is due before is delivered."""
-        first = self._held[0][0] if self._held is not None else self._near.first
-        complete = self._limit_ms(0)
-        return complete if first is None else min(complete, first.due_ms)
+        first_ms, complete_ms = self._due.first_ms, self._window.complete_ms
+        return complete_ms if first_ms is None else min(complete_ms, first_ms)
 
     def _read_ms(self, now_ms: int) -> int:
         """Everything that is due before is delivered."""
@@ -426,10 +306,5 @@ class Timers:
         now_ms = self._now_ms()
         read_ms = self._read_ms(now_ms)
         start = slot_ms(read_ms)
-        left: list[Timer] | None = None
-        if start < self._loaded_ms:
-            pending = set(self._near.of_slot(start)) | {
-                t for t in (self._held or ([],))[0] if slot_ms(t.due_ms) == start
-            }
-            left = sorted(t for t in pending if not self._progress.is_done(t.due_ms, t.log_offset))
+        left = self._due.of_slot(start) if start < self._window.upto_ms else None
         await self.on_files(self._book.close, now_ms, read_ms, self._queue_offset, left)

@@ -7,7 +7,7 @@ meanwhile, changes nothing: if it says the same it is answered as the first, els
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from kappamq.broker.appending import Draft, Placed
 from kappamq.broker.burst import Bursts, Handler
@@ -60,6 +60,9 @@ class Transactions:
         self._bursts = bursts
         self._log = half_log
         self._worker = worker
+        self.check_time: Callable[[Draft, int], object] = lambda draft, now_ms: (
+            None
+        )  # raises if it asks for an impossible one
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.END_TRANSACTION: self.end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
@@ -74,6 +77,7 @@ class Transactions:
             )
         for name in _TIMES:
             number(draft.properties, name)  # else it could never be committed
+        self.check_time(draft, self._clock.message_ms())
         size = sum(len(name) + len(value) + 2 for name, value in draft.properties.items())
         if size > properties.TEXT_BYTES_MAX // 4:  # then it is worth counting the bytes
             size = len(properties.encode(draft.properties).encode())
