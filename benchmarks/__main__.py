@@ -42,8 +42,9 @@ def main(arguments: list[str]) -> int:
             figures += scenarios.load(name)(bench)
         except (LoadFailed, ProcessFailed, AssertionError, OSError) as error:
             # Hours may hang on the others: this one is reported as what it is.
-            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
-            figures.append(Figure(name, "FAILED", None, note=str(error).strip().splitlines()[0][:200]))
+            why = str(error).strip() or type(error).__name__
+            print(f"{name} failed: {why}", file=sys.stderr, flush=True)
+            figures.append(Figure(name, "FAILED", None, note=why.splitlines()[0][:200]))
             failed = True
     print(report.text(figures))
     command = shlex.join(["python", "-m", "benchmarks", *arguments])
