@@ -123,13 +123,13 @@ class Running:
     """A load under way; `result` waits for its end, `kill` does not."""
 
     def __init__(
-        self, address: str, load: Load, home: Path, pids: tuple[int, ...] = (), *, background: bool = False
+        self, address: str, load: Load, home: Path, pids: tuple[int, ...] = (), *, policy: int = os.SCHED_OTHER
     ) -> None:
         host, _, port = address.rpartition(":")
         command = [str(program()), host, port, *load.arguments()]
         for pid in pids:
             command += ["--pid", str(pid)]
-        self._child = Child(command, home / "load", cores=LOAD_CORE, background=background)
+        self._child = Child(command, home / "load", cores=LOAD_CORE, policy=policy)
 
     def result(self) -> Loaded:
         try:
@@ -144,9 +144,17 @@ class Running:
         self._child.kill()
 
 
-def run(address: str, load: Load, home: Path, pids: tuple[int, ...] = (), *, may_fail: bool = False) -> Loaded:
+def run(
+    address: str,
+    load: Load,
+    home: Path,
+    pids: tuple[int, ...] = (),
+    *,
+    may_fail: bool = False,
+    policy: int = os.SCHED_OTHER,
+) -> Loaded:
     """Run a load to its end. Answers that say something is wrong are an error, unless the caller wants to see them."""
-    loaded = Running(address, load, home, pids).result()
+    loaded = Running(address, load, home, pids, policy=policy).result()
     if loaded.wrong:
         raise LoadFailed(f"{loaded.wrong} answers to {load.shape} were not what was asked for")
     if loaded.errors and not may_fail:

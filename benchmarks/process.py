@@ -55,7 +55,7 @@ class Child:
         *,
         cores: set[int] | None = None,
         env: Mapping[str, str] | None = None,
-        background: bool = False,  # gives way at once to whoever shares its core
+        policy: int = os.SCHED_OTHER,  # SCHED_IDLE gives way to whoever shares its core; SCHED_FIFO to nobody, and needs root
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -68,7 +68,7 @@ class Child:
                 stdout=out,
                 stderr=errors,
                 env={**os.environ, **(env or {})},
-                preexec_fn=lambda: _prepare(cores, background),  # noqa: PLW1509 - we run no threads while we fork
+                preexec_fn=lambda: _prepare(cores, policy),  # noqa: PLW1509 - we run no threads while we fork
             )
 
     @property
@@ -148,9 +148,9 @@ class Child:
         self.kill()
 
 
-def _prepare(cores: set[int] | None, background: bool) -> None:
+def _prepare(cores: set[int] | None, policy: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if cores is not None:
         os.sched_setaffinity(0, cores)
-    if background:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if policy != os.SCHED_OTHER:
+        os.sched_setscheduler(0, policy, os.sched_param(1 if policy == os.SCHED_FIFO else 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench
@@ -25,10 +26,10 @@ class Measured:
         return self.loaded.requests / (self.cpu_us * self.loaded.messages / 1e6)
 
 
-def measure(server: Broker, load: Load) -> Measured:
+def measure(server: Broker, load: Load, *, policy: int = os.SCHED_OTHER) -> Measured:
     """Run `load`; what was acknowledged must be what the broker says it holds."""
     for _ in range(WINDOWS_MAX):
-        measured = _measure(server, load)
+        measured = _measure(server, load, policy)
         if measured.loaded.messages:
             return measured
     raise LoadFailed(
@@ -36,11 +37,11 @@ def measure(server: Broker, load: Load) -> Measured:
     )
 
 
-def _measure(server: Broker, load: Load) -> Measured:
+def _measure(server: Broker, load: Load, policy: int) -> Measured:
     pid = server.process.pid
     before = 0 if load.mode == PULL else count(server, load)
     fast_before, slow_before = frames(server.address)
-    loaded = run(server.address, load, server.home, (pid,))
+    loaded = run(server.address, load, server.home, (pid,), policy=policy)
     fast_after, slow_after = frames(server.address)
     fast, slow = fast_after - fast_before, slow_after - slow_before - 1  # one of them asked how many there were
     if load.mode != PULL:

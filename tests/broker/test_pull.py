@@ -471,3 +471,66 @@ def test_codes_of_tags_come_from_the_expression() -> None:
     assert tag_codes(SubscriptionData(topic="t", expression="")) is None
     lying = SubscriptionData(topic="t", expression="a || b", codes={0})
     assert tag_codes(lying) == {java_hash("a"), java_hash("b")}
+
+
+@with_each_kernel
+def test_entries_are_read_before_they_are_needed(tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_module, "_ENTRIES_AT_ONCE", 10)
+    monkeypatch.setattr(pull_module, "_ENTRIES_AHEAD", 40)
+
+    async def test() -> None:
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await send(client, 200)
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            fetched: list[tuple[int, int]] = []
+            worker = broker.pulls.worker
+
+            def watched(work: Any, *arguments: Any) -> Any:
+                if work.__name__ == "read":
+                    fetched.append(arguments[2:])
+                return worker(work, *arguments)
+
+            broker.pulls.worker = watched
+            for offset in range(0, 100, 5):
+                assert bodies(await client.pull("t", offset, explicit=True, count_max=5)) == list(
+                    range(offset, offset + 5)
+                )
+            assert fetched == [(10, 40), (50, 40), (90, 40)]
+            await client.pull("t", 5, explicit=True, count_max=5)
+            assert fetched[3:] == [(15, 40)], "who goes back begins anew"
+
+    run(test())
+
+
+@with_each_kernel
+def test_senders_do_not_wait_for_all_who_read_from_disk(tmp_path: Path, kernel: str) -> None:
+    """Eight pulls at once that have to ask the disk: each has a turn of the loop to itself."""
+
+    async def test() -> None:
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await make_topic(client, "t", 8)
+            for queue_id in range(8):
+                await send(client, 5, queue_id=queue_id)
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await client.pull("t", 0, 0, explicit=True)  # from now on the kernel knows who is asking
+            turns: list[int] = []
+            lend = broker.pulls._lend_resident
+            loop = asyncio.get_running_loop()
+            turn = 0
+
+            def count() -> None:
+                nonlocal turn
+                turn += 1
+                loop.call_soon(count)
+
+            def watched(request: Any) -> bool:
+                turns.append(turn)
+                return lend(request)
+
+            broker.pulls._lend_resident = watched  # type: ignore[method-assign]
+            count()
+            answers = await asyncio.gather(*(client.pull("t", 0, queue_id, explicit=True) for queue_id in range(1, 8)))
+            assert [bodies(answer) for answer in answers] == [[0, 1, 2, 3, 4]] * 7
+            assert len(turns) == len(set(turns)) == 7
+
+    run(test())

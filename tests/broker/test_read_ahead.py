@@ -42,10 +42,12 @@ class Hands:
 
     def __init__(self) -> None:
         self.reads: list[tuple[int, asyncio.Future[None], Callable[[], None]]] = []
+        self.most = 0  # at the same time
 
     def __call__(self, work: Any, start: int, size: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reads.append((start // BLOCK, future, lambda: work(start, size)))
+        self.most = max(self.most, sum(not future.done() for _number, future, _work in self.reads))
         return future
 
     @property
@@ -83,6 +85,35 @@ def test_the_next_block_is_read_before_it_is_needed() -> None:
         assert store.kernel.warm == {0}, "the first pull in it comes by here, so that the next one is read"
         assert ahead.has(BLOCK + 5, BLOCK + 9)
         assert (store.kernel.warm, hands.blocks) == ({0, 1}, [0, 1, 2])
+
+    run(scenario())
+
+
+def test_who_goes_on_reading_gets_longer_stretches() -> None:
+    async def scenario() -> None:
+        ahead, store, hands, _clock = made()
+        fetch = asyncio.ensure_future(ahead.fetch(0, 1))
+        await asyncio.sleep(0)
+        await hands.finish()
+        await fetch
+        reached, came_by = 0, []
+        while reached < 40:
+            if reached not in store.kernel.warm:
+                came_by.append(reached)
+                while not ahead.has(reached * BLOCK, reached * BLOCK + 1):
+                    await hands.finish()
+                for _ in range(10):
+                    await hands.finish()
+            reached += 1
+        assert came_by == [1, 2, 4, 8, 16, 24, 32], "the kernel answers the pulls in between alone"
+        assert len(hands.blocks) == len(set(hands.blocks)) == 48
+        assert hands.most == 1, "one after the other"
+        assert not ahead.has(70 * BLOCK, 70 * BLOCK + 1)
+        fetch = asyncio.ensure_future(ahead.fetch(70 * BLOCK, 70 * BLOCK + 1))
+        await asyncio.sleep(0)
+        await hands.finish()
+        await fetch
+        assert hands.blocks[48:] == [70, 71], "somebody else begins anew"
 
     run(scenario())
 

@@ -387,3 +387,23 @@ def test_no_snapshot_knows_more_than_the_disk(tmp_path: Path) -> None:
             assert not broker.topics.dirty
 
     run(test())
+
+
+@with_each_kernel
+def test_many_entries_do_not_wait_in_memory_for_their_time(
+    tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kappamq.broker.upkeep._DERIVED_AT_ONCE", 20)
+
+    async def test() -> None:
+        options = {"queue_flush_interval_ms": 3_600_000}
+        async with running(tmp_path, kernel, store=options) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            await send(client, 15, size=10)
+            await broker.upkeep._tick()
+            assert broker.upkeep._relief is None, "few of them can wait"
+            await send(client, 30, queue_id=1, size=10)
+            await broker.upkeep._tick()
+            await eventually(lambda: broker.kernel.queue_state("t", 1)[3] > 0)
+
+    run(test())

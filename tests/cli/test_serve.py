@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -53,6 +54,32 @@ def ended(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         command, capture_output=True, text=True, env={**ENVIRONMENT, **environment}, timeout=60, check=False
     )
+
+
+MEMORY = """
+import ctypes, sys
+from kappamq.cli.serve import give_memory_back
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Info
+if sys.argv[1] == "tamed":
+    give_memory_back()
+lesson = bytearray(16 << 20)
+del lesson
+before = libc.mallinfo2().hblkhd
+block = bytearray(8 << 20)
+print(libc.mallinfo2().hblkhd - before >= 8 << 20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="another C library than glibc")
+@pytest.mark.parametrize("how", ["tamed", "wild"])
+def test_large_blocks_of_memory_go_back_to_the_system(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY, how], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(how == "tamed"), "a block of its own, that is gone when it is freed"
 
 
 def test_up_tells_where_it_is_and_works(tmp_path: Path) -> None:

@@ -426,6 +426,24 @@ def test_tails_are_bounded(make: Make) -> None:
     assert kernel.take_entries(9)[0][2] == 1103
 
 
+def test_tails_do_not_grow_under_a_load_that_never_rests(make: Make) -> None:
+    """Whenever entries are taken there are new ones: what is in a file by then leaves memory all the same."""
+    kernel = make()
+    kernel.tail_bytes_max = TAIL_KEEP_BYTES + 1000 * 20
+    for number in range(1, 8):
+        append(kernel, 700, body=b"x", queue_id=0)
+        append(kernel, 2, queue_id=1)
+        publish(kernel)
+        kernel.take_entries(9)
+        append(kernel, 10, body=b"x", queue_id=0)
+        publish(kernel)
+        end = number * 710
+        held = next(offset for offset in range(end) if kernel.tail_entries("tea", 0, offset, 1))
+        assert end - held <= 2 * 1024 + 710, "no more than is kept, and what was taken last"
+        assert kernel.tail_entries("tea", 0, end - 10, 99) != b""
+    assert kernel.take_entries(9)[0][2:] == (end - 10, kernel.tail_entries("tea", 0, end - 10, 10))
+
+
 def test_a_mapped_file_is_held(module: ModuleType, make: Make) -> None:
     kernel = make()
     view = mmap.mmap(-1, kernel.segment_bytes)

@@ -6,8 +6,10 @@ not be in memory are warmed by a worker first. In each case the kernel then make
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +61,9 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, Any]
 
 _ENTRIES_AT_ONCE = 4096
+_ENTRIES_AHEAD = 4 * _ENTRIES_AT_ONCE  # brought to memory by a worker before they are needed
 _LENT_MAX = 1024
+_BEHIND_MAX = 1024
 _TRIES = 4
 _COLD_PULL_BYTES = 512 << 10
 
@@ -108,7 +112,9 @@ class Pulls:
         self._filtering = filtering
         self._run = run
         self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
-        self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._lent: OrderedDict[tuple[str, int], int] = OrderedDict()  # to whom, and up to where more was read ahead
+        self._behind: deque[tuple[PullRequest, int, Any]] = deque()
+        self._is_serving_behind = False
         self.ahead: ReadAhead
         # (group, topic, queue id, offset of the pull) -> where it must go instead: see resets.py
         self.take_reset: Callable[[str, str, int, int], int | None] = lambda group, topic, queue_id, offset: None
@@ -125,7 +131,25 @@ class Pulls:
             request = PullRequest(
                 connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary
             )
-            self._go_on(request, verdict, payload)
+            if verdict in (NEED_ENTRIES, COLD) and len(self._behind) < _BEHIND_MAX:
+                self._behind.append((request, verdict, payload))
+            else:
+                self._go_on(request, verdict, payload)
+        if self._behind and not self._is_serving_behind:
+            self._is_serving_behind = True
+            asyncio.get_running_loop().call_soon(self._serve_behind)
+
+    def _serve_behind(self) -> None:
+        """One of those who read what is not at hand. A consumer's queues run out of it together: whoever sends meanwhile is
+        not to wait for all of them."""
+        request, verdict, payload = self._behind.popleft()
+        try:
+            if request.connection.is_open:
+                self._go_on(request, verdict, payload)
+        finally:
+            self._is_serving_behind = bool(self._behind)
+            if self._behind:
+                asyncio.get_running_loop().call_soon(self._serve_behind)
 
     def commits_by_kernel(self, connection: Connection, commits: list[tuple[int, int, int]]) -> None:
         for number, queue_id, offset in commits:
@@ -302,12 +326,26 @@ class Pulls:
             return False
         key = (request.topic, request.queue_id)
         self._kernel.lend_entries(request.topic, request.queue_id, request.offset, entries[:usable])
-        self._lent[key] = None
-        self._lent.move_to_end(key)
+        lent_to = request.offset + usable // ENTRY.size
+        read_to = self._lent.pop(key, 0)
+        self._lent[key] = self._read_on(request, lent_to, read_to) if lent_to < end else lent_to
         if len(self._lent) > _LENT_MAX:
             (topic, queue_id), _ = self._lent.popitem(last=False)
             self._kernel.lend_entries(topic, queue_id, 0, b"")
         return True
+
+    def _read_on(self, request: PullRequest, lent_to: int, read_to: int) -> int:
+        """Who has read so far will want what follows: have it in memory by then. Returns up to where it will be."""
+        if not lent_to <= read_to <= lent_to + _ENTRIES_AHEAD:
+            read_to = lent_to  # what was read ahead is not what is wanted now
+        if read_to - lent_to >= _ENTRIES_AT_ONCE:
+            return read_to
+        self._run(self._warm_entries(request.topic, request.queue_id, read_to))
+        return read_to + _ENTRIES_AHEAD
+
+    async def _warm_entries(self, topic: str, queue_id: int, first: int) -> None:
+        with contextlib.suppress(OSError):  # whoever needs them will be told
+            await self.worker(self._store.queues.read, topic, queue_id, first, _ENTRIES_AHEAD)
 
     async def _fetch_entries(self, request: PullRequest, tries: int) -> None:
         try:

@@ -1,7 +1,8 @@
-"""Old parts of the log on their way from the disk to consumers: read in blocks by workers, the next one before it is needed.
+"""Old parts of the log on their way from the disk to consumers: read in blocks by workers, before they are needed.
 
-The kernel answers pulls from blocks it is told of. A block that was read ahead is told to the kernel when the first pull
-reaches it: that pull comes by here, and so the block behind it is read while this one is being consumed.
+The kernel answers pulls from blocks it is told of. A stretch of blocks that was read ahead is told to the kernel when the first
+pull reaches it: that pull comes by here, and so the stretch behind it is read while this one is being consumed. Who goes on
+reading in order gets longer and longer ones.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ COMPACT_BYTES = 4 * WARM_BLOCK_BYTES
 """A pull whose records lie farther apart has just these read: what lies between them is somebody else's."""
 _WARM_S = 10.0  # then nobody knows whether the memory was needed for something else
 _BLOCKS_MAX = WARM_BLOCKS // 2
+_STRETCH_MAX = 8
+_STRETCHES_MAX = 64
 
 
 @dataclass(slots=True, eq=False)
 class Block:
     reading: asyncio.Future[None] | None
     until: float = 0.0  # liveness
+    told: bool = False  # the kernel knows
 
 
 class ReadAhead:
@@ -37,19 +41,45 @@ class ReadAhead:
         self._clock = clock
         self._worker = worker
         self._blocks: OrderedDict[int, Block] = OrderedDict()  # the one read longest ago first
+        self._stretches: OrderedDict[int, int] = OrderedDict()  # first block -> how many are read ahead from there on
 
     def has(self, low: int, high: int) -> bool:
         """Whether all of it is in memory. If so, the kernel knows from now on, and what follows is being read."""
         numbers = _numbers(low, high)
         now = self._clock.liveness()
-        for number in numbers:
-            block = self._blocks.get(number)
-            if block is None or block.reading is not None or block.until < now:
-                return False
-        for number in numbers:
-            self._kernel.mark_warm(number, True)
-        self._read(numbers[-1] + 1)
+        if not all(self._is_there(number, now) for number in numbers):
+            return False
+        if not all(self._blocks[number].told for number in numbers):
+            self._reached(numbers, now)
         return True
+
+    def _is_there(self, number: int, now: float) -> bool:
+        block = self._blocks.get(number)
+        return block is not None and block.reading is None and block.until >= now
+
+    def _reached(self, numbers: range, now: float) -> None:
+        """Somebody has come to these blocks: that is as good as being told where they will be soon."""
+        count = self._stretches.pop(numbers[-1], 0)
+        end = numbers[-1] + max(count, 1)
+        for number in range(numbers[0], end):
+            if self._is_there(number, now):
+                self._kernel.mark_warm(number, True)
+                self._blocks[number].told = True
+        fair = _BLOCKS_MAX // (4 * (1 + len(self._stretches)))
+        count = max(1, min(2 * count, _STRETCH_MAX, fair))
+        self._stretches[end] = count
+        if len(self._stretches) > _STRETCHES_MAX:
+            self._stretches.popitem(last=False)
+        self._read_on(end, end + count)
+
+    def _read_on(self, number: int, stop: int) -> None:
+        """Read these blocks one after the other: all at once, they would take the processor from everybody else."""
+        while number < stop:
+            reading = self._read(number)
+            number += 1
+            if reading is not None:
+                reading.add_done_callback(lambda done: self._read_on(number, stop))
+                return
 
     async def fetch(self, low: int, high: int) -> None:
         """Have it read. Raises OSError if some of it cannot be."""

@@ -30,6 +30,7 @@ _PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
 _PREPARE_AGAIN_S = 1.0
+_DERIVED_AT_ONCE = 50_000  # messages whose entries are written before the time for it has come, to free their memory
 _NO_DESCRIPTOR_S = 30.0
 
 
@@ -67,6 +68,8 @@ class Upkeep:
         self._synced_at = clock.liveness()
         self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
         self._last_work: DerivedWork | None = None
+        self._derived_count = store.kernel.put_count  # messages whose entries were taken to be written
+        self._relief: asyncio.Task[None] | None = None
         self._preparing: Future[Segment] | None = None
         self._prepare_at = 0.0  # not before this time: the disk had no room the last time
         self._snapshots_fail = False
@@ -115,7 +118,7 @@ class Upkeep:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *filter(None, [self._relief]), return_exceptions=True)
         self.finish_preparing()
         async with self._derived:
             await self._record_and_save(last=True)
@@ -140,6 +143,8 @@ class Upkeep:
         self._bursts.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
         for callback in self.on_tick:
             callback()
+        if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
+            self._relief = asyncio.create_task(self.write_derived())
         current = self._store.log
         self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - HOT_BYTES)
         if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
@@ -185,6 +190,7 @@ class Upkeep:
             if self._store.failed is not None:
                 return
             work = self._store.collect()
+            self._derived_count = self._store.kernel.put_count
             now = self._clock.liveness()
             try:
                 if (

@@ -289,6 +289,17 @@ def process_seconds() -> float:
         return time.process_time()
 
 
+def give_memory_back() -> None:
+    """Large blocks of memory come and go with every second under load. glibc learns to keep them, one by one, in a heap that
+    never shrinks: have it give them back to the system."""
+    import ctypes
+
+    threshold, megabyte = -3, 1 << 20
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none, and need none
+    if mallopt is not None:
+        mallopt(threshold, megabyte)
+
+
 def run_server(
     start: Callable[[], Awaitable[object]],
     stop: Callable[[], Awaitable[object]],
@@ -304,6 +315,8 @@ def run_server(
     import signal
 
     from kappamq.event_loop import run
+
+    give_memory_back()
 
     async def main() -> int:
         loop = asyncio.get_running_loop()

@@ -112,7 +112,7 @@ class Queues:
         self.hot_from = 0  # log bytes from here on are in memory for sure
         self._warm: dict[int, int] = {}  # blocks of older log bytes that are in memory, by their remainder
         self.log_min = 0  # first log byte that still exists
-        self.tail_bytes_max = 16 << 20
+        self.tail_bytes_max = 4 << 20
         self.index_enabled = True
         self.delays_ms: tuple[int, ...] = ()  # of the delay levels, level 1 first
         self._maps: dict[int, Buffer] = {}
@@ -345,13 +345,25 @@ class Queues:
             del settled[queue]
             excess = len(queue.tail) - TAIL_KEEP_BYTES
             if excess > 0:
-                del queue.tail[:excess]
-                queue.tail_first += excess // ENTRY.size
-                self._tail_bytes -= excess
+                self._cut_tail(queue, excess)
                 settled[queue] = None
             else:
                 self._drop_tail(queue)
                 queue.tail_first = queue.end
+        # Under load none comes to rest: then what is in its file already goes from the others, too.
+        for queue in self._dirty:
+            if self._tail_bytes <= self.tail_bytes_max:
+                break
+            stored = (queue.stored - queue.tail_first) * ENTRY.size
+            excess = min(stored, len(queue.tail) - TAIL_KEEP_BYTES)
+            if excess > 0:
+                self._cut_tail(queue, excess)
+
+    def _cut_tail(self, queue: Queue, excess: int) -> None:
+        """Forget the first `excess` bytes of a tail."""
+        del queue.tail[:excess]
+        queue.tail_first += excess // ENTRY.size
+        self._tail_bytes -= excess
 
     def tail_entries(self, name: str, queue_id: int, offset: int, count: int) -> bytes:
         """Entries [offset, offset + count) as far as memory holds them; b"" if it does not hold the first."""

@@ -27,27 +27,41 @@ static void drop_tail(struct kernel *kernel, struct queue *queue)
     bytes_free(&queue->tail);
 }
 
+/* Forget the first `excess` bytes of a tail. */
+static void cut_tail(struct kernel *kernel, struct queue *queue, size_t excess)
+{
+    struct bytes *tail = &queue->tail;
+    tail->size -= excess;
+    memmove(tail->data, tail->data + excess, tail->size);
+    uint8_t *smaller = realloc(tail->data, tail->size);
+    if (smaller) {
+        tail->data = smaller;
+        tail->room = tail->size;
+    }
+    queue->tail_first += (int64_t)(excess / ENTRY_BYTES);
+    kernel->tail_bytes -= (int64_t)excess;
+}
+
 void kernel_trim_tails(struct kernel *kernel)
 {
     while (kernel->tail_bytes > kernel->tail_bytes_max && kernel->settled.next != &kernel->settled) {
         struct queue *queue = QUEUE_AT(kernel->settled.next, place);
         link_remove(&queue->place);
         if (queue->tail.size > TAIL_KEEP_BYTES) {
-            size_t excess = queue->tail.size - TAIL_KEEP_BYTES;
-            memmove(queue->tail.data, queue->tail.data + excess, TAIL_KEEP_BYTES);
-            uint8_t *smaller = realloc(queue->tail.data, TAIL_KEEP_BYTES);
-            if (smaller) {
-                queue->tail.data = smaller;
-                queue->tail.room = TAIL_KEEP_BYTES;
-            }
-            queue->tail.size = TAIL_KEEP_BYTES;
-            queue->tail_first += (int64_t)(excess / ENTRY_BYTES);
-            kernel->tail_bytes -= (int64_t)excess;
+            cut_tail(kernel, queue, queue->tail.size - TAIL_KEEP_BYTES);
             link_append(&kernel->settled, &queue->place);
         } else {
             drop_tail(kernel, queue);
             queue->tail_first = queue->end;
         }
+    }
+    /* Under load none comes to rest: then what is in its file already goes from the others, too. */
+    for (struct link *at = kernel->dirty.next; kernel->tail_bytes > kernel->tail_bytes_max && at != &kernel->dirty; at = at->next) {
+        struct queue *queue = QUEUE_AT(at, place);
+        size_t stored = (size_t)(queue->stored - queue->tail_first) * ENTRY_BYTES;
+        size_t beyond = queue->tail.size > TAIL_KEEP_BYTES ? queue->tail.size - TAIL_KEEP_BYTES : 0;
+        if (stored && beyond)
+            cut_tail(kernel, queue, stored < beyond ? stored : beyond);
     }
 }
 

@@ -12,7 +12,7 @@ struct kernel *kernel_new(void)
     link_alone(&kernel->settled);
     link_alone(&kernel->lent);
     kernel->index_enabled = true;
-    kernel->tail_bytes_max = 16 << 20;
+    kernel->tail_bytes_max = 4 << 20;
     crc_init(&kernel->crc, false);
     return kernel;
 }

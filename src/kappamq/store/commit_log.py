@@ -87,6 +87,7 @@ class CommitLog:
 
     def _add(self, segment: Segment) -> None:
         self._segments[segment.start] = segment
+        self._files.read_exactly(segment.fd)
         self._kernel.map_segment(segment.start, segment.view)
 
     def open_end(self, end: int) -> None:

@@ -71,8 +71,14 @@ class Files:
     def pread(self, fd: int, count: int, at: int) -> bytes:
         return os.pread(fd, count, at)
 
+    def read_exactly(self, fd: int) -> None:
+        """Reads from it fetch what they ask for and nothing more. Else whoever touches the end of what the system fetched on top,
+        also through memory, has to order the next megabytes from the disk, and the loop cannot wait for that."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
     def warm(self, fd: int, count: int, at: int) -> None:
         """Have the kernel read this into its page cache; returns when it is there. Nothing is copied to us."""
+        os.posix_fadvise(fd, at, count, os.POSIX_FADV_WILLNEED)  # all of it is ordered, and then waited for
         with open(os.devnull, "wb", buffering=0) as nowhere:
             while count > 0:
                 try:

@@ -60,6 +60,7 @@ class _Descriptors:
         if len(self._open) >= self._open_max:
             _oldest, old = self._open.popitem(last=False)
             self._files.close(old)
+        self._files.read_exactly(fd)
         self._open[key] = fd
         return fd
 
