@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kappamq.clock import Clock
@@ -72,13 +73,12 @@ class ReadAhead:
             self._stretches.popitem(last=False)
         self._read_on(end, end + count)
 
-    def _read_on(self, number: int, stop: int) -> None:
+    def _read_on(self, first: int, stop: int, _before: asyncio.Future[None] | None = None) -> None:
         """Read these blocks one after the other: all at once, they would take the processor from everybody else."""
-        while number < stop:
+        for number in range(first, stop):
             reading = self._read(number)
-            number += 1
             if reading is not None:
-                reading.add_done_callback(lambda done: self._read_on(number, stop))
+                reading.add_done_callback(partial(self._read_on, number + 1, stop))
                 return
 
     async def fetch(self, low: int, high: int) -> None:
