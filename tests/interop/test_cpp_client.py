@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.wire import frames
 from tests.interop.conftest import VARIANTS, Variant
 from tests.interop.messages import Described, Received, bodies, described, view, wait_for_messages
 from tests.interop.probe import JsonLines
@@ -48,6 +49,17 @@ def test_send_and_pull(cpp: JsonLines, java: JsonLines, topic: str, mode: str) -
     viewed = eventually(lambda: view(java, topic, sent[-1]["msgId"]), text="the last message in the index")
     assert viewed is not None
     assert viewed["body"] == messages[-1]["body"]
+
+
+def test_its_plain_requests_never_get_to_python(cpp: JsonLines, target: Target, topic: str) -> None:
+    if target.kind == "apache":
+        pytest.skip("counts of our kernel")
+    cpp("send", topic=topic, mode="sync", messages=described(2))  # the first one makes the topic
+    fast, slow = frames(target.broker)
+    cpp("send", topic=topic, mode="sync", messages=described(100))
+    now_fast, now_slow = frames(target.broker)
+    assert now_fast - fast >= 100
+    assert now_slow - slow < 10, "heartbeats, and our own question"
 
 
 def test_oneway(cpp: JsonLines, java: JsonLines, topic: str) -> None:

@@ -188,7 +188,7 @@ def send_fields(r: Random, code: int) -> list[tuple[str, str]]:
     if r.random() < 0.06:
         fields[r.choice("defghjl")] = r.choice(ODD_NUMBERS)
     if r.random() < 0.03:
-        fields[r.choice("abcikmn")] = r.choice([*ODD_TEXT, "true", "false"])
+        fields[r.choice("abcikmn")] = r.choice([*ODD_TEXT, "true", "false", "0", "1"])
     if r.random() < 0.02:
         del fields[r.choice(list(fields))]
     items = list(fields.items())

@@ -36,6 +36,9 @@ _LONG: Final = r"(-?[0-9]{1,18})"
 _SEND_NUMBERS: Final = re.compile("\0".join((_INT, _INT, _INT, _INT, _INT, _INT))).fullmatch
 _PULL_NUMBERS: Final = re.compile("\0".join((_INT, _LONG, _INT, _INT, _LONG, _LONG, _LONG, _INT, _INT))).fullmatch
 _long_number: Final = re.compile(_LONG).fullmatch
+_TRUE: Final = ("true",)
+_FALSE: Final = ("false", "0")  # the C++ client writes 0 and 1
+_BOOLEANS: Final = ("false", "true", "0", "1")
 _INT_MIN: Final = -(1 << 31)
 _INT_MAX: Final = (1 << 31) - 1
 _printable_key: Final = re.compile(r"[ !#-\[\]-~]+").fullmatch
@@ -233,7 +236,7 @@ def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
     _default_queues, queue_id, sys_flag, flag, reconsume_times, _reconsume_max = numbers
     if sys_flag & ~SYS_PLAIN or queue_id < 0:
         return None
-    if ext.k not in ("true", "false") or ext.m != ("true" if code == SEND_BATCH else "false"):
+    if ext.k not in _BOOLEANS or ext.m not in (_TRUE if code == SEND_BATCH else _FALSE):
         return None
     return Fixed(ext.b, queue_id, sys_flag, flag, reconsume_times)
 

@@ -160,7 +160,9 @@ static inline bool read_int(struct span text, int32_t *number)
     return true;
 }
 
-static inline bool is_boolean(struct span text) { return SPAN_IS(text, "true") || SPAN_IS(text, "false"); }
+/* The C++ client writes 0 and 1. */
+static inline bool is_false(struct span text) { return SPAN_IS(text, "false") || SPAN_IS(text, "0"); }
+static inline bool is_boolean(struct span text) { return SPAN_IS(text, "true") || SPAN_IS(text, "1") || is_false(text); }
 
 /* ASCII that can be printed and needs no escape. */
 static bool printable_key(struct span key, const uint8_t *readable)
@@ -196,7 +198,7 @@ static bool read_send(const struct fields *fields, int32_t code, int base, const
         return false;
     if (present & BIT(F_K) && !is_boolean(value[F_K]))
         return false;
-    if (code == CODE_SEND_BATCH ? !(present & BIT(F_M) && SPAN_IS(value[F_M], "true")) : (present & BIT(F_M) && !SPAN_IS(value[F_M], "false")))
+    if (code == CODE_SEND_BATCH ? !(present & BIT(F_M) && SPAN_IS(value[F_M], "true")) : (present & BIT(F_M) && !is_false(value[F_M])))
         return false;
     send->topic = value[F_B];
     send->properties = present & BIT(F_I) ? value[F_I] : (struct span){(const uint8_t *)"", 0};
