@@ -10,7 +10,8 @@ import time
 from kappamq import Consumer, DeadLetters, Message, Producer, ReceivedMessage, Redeliver
 
 nameserver = sys.argv[1] if len(sys.argv) > 1 else None
-topic, group = "example-invoices", f"example-billing-{time.time_ns():x}"
+run = f"{time.time_ns():x}"  # each run of this example has a topic and a group of its own
+topic, group = f"example-invoices-{run}", f"example-billing-{run}"
 prices: dict[str, int] = {"sencha": 680}
 billed: list[str] = []
 progress = threading.Condition()

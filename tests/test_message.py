@@ -84,3 +84,16 @@ def test_when_to_be_delivered() -> None:
     for wrong in ({"deliver_at": 1.5}, {"deliver_at": True}, {"deliver_at": "noon"}):
         with pytest.raises(TypeError, match="deliver_at"):
             Message("t", b"x", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tags", ["a||b", " a", "a ", "*"])
+def test_a_tag_that_no_subscription_could_name(tags: str) -> None:
+    with pytest.raises(ValueError, match="no subscription can name this tag"):
+        Message("tea", b"x", tags=tags)
+
+
+def test_values_of_another_kind() -> None:
+    with pytest.raises(TypeError, match=r"tags is one text.*got \['a'\]"):
+        Message("tea", b"x", tags=["a"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a number of seconds, or a timedelta; got '5s'"):
+        Message("tea", b"x", delay="5s")  # type: ignore[arg-type]

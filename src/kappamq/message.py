@@ -42,6 +42,10 @@ class Message:
             raise TypeError("a message body is bytes; encode the text first, for example body.encode()")
         if not isinstance(self.body, bytes):
             object.__setattr__(self, "body", bytes(memoryview(self.body)))
+        if not isinstance(self.tags, str):
+            raise TypeError(f"tags is one text, and a message has one tag; got {self.tags!r}")
+        if self.tags != self.tags.strip() or "||" in self.tags or self.tags == "*":
+            raise ValueError(f"no subscription can name this tag: no blanks around it, no ||, not *; got {self.tags!r}")
         # A lone text is the usual slip: ("order-7") is not a tuple, and iterating it would make seven keys.
         keys: Iterable[str] = self.keys.split() if isinstance(self.keys, str) else self.keys
         object.__setattr__(self, "keys", tuple(keys))
@@ -54,6 +58,8 @@ class Message:
             raise ValueError(f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level}")
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
             raise ValueError("a message is delivered later by delay_level, by delay or by deliver_at: give one of them")
+        if isinstance(self.delay, bool) or not isinstance(self.delay, int | float | timedelta | None):
+            raise TypeError(f"delay is a number of seconds, or a timedelta; got {self.delay!r}")
         if self.delay_ms is not None and self.delay_ms < 0:
             raise ValueError(f"delay is a number of seconds, or a timedelta, that is not negative; got {self.delay!r}")
         if isinstance(self.deliver_at, bool) or not isinstance(self.deliver_at, int | datetime | None):

@@ -94,7 +94,7 @@ class HalfLife:
         self.log = HalfLog(self.config, self.clock, self.store, turns, appender, self.topics, self.offsets, reopened)  # type: ignore[arg-type]
         self.log.rebuild()
         self.clients = Clients(1e9, 1e9)
-        self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker)  # type: ignore[arg-type]
+        self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker, lambda *asked: None)  # type: ignore[arg-type]
         self.jobs: list[Coroutine[Any, Any, None]] = []
         self.checks = TransactionChecks(self.config, self.clock, self.log, self.clients, self._worker, self.jobs.append)
         if self.topics.get("t") is None:

@@ -183,3 +183,29 @@ def test_blocks_are_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         assert not store.kernel.warm
 
     run(scenario())
+
+
+def test_who_does_not_go_on_is_forgotten() -> None:
+    """A few looks at old messages here and there cost the next one who reads in order nothing."""
+
+    async def scenario() -> None:
+        ahead, store, hands, clock = made()
+        for number in range(0, 60, 2):
+            fetch = asyncio.ensure_future(ahead.fetch(number * BLOCK, number * BLOCK + 1))
+            await asyncio.sleep(0)
+            await hands.finish()
+            await fetch
+        await hands.finish()
+        clock.advance(11)
+        ahead.expire()
+        assert not ahead._stretches
+        store.kernel.mark_warm(60, True)
+        fetch = asyncio.ensure_future(ahead.fetch(60 * BLOCK, 60 * BLOCK + 1))
+        await asyncio.sleep(0)
+        await hands.finish()
+        await fetch
+        store.kernel.warm.clear()  # somebody else's blocks have taken the places
+        assert ahead.has(60 * BLOCK, 60 * BLOCK + 1)
+        assert store.kernel.warm == {60}
+
+    run(scenario())

@@ -77,3 +77,21 @@ def test_many_small_groups_are_gathered(tmp_path: Path) -> None:
             assert due.delivered == 120, "one group for all that came meanwhile"
 
     run(scenario())
+
+
+def test_what_is_being_read_counts_as_pending(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            due = due_timers(it)
+            for timer in await parked(it, 10, 2000):
+                due.near.add(timer)
+            it.broker.kernel.hot_from = it.broker.kernel.append_offset
+            job = due.deliver(START_MS + 20, START_MS + 20, nobody_recalled)
+            assert job is not None
+            assert due.first_ms == START_MS + 10, "the checkpoint must not pass it"
+            await job
+            assert due.first_ms == START_MS + 10
+            due.deliver(START_MS + 20, START_MS + 20, nobody_recalled)
+            assert (due.delivered, due.first_ms) == (1, START_MS + 2000)
+
+    run(scenario())

@@ -49,3 +49,12 @@ def test_it_grows_over_empty_slots_only() -> None:
     assert window.upto_ms == T + 9000
     window.grow(T)
     assert window.upto_ms == T + 9000, "it never shrinks"
+
+
+def test_loading_that_failed() -> None:
+    window = TimerWindow(T + 500)
+    window.begin_load(T + 10_500)
+    window.give_up_load()
+    assert (window.upto_ms, window.complete_ms, window.load_ms) == (T, T, T - 3000)
+    window.give_up_load()
+    assert window.begin_load(T + 500) == (T, T + 3000)

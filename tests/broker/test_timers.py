@@ -19,7 +19,7 @@ from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.recall import RecallHandle
 from kappamq.store.files import Files
-from kappamq.store.timer_entries import ROLL_MS
+from kappamq.store.timer_entries import ROLL_MS, UNIT
 from tests.broker.running import run, running, speaking
 from tests.broker.timing import START_MS, MessageClock, timed
 from tests.store.stores import kernels
@@ -441,5 +441,70 @@ def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pyt
             assert sorted(found, key=int) == sorted(dues, key=int)
             assert [dues[body] for body in found] == sorted(dues.values())
         assert 0 < most < 200
+
+    run(scenario())
+
+
+def test_a_crowd_is_delivered_though_many_more_come_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is entered while a long load is under way waits in memory behind it: that must not keep the rest from being loaded."""
+    for name, value in {"_ENTER_MAX": 10, "_LOAD_BELOW": 40, "_LOAD_MAX": 50, "_NEAR_MAX": 400}.items():
+        monkeypatch.setattr(f"kappamq.broker.timers.{name}", value)
+
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for second in range(40):
+                for number in range(50):
+                    due = START_MS + 60_000 + second * 1000 + 1 + number
+                    await it.send(b"c%d" % (second * 50 + number), TIMER_DELIVER_MS=due)
+            await it.settle()
+        async with timed(tmp_path, clock=MessageClock(START_MS + 3_600_000)) as it:
+            for batch in range(60):
+                await asyncio.gather(
+                    *(it.send(b"n%d" % (batch * 10 + number), TIMER_DELAY_MS=1500 + number) for number in range(10))
+                )
+            await it.pass_ms(10_000)
+            assert len(await it.bodies()) == 2600
+
+    run(scenario())
+
+
+def test_a_load_that_fails_is_done_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for number in range(5):
+                await it.send(b"%d" % number, TIMER_DELAY_MS=60_500 + number)
+            await it.settle()
+        async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
+            book = it.broker.delivery.timers._book
+            load = book.load
+
+            def fail_once(*arguments: Any) -> Any:
+                book.load = load  # type: ignore[method-assign]
+                raise MemoryError("for once")
+
+            book.load = fail_once  # type: ignore[method-assign]
+            it.clock.advance(ms=60_000)
+            it.broker.agenda.wake()
+            await eventually_async(lambda: it.broker.delivery.timers.delivered == 5)
+
+    run(scenario())
+
+
+def test_a_unit_that_is_due_outside_its_slot_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for number in range(5):
+                await it.send(b"%d" % number, TIMER_DELAY_MS=60_500 + number)
+            await it.settle()
+        with (tmp_path / "timerlog" / f"{0:020d}").open("r+b") as file:
+            at = 2 * UNIT.size + UNIT.size - 8
+            file.seek(at)
+            due = int.from_bytes(file.read(8), "big")
+            file.seek(at)
+            file.write((due ^ 1 << 16).to_bytes(8, "big"))  # one bit
+        async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
+            await it.pass_ms(60_000)
+            assert await it.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+            assert "timers are built again" in caplog.text
 
     run(scenario())

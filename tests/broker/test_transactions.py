@@ -256,6 +256,23 @@ def test_behind_the_time_it_asked_for_only_an_answer_ends_it(tmp_path: Path) -> 
     with_clock(test, tmp_path)
 
 
+def test_what_is_taken_as_a_half_can_be_committed(tmp_path: Path) -> None:
+    """With a time and with properties up to the limit, which both of them add to."""
+
+    async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
+        async with producing(broker) as producer:
+            low, high = 1000, 32_767
+            while high - low > 1:
+                middle = (low + high) // 2
+                more = f"TIMER_DELAY_SEC\x0110\x02pad\x01{'x' * middle}\x02"
+                taken = (await producer.half("t", b"x", more=more)).code == 0
+                low, high = (middle, high) if taken else (low, middle)
+            begun = await producer.begin("t", b"x", more=f"TIMER_DELAY_SEC\x0110\x02pad\x01{'x' * low}\x02")
+            assert (await producer.end(begun, COMMIT)).code == 0
+
+    with_clock(test, tmp_path)
+
+
 def test_a_delay_begins_with_the_commit(tmp_path: Path) -> None:
     async def test(broker: Broker, client: Speaker, clock: VirtualClock) -> None:
         async with producing(broker) as producer:

@@ -87,3 +87,16 @@ def test_a_broker_is_no_name_server(kappamq: Any, cluster: Any) -> None:
         ran = kappamq(*arguments, "-n", cluster.broker)
         assert ran.exit_code == 3, ran.err
         assert f"{cluster.broker} is a broker, not a name server" in ran.err
+
+
+def test_queues_taken_away_are_told(kappamq: Any, topic: str) -> None:
+    assert kappamq("topic", "create", topic, "-q", "4").err == ""
+    fewer = kappamq("topic", "update", topic, "-q", "1")
+    assert fewer.exit_code == 0
+    told = " ".join(fewer.err.split())
+    assert "queues 1 to 3 are not read any more" in told
+    assert "--read-queues 4" in told
+    assert kappamq("topic", "update", topic, "--read-queues", "4").err == ""
+    again = kappamq("topic", "create", topic, "-q", "2")
+    assert f"changed {topic} to 2 queues on broker-a" in again.out
+    assert "queues 2 to 3 are not read any more" in " ".join(again.err.split())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kappamq import Message, ReceivedMessage
-from kappamq.errors import KappaError
+from kappamq.errors import ConfigError, KappaError
 from kappamq.testing import BrokerKit
 from tests.waiting import eventually
 
@@ -126,3 +126,15 @@ def test_clients_of_the_kit_share_its_clock(kappamq_broker: BrokerKit) -> None:
         producer.send(Message("tea", b"x"))
     (message,) = kappamq_broker.messages("tea")
     assert message.born_ms == kappamq_broker.clock.message_ms()
+
+
+def test_properties_as_python_has_them() -> None:
+    given = {"defaultTopicQueueNums": 2, "autoCreateTopicEnable": True}
+    with BrokerKit(properties=given) as kit, kit.producer() as producer:
+        producer.send(Message("tea", b"x"))
+        assert len(producer.queues("tea")) == 2
+    with (
+        pytest.raises(ConfigError, match=r"defaultTopicQueueNum.*defaultTopicQueueNums"),
+        BrokerKit(properties={"defaultTopicQueueNum": 2}),
+    ):
+        pass

@@ -83,8 +83,9 @@ class Delivery:
         self.half_counts.halves = lambda: self.halves.halves
         broker.upkeep.on_tick.append(self.half_counts.tick)
         broker.upkeep.saved_seldom.add(self.half_counts.file)
-        self.transactions = Transactions(broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read)
-        self.transactions.check_time = self.timer_placer.check
+        self.transactions = Transactions(
+            broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read, self.timer_placer.check
+        )
         self.checks: TransactionChecks = TransactionChecks(
             broker.config,
             broker.clock,

@@ -112,7 +112,10 @@ class Pulls:
         self._filtering = filtering
         self._run = run
         self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
-        self._lent: OrderedDict[tuple[str, int], int] = OrderedDict()  # to whom, and up to where more was read ahead
+        self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._read_to: OrderedDict[tuple[str, str, int], int] = (
+            OrderedDict()
+        )  # up to where a group's entries are in memory
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
         self.ahead: ReadAhead
@@ -326,22 +329,28 @@ class Pulls:
             return False
         key = (request.topic, request.queue_id)
         self._kernel.lend_entries(request.topic, request.queue_id, request.offset, entries[:usable])
+        self._lent[key] = None
+        self._lent.move_to_end(key)
         lent_to = request.offset + usable // ENTRY.size
-        read_to = self._lent.pop(key, 0)
-        self._lent[key] = self._read_on(request, lent_to, read_to) if lent_to < end else lent_to
+        if lent_to < end:
+            self._read_on(request, lent_to)
         if len(self._lent) > _LENT_MAX:
             (topic, queue_id), _ = self._lent.popitem(last=False)
             self._kernel.lend_entries(topic, queue_id, 0, b"")
         return True
 
-    def _read_on(self, request: PullRequest, lent_to: int, read_to: int) -> int:
-        """Who has read so far will want what follows: have it in memory by then. Returns up to where it will be."""
+    def _read_on(self, request: PullRequest, lent_to: int) -> None:
+        """Who has read so far will want what follows: have it in memory by then."""
+        key = (request.group, request.topic, request.queue_id)
+        read_to = self._read_to.pop(key, 0)
         if not lent_to <= read_to <= lent_to + _ENTRIES_AHEAD:
             read_to = lent_to  # what was read ahead is not what is wanted now
-        if read_to - lent_to >= _ENTRIES_AT_ONCE:
-            return read_to
-        self._run(self._warm_entries(request.topic, request.queue_id, read_to))
-        return read_to + _ENTRIES_AHEAD
+        if read_to - lent_to < _ENTRIES_AT_ONCE:
+            self._run(self._warm_entries(request.topic, request.queue_id, read_to))
+            read_to += _ENTRIES_AHEAD
+        self._read_to[key] = read_to
+        if len(self._read_to) > _LENT_MAX:
+            self._read_to.popitem(last=False)
 
     async def _warm_entries(self, topic: str, queue_id: int, first: int) -> None:
         with contextlib.suppress(OSError):  # whoever needs them will be told

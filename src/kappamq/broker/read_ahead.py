@@ -50,7 +50,10 @@ class ReadAhead:
         now = self._clock.liveness()
         if not all(self._is_there(number, now) for number in numbers):
             return False
-        if not all(self._blocks[number].told for number in numbers):
+        if all(self._blocks[number].told for number in numbers):
+            for number in numbers:
+                self._kernel.mark_warm(number, True)  # somebody else's block may have its place there
+        else:
             self._reached(numbers, now)
         return True
 
@@ -95,6 +98,8 @@ class ReadAhead:
                 if block.until >= now and len(self._blocks) <= _BLOCKS_MAX:
                     break
                 self._forget(number)
+        for first in [first for first in self._stretches if first not in self._blocks]:
+            del self._stretches[first]  # whoever it was read for does not go on
 
     def _read(self, number: int) -> asyncio.Future[None] | None:
         """Somebody reads this block, None if it has been read."""

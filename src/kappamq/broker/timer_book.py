@@ -222,6 +222,8 @@ class TimerBook:
             by_ms: dict[int, bytearray] = {}
             for unit in self._files.chain(slot):
                 due_ms = unit.due_ms or self._due_of(unit)
+                if slot_ms(due_ms) != slot:
+                    raise StoreDamaged(f"a unit of the timer log in the slot {slot} says it is due at {due_ms}")
                 if progress.is_done(due_ms, unit.log_offset):
                     continue
                 count += 1

@@ -57,6 +57,7 @@ class DueTimers:
         self._sources = Sources(store)
         self._copying = Copying("timers", appender)
         self._pace = _Pace()
+        self._reading: list[Timer] = []  # due, and being read
         self._held: tuple[list[Timer], list[bytes | None]] | None = None  # due, and read
         self.near = Near()
         self.copies = TimerCopies(topics)
@@ -74,7 +75,8 @@ class DueTimers:
     @property
     def first_ms(self) -> int | None:
         """When the first one is due that is not delivered."""
-        first = self._held[0][0] if self._held is not None else self.near.first
+        taken = self._reading or (self._held[0] if self._held is not None else [])
+        first = taken[0] if taken else self.near.first
         return None if first is None else first.due_ms
 
     def of_slot(self, start_ms: int) -> list[Timer]:
@@ -99,6 +101,7 @@ class DueTimers:
             self._pace.gone(len(timers))
             places = [(timer.log_offset, timer.size, 0) for timer in timers]
             if not self._sources.are_warm(places) or any(timer.kind & ROLL for timer in timers):
+                self._reading = timers
                 return self._read(timers, now_ms, is_recalled)
             self._held = timers, self._sources.read(places)
         self._store(now_ms)
@@ -129,6 +132,8 @@ class DueTimers:
             for timer in timers:
                 self.near.add(timer)
             raise
+        finally:
+            self._reading = []
         self._held = timers, records
 
     async def _read_records(self, timers: list[Timer]) -> list[bytes | None]:

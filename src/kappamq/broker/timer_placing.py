@@ -39,9 +39,13 @@ class TimerPlacer:
         park(draft, TIMER_TOPIC, 0)
         self.on_parked()
 
-    def check(self, draft: Draft, now_ms: int) -> int | None:
-        """When a message is to be delivered, None if at once. Raises IllegalMessage, BrokerError if that cannot be promised."""
+    def check(self, draft: Draft, now_ms: int, more_bytes: int = 0) -> int | None:
+        """When a message is to be delivered, None if at once. Raises IllegalMessage, BrokerError if that cannot be promised.
+
+        `more_bytes`: what its properties will have grown by when it is placed."""
         pairs = draft.properties
+        if properties.TIMER_OUT_MS in pairs:
+            return None  # it has waited
         due_ms = asked_ms(pairs, now_ms)
         if due_ms is None or _has_level(pairs):
             return None
@@ -57,7 +61,7 @@ class TimerPlacer:
                 f"{self._config.timer_delay_max_s} s (timerMaxDelaySec)"
             )
         text_bytes = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs.items())
-        if text_bytes + len(draft.topic.encode()) + _ADDED_BYTES > properties.TEXT_BYTES_MAX:
+        if text_bytes + more_bytes + len(draft.topic.encode()) + _ADDED_BYTES > properties.TEXT_BYTES_MAX:
             raise IllegalMessage(
                 f"the message has {text_bytes} bytes of properties, too many for one that is delivered later: what the "
                 f"broker adds must fit in, too; msg properties length limit {properties.TEXT_BYTES_MAX}"

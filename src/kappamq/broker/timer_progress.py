@@ -34,9 +34,9 @@ class TimerProgress:
         self.moved_below = 0  # what waits below has been stored again, so that the log can lose it
         self.late: Late | None = None
         self.foreign_ms = 0  # another broker's timers may reach a week beyond this
-        self.wishes: dict[
-            str, int
-        ] = {}  # key -> due of messages to be dropped, where the wish itself is done with already
+        # Of messages to be dropped, where the wish itself is done with already: key -> when the message is due.
+        self.wishes: dict[str, int] = {}
+        self._first_wish_ms = FOREVER  # when the first of them is no longer needed
         self.dirty = False
 
     @property
@@ -49,24 +49,29 @@ class TimerProgress:
     def after(self, due_ms: int, log_offset: int, wishes: dict[str, int]) -> dict[str, Any]:
         """The change that everything up to there is delivered, and that more wishes wait for their messages."""
         change: dict[str, Any] = {"due": [due_ms, log_offset]}
-        waiting = {key: at for key, at in self.wishes.items() if slot_ms(at) >= slot_ms(due_ms)}
-        if wishes or len(waiting) < len(self.wishes):
-            change["wishes"] = waiting | wishes
-        return change
+        return change | {"wish": wishes} if wishes else change
 
     def set(self, change: dict[str, Any]) -> None:
         """Some of the fields, as a record of the log tells them."""
         if "due" in change:
             self.due_ms, self.log_offset = (int(number) for number in change["due"])
+            if slot_ms(self._first_wish_ms) < slot_ms(self.due_ms):
+                self._wish({key: due for key, due in self.wishes.items() if slot_ms(due) >= slot_ms(self.due_ms)})
         if "moved" in change:
             self.moved_below = max(self.moved_below, int(change["moved"]))  # what is stored again once is so for good
         if "late" in change:
             self.late = None if change["late"] is None else Late(*(int(number) for number in change["late"]))
         if "foreign" in change:
             self.foreign_ms = int(change["foreign"])
-        if "wishes" in change:
-            self.wishes = {str(key): int(due) for key, due in change["wishes"].items()}
+        if "wish" in change:
+            self._wish(self.wishes | change["wish"])
+        if "wishes" in change:  # a snapshot has all of them
+            self._wish(change["wishes"])
         self.dirty = True
+
+    def _wish(self, wishes: dict[str, Any]) -> None:
+        self.wishes = {str(key): int(due) for key, due in wishes.items()}
+        self._first_wish_ms = min(self.wishes.values(), default=FOREVER)
 
     def to_snapshot(self) -> dict[str, Any]:
         return {

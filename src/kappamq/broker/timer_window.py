@@ -58,6 +58,12 @@ class TimerWindow:
         self._upto_ms = upto_ms
         self.note([] if next_slot is None else [next_slot])
 
+    def give_up_load(self) -> None:
+        """It failed: all of it is to be loaded again."""
+        if self._loading_from is not None:
+            self._upto_ms = self._next_slot = self._loading_from
+            self._loading_from = None
+
     def note(self, slots: Iterable[int]) -> None:
         """There is something in these."""
         behind = [slot for slot in slots if slot >= self._upto_ms]

@@ -115,7 +115,9 @@ class Timers:
         load_ms = self._window.load_ms
         # As long as some are not entered, nothing is delivered that is due after the last one entered was stored.
         may_load = load_ms is not None and (not behind or load_ms <= self._entered_ms)
-        if load_ms is not None and may_load and "load" not in self._working and len(self._due.near) < _LOAD_BELOW:
+        # However many are in memory: if none of them can be delivered, it is for those that are not.
+        has_room = len(self._due.near) < _LOAD_BELOW or next_ms is None
+        if load_ms is not None and may_load and has_room and "load" not in self._working:
             work.append((load_ms, lambda now_ms: self._do("load", self._load(now_ms))))
         if "deliver" not in self._working:
             late = self._progress.late
@@ -231,8 +233,12 @@ class Timers:
         """The seconds that come next."""
         from_ms, to_ms = self._window.begin_load(self._reach_ms(now_ms))
         horizon_ms = max(now_ms, to_ms) + self._book.reach_ms(self._progress)
-        generation = self._generation
-        loaded: Loaded = await self.on_files(self._book.load, from_ms, to_ms, horizon_ms, _LOAD_MAX, self._progress)
+        generation, window = self._generation, self._window
+        try:
+            loaded: Loaded = await self.on_files(self._book.load, from_ms, to_ms, horizon_ms, _LOAD_MAX, self._progress)
+        except BaseException:
+            window.give_up_load()
+            raise
         if generation != self._generation:
             return
         self._due.near.load(loaded.buckets)

@@ -51,18 +51,20 @@ _SAID = {
 _RESUMED_FROM = (names.HALF_TOPIC, names.TRANSACTION_GIVEN_UP_TOPIC)
 _TIMES = (properties.DELAY, *sorted(properties.TIMER_NAMES))
 _PROPERTIES_BYTES_KEPT = 200  # for what copies of a half will say on top
+CheckAsked = Callable[[Draft, int, int], object]
+"""Raises if a message asks for a time that cannot be had: (message, now, bytes that its properties will grow by)."""
 
 
 class Transactions:
-    def __init__(self, config: BrokerConfig, clock: Clock, bursts: Bursts, half_log: HalfLog, worker: Worker) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, bursts: Bursts, half_log: HalfLog, worker: Worker, check_asked: CheckAsked
+    ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
         self._bursts = bursts
         self._log = half_log
         self._worker = worker
-        self.check_time: Callable[[Draft, int], object] = lambda draft, now_ms: (
-            None
-        )  # raises if it asks for an impossible one
+        self._check_asked = check_asked
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.END_TRANSACTION: self.end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
@@ -77,7 +79,9 @@ class Transactions:
             )
         for name in _TIMES:
             number(draft.properties, name)  # else it could never be committed
-        self.check_time(draft, self._clock.message_ms())
+        unique = draft.properties.get(properties.UNIQUE_KEY, "")
+        added = _PROPERTIES_BYTES_KEPT + len(f"{draft.topic}{group}{unique}".encode())
+        self._check_asked(draft, self._clock.message_ms(), added)
         size = sum(len(name) + len(value) + 2 for name, value in draft.properties.items())
         if size > properties.TEXT_BYTES_MAX // 4:  # then it is worth counting the bytes
             size = len(properties.encode(draft.properties).encode())

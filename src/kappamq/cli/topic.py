@@ -82,20 +82,23 @@ def create(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Make a topic on every broker; one that exists gets these settings."""
+    out = Output(output)
 
-    async def work(admin: AsyncAdmin) -> list[dict[str, Any]]:
+    async def work(admin: AsyncAdmin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        before = await _settings_if_any(admin, topic)
         await admin.create_topic(
             topic, queues, read_queues=read_queues, permission=permission.bits, order=order, cluster=only_cluster
         )
-        return await _settings(admin, topic)
+        return before, await _settings(admin, topic)
 
-    out = Output(output)
-    rows = cluster.ask(timeout, work)
+    before, rows = cluster.ask(timeout, work)
+    _tell_out_of_reach(out, before, rows)
     if out.json:
         out.table(topic, SETTINGS, rows)
     else:
         where = ", ".join(row["broker"] for row in rows)
-        out.line(f"made [bold]{_escaped(topic)}[/] with {counted(queues, 'queue')} on {_escaped(where)}")
+        done, to = ("changed", "to") if before else ("made", "with")
+        out.line(f"{done} [bold]{_escaped(topic)}[/] {to} {counted(queues, 'queue')} on {_escaped(where)}")
 
 
 @app.command()
@@ -113,12 +116,17 @@ def update(
 ) -> None:
     """Change what is named of a topic that exists; messages in queues taken away are out of reach."""
 
-    async def work(admin: AsyncAdmin) -> list[dict[str, Any]]:
+    out = Output(output)
+
+    async def work(admin: AsyncAdmin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        before = await _settings(admin, topic)
         bits = None if permission is None else permission.bits
         await admin.update_topic(topic, queues=queues, read_queues=read_queues, permission=bits, order=order)
-        return await _settings(admin, topic)
+        return before, await _settings(admin, topic)
 
-    Output(output).table(topic, SETTINGS, cluster.ask(timeout, work))
+    before, rows = cluster.ask(timeout, work)
+    _tell_out_of_reach(out, before, rows)
+    out.table(topic, SETTINGS, rows)
 
 
 @app.command()
@@ -215,6 +223,27 @@ async def _settings(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:
         }
         for broker, config in (await admin.topic_config(topic)).items()
     ]
+
+
+async def _settings_if_any(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:
+    from kappamq.errors import TopicNotFound
+
+    try:
+        return await _settings(admin, topic)
+    except TopicNotFound:
+        return []
+
+
+def _tell_out_of_reach(out: Output, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """Fewer queues to read from: what is in the others is still there, but nobody will see it."""
+    had = {row["broker"]: row["read_queues"] for row in before}
+    lost = [row for row in after if row["read_queues"] < had.get(row["broker"], 0)]
+    if lost:
+        most = max(had[row["broker"]] for row in lost)
+        out.warn(
+            f"queues {min(row['read_queues'] for row in lost)} to {most - 1} are not read any more: what is in them is out of "
+            f"reach until the topic has {most} queues again (--read-queues {most}). Admin.resize_topic empties them first"
+        )
 
 
 def on_a_terminal() -> bool:

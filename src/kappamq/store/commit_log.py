@@ -77,7 +77,8 @@ class CommitLog:
                     break
                 raise StoreError(
                     f"{path} has {size} bytes, but log files are configured with {self.segment_bytes} "
-                    f"(mappedFileSizeCommitLog): open the store with the size it was written with"
+                    f"(mappedFileSizeCommitLog): open the store with the size it was written with, for example "
+                    f"--set mappedFileSizeCommitLog={size}"
                 )
             if start % self.segment_bytes or (expected is not None and start != expected):
                 self._files.close(fd)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from kappamq.broker.broker import Broker
 from kappamq.client import Admin, Consumer, Producer, PullConsumer, TransactionProducer
 from kappamq.client.subscription import wanted_topics
 from kappamq.config.client import ClientConfig
+from kappamq.errors import ConfigError
 from kappamq.local import Local, LocalThread
 from kappamq.message import ReceivedMessage
 from kappamq.protocol.record import decode
@@ -35,16 +36,21 @@ _QUIET_ROUNDS = 2
 _SETTLE_S_MAX = 5.0
 
 
+def _as_text(value: object) -> str:
+    """A value as broker.conf has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 class BrokerKit:
     """A real broker: real sockets on loopback, real files in a temporary folder.
 
     `properties` are those of broker.conf. The clients it makes (`producer`, `consumer`, ...) share its clock; any other
     client can use it by its address `nameserver`."""
 
-    def __init__(self, *, data: Path | None = None, properties: dict[str, str] | None = None) -> None:
+    def __init__(self, *, data: Path | None = None, properties: Mapping[str, object] | None = None) -> None:
         self.clock = KitClock()
         self._given = data
-        self._properties = _SMALL | (properties or {})
+        self._properties = _SMALL | {name: _as_text(value) for name, value in (properties or {}).items()}
         self._consumers: list[Consumer] = []
         self._local: Local
         self._thread: LocalThread
@@ -55,6 +61,9 @@ class BrokerKit:
             self._data, nameserver_port=0, broker_port=0, host="127.0.0.1", properties=self._properties, clock=self.clock,
             files=_TimedFiles(self.clock.message_ms),
         )  # fmt: skip
+        if self._local.findings.unknown:
+            self._remove_data()
+            raise ConfigError(f"unknown properties: {', '.join(self._local.findings.unknown)}")
         self._thread = LocalThread(self._local)
         try:
             self._thread.__enter__()
