@@ -138,6 +138,24 @@ def test_what_is_sent_again_is_as_it_was_and_only_sent_once(dying: Callable[[int
         assert len(here.received(here.topic, f"{here.group}-third", 3)) == 3
 
 
+def test_a_tag_that_we_would_not_send_stays_as_it_is() -> None:
+    """Other clients check less."""
+    with BrokerKit() as kit, kit.producer() as producer:
+        odd = Message("tea", b"x")
+        object.__setattr__(odd, "tags", "a||b")
+        producer.send(odd)
+        refuse = kit.consumer(
+            group="g", topics="tea", consume_from="first", listener=lambda message: Redeliver(level=-1)
+        )
+        with refuse, DeadLetters(config=kit.client_config, group="g") as letters:
+            eventually(lambda: letters.count() == 1)
+            (letter,) = letters
+            letters.resend(letter)
+            again = eventually(lambda: letters.resent(letter))
+            assert again is not None
+            assert (again.body, again.tags) == (b"x", "a||b")
+
+
 def test_only_the_group_that_failed_gets_it_again(dying: Callable[[int], Dying]) -> None:
     here = dying(1)
     with here.letters() as letters:

@@ -113,9 +113,8 @@ class Pulls:
         self._run = run
         self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._read_to: OrderedDict[tuple[str, str, int], int] = (
-            OrderedDict()
-        )  # up to where a group's entries are in memory
+        # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
+        self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
         self.ahead: ReadAhead

@@ -210,12 +210,13 @@ class AsyncDeadLetters:
             )
         message = letter.message
         extra = {**letter.own_properties, RESENT_FROM: letter.id}
+        if message.tags:
+            extra[properties.TAGS] = message.tags  # as it is, even if we would not have sent it
         if only_group:
             extra[properties.RETRY_TOPIC] = origin
         plain = Message(
             target,
             message.body,
-            tags=message.tags,
             keys=message.keys,
             flag=message.flag,
             sharding_key=message.properties.get(properties.SHARDING_KEY, ""),
