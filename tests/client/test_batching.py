@@ -80,7 +80,7 @@ names = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categor
 
 @given(
     st.binary(min_size=1, max_size=50),
-    names.filter(str.strip),
+    names.map(str.strip).filter(lambda tag: tag not in ("", "*") and "||" not in tag),
     st.lists(names.map(lambda text: "".join(text.split())).filter(bool), max_size=3),
     st.dictionaries(
         names.filter(lambda name: name.strip() and name not in properties.RESERVED), names.filter(str.strip)

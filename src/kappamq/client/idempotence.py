@@ -289,7 +289,10 @@ class Idempotent:
 
 def _sqlite(path: str | Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for writers
+    # Readers do not wait for writers. The file remembers it; whoever comes while another one is just making it so is told that
+    # the database is locked, at once and whatever the timeout.
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA journal_mode = WAL")
     return connection
 
 
