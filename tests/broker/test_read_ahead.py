@@ -70,6 +70,14 @@ def made() -> tuple[ReadAhead, Store, Hands, VirtualClock]:
     return ReadAhead(store, clock, hands), store, hands, clock  # type: ignore[arg-type]
 
 
+async def fetched(ahead: ReadAhead, hands: Hands, low: int, high: int) -> None:
+    """As for a pull that finds nothing in memory."""
+    fetch = asyncio.ensure_future(ahead.fetch(low, high))
+    await asyncio.sleep(0)
+    await hands.finish()
+    await fetch
+
+
 def test_the_next_block_is_read_before_it_is_needed() -> None:
     async def scenario() -> None:
         ahead, store, hands, _clock = made()
@@ -92,10 +100,7 @@ def test_the_next_block_is_read_before_it_is_needed() -> None:
 def test_who_goes_on_reading_gets_longer_stretches() -> None:
     async def scenario() -> None:
         ahead, store, hands, _clock = made()
-        fetch = asyncio.ensure_future(ahead.fetch(0, 1))
-        await asyncio.sleep(0)
-        await hands.finish()
-        await fetch
+        await fetched(ahead, hands, 0, 1)
         reached, came_by = 0, []
         while reached < 40:
             if reached not in store.kernel.warm:
@@ -109,10 +114,7 @@ def test_who_goes_on_reading_gets_longer_stretches() -> None:
         assert len(hands.blocks) == len(set(hands.blocks)) == 48
         assert hands.most == 1, "one after the other"
         assert not ahead.has(70 * BLOCK, 70 * BLOCK + 1)
-        fetch = asyncio.ensure_future(ahead.fetch(70 * BLOCK, 70 * BLOCK + 1))
-        await asyncio.sleep(0)
-        await hands.finish()
-        await fetch
+        await fetched(ahead, hands, 70 * BLOCK, 70 * BLOCK + 1)
         assert hands.blocks[48:] == [70, 71], "somebody else begins anew"
 
     run(scenario())
@@ -121,10 +123,7 @@ def test_who_goes_on_reading_gets_longer_stretches() -> None:
 def test_a_pull_over_two_blocks() -> None:
     async def scenario() -> None:
         ahead, store, hands, _clock = made()
-        fetch = asyncio.ensure_future(ahead.fetch(BLOCK - 1, BLOCK + 1))
-        await asyncio.sleep(0)
-        await hands.finish()
-        await fetch
+        await fetched(ahead, hands, BLOCK - 1, BLOCK + 1)
         assert store.kernel.warm == {0, 1}
         assert hands.blocks == [0, 1, 2]
 
@@ -134,10 +133,7 @@ def test_a_pull_over_two_blocks() -> None:
 def test_what_is_hot_anyway_is_not_read() -> None:
     async def scenario() -> None:
         ahead, _store, hands, _clock = made()
-        fetch = asyncio.ensure_future(ahead.fetch(99 * BLOCK, 99 * BLOCK + 1))
-        await asyncio.sleep(0)
-        await hands.finish()
-        await fetch
+        await fetched(ahead, hands, 99 * BLOCK, 99 * BLOCK + 1)
         assert hands.blocks == [99]
 
     run(scenario())
@@ -152,10 +148,7 @@ def test_a_block_that_cannot_be_read() -> None:
         await hands.finish()
         with pytest.raises(OSError, match="bad sector"):
             await fetch
-        fetch = asyncio.ensure_future(ahead.fetch(BLOCK, BLOCK + 1))
-        await asyncio.sleep(0)
-        await hands.finish()
-        await fetch
+        await fetched(ahead, hands, BLOCK, BLOCK + 1)
         await hands.finish()  # block 2, which nobody has asked for yet
         assert store.kernel.warm == {1}
         assert not ahead.has(0, 1)
@@ -170,10 +163,7 @@ def test_blocks_are_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     async def scenario() -> None:
         ahead, store, hands, clock = made()
         for number in range(0, 20, 2):
-            fetch = asyncio.ensure_future(ahead.fetch(number * BLOCK, number * BLOCK + 1))
-            await asyncio.sleep(0)
-            await hands.finish()
-            await fetch
+            await fetched(ahead, hands, number * BLOCK, number * BLOCK + 1)
         await hands.finish()
         assert store.kernel.warm == {16, 18}, "and the two that were read ahead"
         assert ahead.has(18 * BLOCK, 18 * BLOCK + 1)
@@ -191,19 +181,13 @@ def test_who_does_not_go_on_is_forgotten() -> None:
     async def scenario() -> None:
         ahead, store, hands, clock = made()
         for number in range(0, 60, 2):
-            fetch = asyncio.ensure_future(ahead.fetch(number * BLOCK, number * BLOCK + 1))
-            await asyncio.sleep(0)
-            await hands.finish()
-            await fetch
+            await fetched(ahead, hands, number * BLOCK, number * BLOCK + 1)
         await hands.finish()
         clock.advance(11)
         ahead.expire()
         assert not ahead._stretches
         store.kernel.mark_warm(60, True)
-        fetch = asyncio.ensure_future(ahead.fetch(60 * BLOCK, 60 * BLOCK + 1))
-        await asyncio.sleep(0)
-        await hands.finish()
-        await fetch
+        await fetched(ahead, hands, 60 * BLOCK, 60 * BLOCK + 1)
         store.kernel.warm.clear()  # somebody else's blocks have taken the places
         assert ahead.has(60 * BLOCK, 60 * BLOCK + 1)
         assert store.kernel.warm == {60}

@@ -42,8 +42,7 @@ def test_in_order_and_up_to_the_limit(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with timed(tmp_path) as it:
             due = due_timers(it)
-            for timer in await parked(it, 30, 10, 20):
-                due.near.add(timer)
+            due.add(await parked(it, 30, 10, 20))
             assert (due.first_ms, due.next_ms(START_MS), due.next_ms(START_MS + 10)) == (
                 START_MS + 10,
                 None,
@@ -66,8 +65,7 @@ def test_many_small_groups_are_gathered(tmp_path: Path) -> None:
         async with timed(tmp_path) as it:
             due = due_timers(it)
             delays = range(1, 121)
-            for timer in await parked(it, *delays):
-                due.near.add(timer)
+            due.add(await parked(it, *delays))
             now_ms = START_MS + 200
             for delay in delays:
                 due.deliver(now_ms, START_MS + delay, nobody_recalled)
@@ -83,8 +81,7 @@ def test_what_is_being_read_counts_as_pending(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with timed(tmp_path) as it:
             due = due_timers(it)
-            for timer in await parked(it, 10, 2000):
-                due.near.add(timer)
+            due.add(await parked(it, 10, 2000))
             it.broker.kernel.hot_from = it.broker.kernel.append_offset
             job = due.deliver(START_MS + 20, START_MS + 20, nobody_recalled)
             assert job is not None

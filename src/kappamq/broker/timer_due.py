@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from kappamq.broker.appending import GROUP_BYTES_MAX, Appender
@@ -10,7 +10,7 @@ from kappamq.broker.copying import Copying
 from kappamq.broker.slices import Worker
 from kappamq.broker.sources import Sources
 from kappamq.broker.timer_copies import TimerCopies, delete_key_of, due_of
-from kappamq.broker.timer_near import Near, Timer
+from kappamq.broker.timer_near import Bucket, Near, Timer
 from kappamq.broker.timer_progress import Late, TimerMetrics, TimerProgress
 from kappamq.broker.topics import Topics
 from kappamq.protocol.record import Record, decode
@@ -36,7 +36,8 @@ class _Pace:
 
     def wait_ms(self, now_ms: int) -> int:
         """How long the next group is to wait."""
-        self._groups = min(self._MAX, self._groups + (now_ms - self._at_ms) * self._PER_MS)
+        passed_ms = max(0, now_ms - self._at_ms)  # the clock may have been set back
+        self._groups = min(self._MAX, self._groups + passed_ms * self._PER_MS)
         self._at_ms = now_ms
         return 0 if self._groups >= 1 else self._GATHER_MS
 
@@ -59,36 +60,51 @@ class DueTimers:
         self._pace = _Pace()
         self._reading: list[Timer] = []  # due, and being read
         self._held: tuple[list[Timer], list[bytes | None]] | None = None  # due, and read
-        self.near = Near()
-        self.copies = TimerCopies(topics)
+        self._near = Near()
+        self._copies = TimerCopies(topics)
         self.pause_ms = 0  # nothing is delivered before
         self.delivered = 0
-        self.copies.cancel(progress.wishes.items())
+        self._copies.cancel(progress.wishes.items())
+
+    def __len__(self) -> int:
+        """How many are in memory and wait."""
+        return len(self._near)
+
+    def add(self, timers: Iterable[Timer], cancels: Iterable[tuple[str, int]] = ()) -> None:
+        """Some that were entered just now, and wishes (key, due) to drop one."""
+        for timer in timers:
+            self._near.add(timer)
+        self._copies.cancel(cancels)
+
+    def load(self, buckets: list[Bucket], cancels: Iterable[tuple[str, int]]) -> None:
+        """What the files hold for the next seconds, later than everything loaded before."""
+        self._near.load(buckets)
+        self._copies.cancel(cancels)
 
     def next_ms(self, limit_ms: int) -> int | None:
         """When there is something to deliver; what is due after `limit_ms` is not all in memory yet."""
         if self._held is not None:
             return self.pause_ms
-        first = self.near.first
+        first = self._near.first
         return None if first is None or first.due_ms > limit_ms else max(first.due_ms, self.pause_ms)
 
     @property
     def first_ms(self) -> int | None:
         """When the first one is due that is not delivered."""
         taken = self._reading or (self._held[0] if self._held is not None else [])
-        first = taken[0] if taken else self.near.first
+        first = taken[0] if taken else self._near.first
         return None if first is None else first.due_ms
 
     def of_slot(self, start_ms: int) -> list[Timer]:
         """What is left to do of the second that begins at `start_ms`."""
         held = [] if self._held is None else [timer for timer in self._held[0] if slot_ms(timer.due_ms) == start_ms]
-        pending = {*held, *self.near.of_slot(start_ms)}
+        pending = {*held, *self._near.of_slot(start_ms)}
         return sorted(timer for timer in pending if not self._progress.is_done(timer.due_ms, timer.log_offset))
 
     def deliver(self, now_ms: int, limit_ms: int, is_recalled: IsRecalled) -> Coroutine[Any, Any, None] | None:
         """The next group, if it can be stored at once; else what is to be done before."""
         if self._held is None:
-            first = self.near.first
+            first = self._near.first
             if first is None or first.due_ms > limit_ms:
                 return None
             wait_ms = self._pace.wait_ms(now_ms)
@@ -111,10 +127,10 @@ class DueTimers:
         """What is due, as much as is read in one go."""
         timers: list[Timer] = []
         total = 0
-        while (first := self.near.first) is not None and first.due_ms <= limit_ms:
+        while (first := self._near.first) is not None and first.due_ms <= limit_ms:
             if timers and (len(timers) >= self._copying.group_max or total + first.size > GROUP_BYTES_MAX):
                 break
-            self.near.pop()
+            self._near.pop()
             # After a crash files may name one twice; a millisecond's are in the order of the log.
             key = first.due_ms, first.log_offset
             if not self._progress.is_done(*key) and (not timers or key > (timers[-1].due_ms, timers[-1].log_offset)):
@@ -130,7 +146,7 @@ class DueTimers:
                     await self._look_for_wish(decode(data), now_ms, is_recalled)
         except BaseException:
             for timer in timers:
-                self.near.add(timer)
+                self._near.add(timer)
             raise
         finally:
             self._reading = []
@@ -147,14 +163,14 @@ class DueTimers:
         if due_of(record) <= now_ms:
             key = delete_key_of(record)
             if await is_recalled(record, key):
-                self.copies.cancel([(key, due_of(record))])
+                self._copies.cancel([(key, due_of(record))])
 
     def _store(self, now_ms: int) -> None:
         assert self._held is not None
         timers, records = self._held
         count = min(len(timers), self._copying.group_max)
         last = timers[count - 1]
-        made = self.copies.make(timers[:count], records, now_ms)
+        made = self._copies.make(timers[:count], records, now_ms)
         change = self._progress.after(last.due_ms, last.log_offset, made.wishes)
         again = self._copying.store(made.copies, ("timer", change), now_ms)
         if again is not None:
@@ -165,12 +181,12 @@ class DueTimers:
         for topic, number in made.gone.items():
             self._metrics.add(topic, -number)
         self.delivered += len(made.copies)
-        self.copies.passed(last.due_ms)
+        self._copies.passed(last.due_ms)
 
     async def deliver_late(self, late: Late, find: FindLate, now_ms: int) -> None:
         """What another broker found too late for its slot, and may not have got to."""
         next_first, timers = await find(late, self._copying.group_max)
-        made = self.copies.make(timers, await self._read_records(timers), now_ms)
+        made = self._copies.make(timers, await self._read_records(timers), now_ms)
         change = {"late": None if next_first >= late.stop else [next_first, late.stop, late.due_ms]}
         again = self._copying.store(made.copies, ("timer", change), now_ms)
         if again is None:

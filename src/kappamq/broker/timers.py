@@ -110,13 +110,13 @@ class Timers:
         work: list[tuple[int, Callable[[int], None]]] = []
         limit_ms = self._limit_ms(behind)
         next_ms = self._due.next_ms(limit_ms)
-        if behind and "enter" not in self._working and (next_ms is None or len(self._due.near) < _NEAR_MAX):
+        if behind and "enter" not in self._working and (next_ms is None or len(self._due) < _NEAR_MAX):
             work.append((0, lambda now_ms: self._do("enter", self._enter(now_ms))))
         load_ms = self._window.load_ms
         # As long as some are not entered, nothing is delivered that is due after the last one entered was stored.
         may_load = load_ms is not None and (not behind or load_ms <= self._entered_ms)
         # However many are in memory: if none of them can be delivered, it is for those that are not.
-        has_room = len(self._due.near) < _LOAD_BELOW or next_ms is None
+        has_room = len(self._due) < _LOAD_BELOW or next_ms is None
         if load_ms is not None and may_load and has_room and "load" not in self._working:
             work.append((load_ms, lambda now_ms: self._do("load", self._load(now_ms))))
         if "deliver" not in self._working:
@@ -218,9 +218,7 @@ class Timers:
         )
         if generation != self._generation:
             return
-        for timer in entered.near:
-            self._due.near.add(timer)
-        self._due.copies.cancel(entered.cancels)
+        self._due.add(entered.near, entered.cancels)
         self._window.note(entered.slots)
         for topic, number in entered.counts.items():
             self._metrics.add(topic.decode("utf-8", "replace"), number)
@@ -241,10 +239,9 @@ class Timers:
             raise
         if generation != self._generation:
             return
-        self._due.near.load(loaded.buckets)
-        self._due.copies.cancel(loaded.cancels)
+        self._due.load(loaded.buckets, loaded.cancels)
         self._window.end_load(min(loaded.upto_ms, to_ms), loaded.next_slot)
-        if self._window.is_all and not self._due.near and not self.behind:
+        if self._window.is_all and not self._due and not self.behind:
             self._metrics.clear()
 
     def _reach_ms(self, now_ms: int) -> int:
