@@ -1,11 +1,16 @@
 # KappaMQ. Everything happens in .venv, which is made when it is first needed.
 #
 #   make setup            environment, package and kernel
-#   make run              a small shop on a broker of its own; DATA=dir keeps its data, ONCE=1 ends by itself
-#   make test             ruff, mypy and the tests
-#   make interop          the official C++ and Java clients and mqadmin against our servers (Maven, a JDK)
+#   make run              a small shop on a broker of its own, and its orders in Spark; DATA=dir keeps its data, ONCE=1 ends by
+#                         itself, LISTEN=0.0.0.0 lets other machines in
+#   make test             ruff, mypy and the tests, in random order; ARGS=--randomly-seed=N has an order again
+#   make test-newest      the tests of broker, client, store and kernel with the newest Python of this machine
+#   SPARK=0               with any of these: without Spark, and nothing of it is installed
+#   make interop          the official Java, C++ and Go clients and mqadmin against our servers (Maven, a JDK, Go)
 #   make peer             against Apache RocketMQ on this machine (Maven, a JDK)
 #   make bench            our own figures
+#   make bench-spark      the pipeline on Spark, against Parquet and Kafka (Maven and a JDK for the latter)
+#   make hostile          what a client feels of others that send the worst requests the limits admit
 #   make clean            removes what was built, not .venv; make distclean removes that, too
 
 SHELL := /bin/bash
@@ -16,17 +21,21 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-WORKERS ?= 2
+# More than the cores of a small machine: many tests wait for a process, a socket or a disk.
+WORKERS ?= 4
+SPARK ?= 1
+# What is left of it is empty with SPARK=0.
+WITH_SPARK := $(filter-out 0,$(SPARK))
 
 NATIVE := $(wildcard src/kappamq/native/*.pyx src/kappamq/native/*.pxd src/kappamq/native/*.c src/kappamq/native/*.h)
 NATIVE := $(filter-out src/kappamq/native/_kernel.c,$(NATIVE))
 
-.PHONY: setup run test lint interop peer bench clean distclean help
+.PHONY: setup run test test-newest lint interop peer bench bench-spark hostile clean distclean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-setup: $(VENV)/.stamp-built
+setup: $(VENV)/.stamp-built $(if $(WITH_SPARK),$(VENV)/.stamp-spark)
 
 # What the package needs, from pyproject.toml. The kernel is built in a step of its own, so that a change in its
 # sources does not ask pip for anything else.
@@ -38,8 +47,15 @@ $(VENV)/.stamp-dependencies: pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
 	touch $@
 
+$(VENV)/.stamp-spark: $(VENV)/.stamp-dependencies
+	@echo 'Installing Spark, a download of about 600 MB (leave it out with SPARK=0) ...'
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev-spark]'
+	touch $@
+
 $(VENV)/.stamp-built: $(VENV)/.stamp-dependencies setup.py $(NATIVE)
 	@echo 'Building the kernel and installing KappaMQ into $(VENV) ...'
+	# A kernel of older sources would pass for the new one if these cannot be compiled.
+	rm -f "src/kappamq/native/_kernel$$($(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')"
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	if ! $(PY) -c 'import kappamq.native._kernel' 2>/dev/null; then echo '*** no compiled kernel: the pure-Python twin is used (make setup shows why with: $(PY) setup.py build_ext)'; fi
 	# An editable install is not compiled by pip, and some environments forbid Python to do it by itself: every start would.
@@ -48,7 +64,7 @@ $(VENV)/.stamp-built: $(VENV)/.stamp-dependencies setup.py $(NATIVE)
 	echo 'Done: $(VENV)/bin/kappamq is the program.'
 
 run: setup
-	@exec $(VENV)/bin/kappamq shop $(if $(DATA),--data '$(DATA)') $(if $(ONCE),--once)
+	@exec $(VENV)/bin/kappamq shop $(if $(DATA),--data '$(DATA)') $(if $(ONCE),--once) $(if $(LISTEN),--listen '$(LISTEN)') $(if $(WITH_SPARK),--spark)
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -56,10 +72,24 @@ lint: setup
 	$(VENV)/bin/mypy
 
 test: lint
-	$(PY) -m pytest -n $(WORKERS) --ignore tests/interop $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal --ignore tests/interop $(if $(WITH_SPARK),,-m 'not spark') $(ARGS)
 
+# An environment of its own, made by the rules above; made anew when a newer Python has come.
+test-newest: setup
+	@newest=$${NEWEST:-$$($(PY) -m tests.newest_python)}
+	version=$$("$$newest" --version)
+	if [ "$$version" = "$$($(PY) --version)" ]; then
+	    echo "$$version is the newest Python here: make test has used it, there is nothing more to test"
+	    exit
+	fi
+	if [ -x $(VENV)-newest/bin/python ] && [ "$$($(VENV)-newest/bin/python --version || true)" != "$$version" ]; then rm -rf $(VENV)-newest; fi
+	echo "$$version ($$newest):"
+	$(MAKE) --no-print-directory setup VENV=$(VENV)-newest PYTHON="$$newest" SPARK=0
+	$(VENV)-newest/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/broker tests/client tests/store tests/native $(ARGS)
+
+# In the order in which they are written: servers and clients of other makers are started one after the other.
 interop: setup
-	$(PY) -m pytest tests/interop $(ARGS)
+	$(PY) -m pytest -p no:randomly tests/interop $(ARGS)
 
 peer: setup
 	$(PY) -m benchmarks.peer $(ARGS)
@@ -67,10 +97,16 @@ peer: setup
 bench: setup
 	$(PY) -m benchmarks $(ARGS)
 
+bench-spark: setup
+	$(PY) -m benchmarks spark $(ARGS)
+
+hostile: setup
+	$(PY) -m benchmarks hostile $(ARGS)
+
 clean:
 	rm -rf build dist src/*.egg-info src/kappamq/native/_kernel.c src/kappamq/native/_kernel*.so
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV)/.stamp-built
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV)/.stamp-built $(VENV)-newest/.stamp-built
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-newest

@@ -5,13 +5,15 @@ python -m benchmarks --quick              a first look, under two minutes
 python -m benchmarks echo kernel          some scenarios
 python -m benchmarks backlog --backlog 5000000
 python -m benchmarks peer                 against Apache RocketMQ (Maven, a JDK); also `make peer`
+python -m benchmarks spark                the pipeline on Spark, against Parquet and Kafka; also `make bench-spark`
 python -m benchmarks crash --rounds 1000  kill -9 again and again; `power` cuts the power instead (root)
+python -m benchmarks flips --count 500    bit flips under a running broker, each noticed by its scrub
+python -m benchmarks spark-kills          kill -9 of a streaming query, 20 times, and count what it has read
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +23,7 @@ from benchmarks.bench import SIZES, Bench, Figure
 from benchmarks.loader import LoadFailed
 from benchmarks.process import ProcessFailed
 
-README = Path(__file__).with_name("README.md")
-PROGRAMS = ("peer", "crash", "power")
+PROGRAMS = ("peer", "spark", "crash", "power", "flips", "spark-kills")
 
 
 def main(arguments: list[str]) -> int:
@@ -46,26 +47,21 @@ def main(arguments: list[str]) -> int:
             print(f"{name} failed: {why}", file=sys.stderr, flush=True)
             figures.append(Figure(name, "FAILED", None, note=why.splitlines()[0][:200]))
             failed = True
-    print(report.text(figures))
-    command = shlex.join(["python", "-m", "benchmarks", *arguments])
-    if options.json is not None:
-        report.write_json(options.json, figures, command)
-    if options.update_readme:
-        report.update_section(README, "make bench", command, figures)
-    missed = report.failures(figures)
-    for figure in missed:
-        print(
-            f"missed: {figure.scenario}: {figure.what}: {report.number(figure.value)}, goal {figure.goal}",
-            file=sys.stderr,
-        )
+    missed = report.publish(figures, "benchmarks", arguments, options, "make bench")
     return 1 if failed or (missed and options.strict) else 0
 
 
 def _program(name: str, arguments: list[str]) -> int:
     if name == "peer":
         from benchmarks.peer.__main__ import main as program
+    elif name == "spark":
+        from benchmarks.spark.__main__ import main as program
     elif name == "crash":
         from tests.crash.kill import main as program
+    elif name == "flips":
+        from tests.crash.flips import main as program
+    elif name == "spark-kills":
+        from tests.spark.kills import main as program
     else:
         from tests.crash.power import main as program
     return program(arguments)

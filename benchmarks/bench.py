@@ -39,6 +39,8 @@ class Size:
     groups: int
     group_messages: int  # that each of them reads
     timers: int  # that wait
+    table_rows: int  # of 100 B, that Spark reads; larger ones: fewer
+    hostile: str = ""  # part of the names of the hostile requests that are sent
     segment_bytes: int = 2_000_000_000  # so large that preparing the next log file falls behind the measured window
 
 
@@ -54,6 +56,8 @@ TOY = Size(
     groups=20,
     group_messages=640,
     timers=2_000,
+    table_rows=4_000,
+    hostile="UNLOCK_BATCH_MQ",
     segment_bytes=64 << 20,
 )
 QUICK = Size(
@@ -67,6 +71,7 @@ QUICK = Size(
     groups=200,
     group_messages=1_000,
     timers=100_000,
+    table_rows=500_000,
 )
 FULL = Size(
     runs=5,
@@ -79,6 +84,7 @@ FULL = Size(
     groups=1_000,
     group_messages=2_000,
     timers=1_000_000,
+    table_rows=2_000_000,
 )
 SIZES = {"toy": TOY, "quick": QUICK, "full": FULL}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
+import shlex
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 from benchmarks.bench import Figure
 
+README = Path(__file__).with_name("README.md")
 BEGIN = "<!-- results of `{name}` -->"
 END = "<!-- end of `{name}` -->"
 
@@ -97,3 +101,17 @@ def update_section(readme: Path, name: str, command: str, figures: list[Figure])
 
 def failures(figures: list[Figure]) -> list[Figure]:
     return [figure for figure in figures if figure.holds is False]
+
+
+def publish(figures: list[Figure], module: str, arguments: list[str], options: argparse.Namespace, section: str) -> int:
+    """Print the figures, and put them where the options say; how many goals were missed, each told on standard error."""
+    print(text(figures))
+    command = shlex.join(["python", "-m", module, *arguments])
+    if options.json is not None:
+        write_json(options.json, figures, command)
+    if options.update_readme:
+        update_section(README, section, command, figures)
+    missed = failures(figures)
+    for figure in missed:
+        print(f"missed: {figure.scenario}: {figure.what}: {number(figure.value)}, goal {figure.goal}", file=sys.stderr)
+    return len(missed)

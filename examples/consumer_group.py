@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from kappamq import Admin, Consumer, Message, Producer, ReceivedMessage
 
@@ -28,7 +29,7 @@ def waiter(name: str) -> Consumer:
     return Consumer(nameserver, group="example-waiters", topics=TOPIC, consume_from="first", listener=serve)
 
 
-def wait_until(what: str, holds) -> None:
+def wait_until(what: str, holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < deadline, f"waited too long until {what}"

@@ -7,6 +7,7 @@ import sys
 import time
 
 from kappamq import Consumer, Message, Producer, errors, sql
+from kappamq.message import SqlFilter
 
 nameserver = sys.argv[1] if len(sys.argv) > 1 else None
 run = f"{time.time_ns():x}"
@@ -26,10 +27,11 @@ with Producer(nameserver, group="example-filters") as producer:
         )
 
 
-def read(name: str, wanted: object) -> list[str]:
+def read(name: str, wanted: str | SqlFilter) -> list[str]:
     """Everything of this run that a new group gets which wants this."""
-    options = {"topics": {"example-filtered": wanted}, "consume_from": "first", "idle_timeout": 1.5}
-    with Consumer(nameserver, group=f"example-{name}-{run}", **options) as consumer:
+    topics = {"example-filtered": wanted}
+    group = f"example-{name}-{run}"
+    with Consumer(nameserver, group=group, topics=topics, consume_from="first", idle_timeout=1.5) as consumer:
         found = sorted(message.text for message in consumer if message.properties["run"] == run)
     print(f"{name:9}", *found, sep=", ")
     return found

@@ -38,8 +38,15 @@ with Producer(nameserver, group="example-shop") as producer:
             # The same key, the same queue: what is one customer's stays in order.
             producer.send(Message("example-steps", step.encode(), keys=f"{customer}@{run}"), key=customer)
 
-options = {"group": "example-story", "topics": "example-steps", "consume_from": "first", "suspend_ms": 100}
-with Consumer(nameserver, listener=tell, ordered=True, **options):
+with Consumer(
+    nameserver,
+    group="example-story",
+    topics="example-steps",
+    consume_from="first",
+    listener=tell,
+    ordered=True,
+    suspend_ms=100,
+):
     assert complete.wait(30), dict(told)
 
 for customer, steps in sorted(told.items()):

@@ -22,8 +22,16 @@ with Admin(nameserver) as admin, Producer(nameserver, route_poll_ms=200) as prod
             complete.set()
 
     # By default new queues are noticed within half a minute, and what was read is told every five seconds.
-    soon = {"route_poll_ms": 200, "rebalance_ms": 200, "commit_ms": 200}
-    with Consumer(nameserver, group="meter", topics="readings", listener=note, consume_from="first", **soon):
+    with Consumer(
+        nameserver,
+        group="meter",
+        topics="readings",
+        listener=note,
+        consume_from="first",
+        route_poll_ms=200,
+        rebalance_ms=200,
+        commit_ms=200,
+    ):
         for step, queues in enumerate((2, 8, 4, 1)):
             # Fewer queues: gives producers time to notice (by default the half minute), then returns when every group has
             # read what lies in those that go.

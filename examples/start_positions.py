@@ -4,9 +4,12 @@ python examples/start_positions.py [nameserver]
 """
 
 import datetime
+import itertools
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Literal
 
 from kappamq import Admin, Consumer, Message, Producer
 
@@ -15,11 +18,18 @@ run = f"{time.time_ns():x}"
 TOPIC = f"example-diary-{run}"
 
 
-def wait_until(what: str, holds) -> None:
+def wait_until(what: str, holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < deadline, f"waited too long until {what}"
         time.sleep(0.05)
+
+
+def read(name: str, start: Literal["first"] | datetime.datetime, pages: int) -> None:
+    group = f"diary-{name}-{run}"
+    with Consumer(nameserver, group=group, topics=TOPIC, consume_from=start, idle_timeout=10) as consumer:
+        texts = [message.text for message in itertools.islice(consumer, pages)]
+    print(f"from {name}: {len(texts)} pages, beginning with {texts[0]!r}")
 
 
 with Admin(nameserver) as admin, Producer(nameserver, group="example-writer") as producer:
@@ -33,10 +43,8 @@ with Admin(nameserver) as admin, Producer(nameserver, group="example-writer") as
         producer.send(Message(TOPIC, f"tuesday {number}".encode()))
 
     # Only a group that has no offsets yet looks at consume_from; "last" is the default.
-    for name, start, pages in (("first", "first", 10), ("time", tuesday, 5)):
-        with Consumer(nameserver, group=f"diary-{name}-{run}", topics=TOPIC, consume_from=start) as consumer:
-            texts = [consumer.poll(10).text for _ in range(pages)]
-        print(f"from {name}: {len(texts)} pages, beginning with {texts[0]!r}")
+    read("first", "first", pages=10)
+    read("time", tuesday, pages=5)
 
     seen: Counter[str] = Counter()
     group = f"diary-reset-{run}"

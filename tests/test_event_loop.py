@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 
 import pytest
@@ -29,3 +30,15 @@ def test_errors_come_out() -> None:
 
     with pytest.raises(LookupError):
         run(fail())
+
+
+def test_what_is_loaded_is_not_looked_at_again() -> None:
+    """In a process of its own: the collector's settings belong to all of it."""
+    code = (
+        "import gc; from kappamq import event_loop; import kappamq.broker.broker\n"
+        "event_loop.spare_garbage_collections()\n"
+        "assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()\n"
+        "assert gc.get_threshold() == event_loop.GARBAGE_THRESHOLDS\n"
+        "assert gc.isenabled()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

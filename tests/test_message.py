@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from kappamq.message import Message, MessageQueue, ReceivedMessage, Redeliver, SendResult, SendStatus
 
 
 def test_keys_may_be_a_text_a_list_or_a_tuple() -> None:
@@ -25,7 +25,21 @@ def test_body_may_be_any_buffer() -> None:
         ({"topic": "", "body": b""}, "needs a topic"),
         ({"topic": None, "body": b""}, "needs a topic"),
         ({"topic": "t", "body": "text"}, "encode the text"),
-        ({"topic": "t", "body": 7}, "memoryview"),
+        ({"topic": "t", "body": 7}, "body is bytes"),
+        ({"topic": "t", "body": {"cups": 42}}, r"json.dumps\(body\).encode\(\); got {'cups': 42}"),
+        ({"topic": "t", "body": b"x", "keys": 5}, "keys are texts"),
+        ({"topic": "t", "body": b"x", "keys": b"order-7"}, "keys are texts"),
+        ({"topic": "t", "body": b"x", "properties": None}, "properties are a mapping"),
+        ({"topic": "t", "body": b"x", "properties": {"cups": 42}}, "values of properties are texts; got 'cups': 42"),
+        ({"topic": "t", "body": b"x", "flag": "1"}, "flag is"),
+        ({"topic": "t", "body": b"x", "flag": 1.5}, "flag is"),
+        ({"topic": "t", "body": b"x", "delay_level": "3"}, "delay_level is"),
+        ({"topic": "t", "body": b"x", "delay_level": True}, "delay_level is"),
+        ({"topic": "t", "body": b"x", "delay": float("nan")}, "delay is a number of seconds"),
+        ({"topic": "t", "body": b"x", "delay": float("inf")}, "delay is a number of seconds"),
+        ({"topic": "t", "body": b"x", "wait_stored": None}, "wait_stored is"),
+        ({"topic": "t", "body": b"x", "sharding_key": 5}, "sharding_key is a text"),
+        ({"topic": "t", "body": b"x", "transaction_id": 5}, "transaction_id is a text"),
         ({"topic": "t", "body": b"", "keys": ("a b",)}, "without blanks"),
         ({"topic": "t", "body": b"", "keys": ("",)}, "without blanks"),
         ({"topic": "t", "body": b"", "flag": 1 << 31}, "32 bit"),
@@ -97,3 +111,9 @@ def test_values_of_another_kind() -> None:
         Message("tea", b"x", tags=["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a number of seconds, or a timedelta; got '5s'"):
         Message("tea", b"x", delay="5s")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"level": "3"}, {"level": None}, {"level": 1.5}, {"done": "1"}, {"pause_ms": "5"}])
+def test_a_redelivery_is_told_in_whole_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is a whole number"):
+        Redeliver(**wrong)

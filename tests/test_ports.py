@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_any_free_pair_has_free_neighbours() -> None:
         for offset in (-2, 0, 1):
             stack.enter_context(taken(port + offset))
         assert not is_free(HOST, port)
+
+
+def test_outgoing_connections_do_not_take_it_away() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert first < 25_000 or all(choose_port("broker", HOST, 0, 1, (-2, 0, 1)) + 1 < first for _ in range(20))
+
+
+@pytest.mark.parametrize("ranges", ["1024 65535", "", "many few"])
+def test_where_nothing_is_known_of_outgoing_connections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ranges: str
+) -> None:
+    (tmp_path / "range").write_text(ranges)
+    monkeypatch.setattr(ports, "open", lambda _name: (tmp_path / "range").open(), raising=False)
+    assert is_free(HOST, choose_port("broker", HOST, 0, 1, (-2, 0, 1)))
 
 
 def test_no_free_port_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

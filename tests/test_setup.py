@@ -17,6 +17,8 @@ from tests.needs import needs
 ROOT = Path(__file__).parent.parent
 TWIN = "the pure-Python twin of the kernel will be used"
 
+SPARK_MODULES = ("pyspark_kappamq.py", "pyspark_kappamq_store.py")  # by these Spark finds our formats
+
 PYX = """
 cdef extern from "kernel.h":
     int kappamq_answer()
@@ -32,6 +34,11 @@ def project(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     native = tmp_path / "src" / "kappamq" / "native"
     native.mkdir(parents=True)
+    for module in SPARK_MODULES:
+        shutil.copy(ROOT / "src" / module, tmp_path / "src" / module)
+    (native.parent / "spark").mkdir()
+    shutil.copy(ROOT / "src/kappamq/spark/log4j2.properties", native.parent / "spark")
+    (native.parent / "spark" / "__init__.py").write_text("")
     for folder in (native, native.parent):
         (folder / "__init__.py").write_text("")
     (native / "_kernel.pyx").write_text(PYX)
@@ -84,9 +91,9 @@ def test_the_kernel_is_built(project: Path) -> None:
     assert len(compiled(names)) == 1
     assert TWIN not in said
     # What runs and what type checkers read, and nothing else; no tests, no sources of the kernel.
-    assert {name.partition("/")[0] for name in names} == {"kappamq", "kappamq-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"kappamq", "kappamq-0.1.0.dist-info", *SPARK_MODULES}
     others = {name for name in names if name.startswith("kappamq/") and not name.endswith(".py")} - {*compiled(names)}
-    assert others == {"kappamq/py.typed", "kappamq/native/_kernel.pyi"}
+    assert others == {"kappamq/py.typed", "kappamq/native/_kernel.pyi", "kappamq/spark/log4j2.properties"}
     with zipfile.ZipFile(next((project / "out").glob("*.whl"))) as archive:
         metadata = archive.read("kappamq-0.1.0.dist-info/METADATA").decode()
         assert {"License-Expression: Apache-2.0", "License-File: LICENSE"} <= set(metadata.splitlines())

@@ -24,9 +24,9 @@ MAY_IMPORT = {
     "net": "protocol",
     "replication": "raft store protocol",
     "nameserver": "net protocol",
-    "client": "net protocol filters",
+    "client": "net protocol filters native",
     "broker": "replication store net protocol native filters",
-    "spark": "client store protocol filters",
+    "spark": "client store protocol filters native",
     # The common modules know nobody; response codes are numbers the error tree is built on.
     "message": "",
     "clock": "",

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(what: Callable[[], T], *, timeout: float = 10.0, pause: float = 0.01, text: str = "") -> T:
+def eventually(what: Callable[[], T], *, timeout: float = 30.0, pause: float = 0.01, text: str = "") -> T:
     """Call `what` until it returns something true, and return that. AssertionError after `timeout` seconds."""
     end = time.monotonic() + timeout
     while True:
@@ -23,7 +23,7 @@ def eventually(what: Callable[[], T], *, timeout: float = 10.0, pause: float = 0
 
 
 async def eventually_async(
-    what: Callable[[], T | Awaitable[T]], *, timeout: float = 10.0, pause: float = 0.005, text: str = ""
+    what: Callable[[], T | Awaitable[T]], *, timeout: float = 30.0, pause: float = 0.005, text: str = ""
 ) -> T:
     """The same on an event loop; `what` may be a coroutine function."""
     end = time.monotonic() + timeout

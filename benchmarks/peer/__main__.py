@@ -12,7 +12,6 @@ first time. Ratios are taken within a run, figures are medians over runs.
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import statistics
 import sys
@@ -26,7 +25,6 @@ from benchmarks.peer.brokers import APACHE, KAPPAMQ, KINDS, Peer
 from benchmarks.peer.loads import Load, Measured, create_topic, fill, loads, measure
 from tests.needs import require
 
-README = Path(__file__).parent.parent / "README.md"
 BUSY = 0.85
 """A broker that uses more than this part of its core could not do much more, whatever the load."""
 RATE_GOAL, CPU_GOAL, MEMORY_GOAL, READY_GOAL = 1.5, 0.5, 0.2, 0.2
@@ -42,18 +40,7 @@ def main(arguments: list[str]) -> int:
         figures = Comparison(work, options).run()
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print(report.text(figures))
-    command = shlex.join(["python", "-m", "benchmarks.peer", *arguments])
-    if options.json is not None:
-        report.write_json(options.json, figures, command)
-    if options.update_readme:
-        report.update_section(README, "make peer", command, figures)
-    missed = report.failures(figures)
-    for figure in missed:
-        print(
-            f"missed: {figure.scenario}: {figure.what}: {report.number(figure.value)}, goal {figure.goal}",
-            file=sys.stderr,
-        )
+    missed = report.publish(figures, "benchmarks.peer", arguments, options, "make peer")
     return 1 if missed and options.strict else 0
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kappamq.message import Decision as Decision
     from kappamq.message import Message as Message
     from kappamq.message import MessageQueue as MessageQueue
+    from kappamq.message import PulledBytes as PulledBytes
     from kappamq.message import PullResult as PullResult
     from kappamq.message import PullStatus as PullStatus
     from kappamq.message import ReceivedMessage as ReceivedMessage
@@ -52,6 +53,7 @@ _HOME = {
     "SendResult": "message",
     "SendStatus": "message",
     "PullResult": "message",
+    "PulledBytes": "message",
     "PullStatus": "message",
     "Redeliver": "message",
     "Decision": "message",

@@ -6,10 +6,12 @@
     |  |- FrameTooLarge
     |  `- HeaderError
     |- ConfigError                an option, property or configuration file is wrong: nothing was started
+    |  `- NoSuchTopic             an option names a topic that does not exist; also a TopicNotFound
+    |- DataLoss                   messages that a reader should have read are gone from their queue
     |- StoreError                 the data directory cannot be used, or not as asked
     |  `- StoreLocked StoreDamaged StoreReadOnly StoreFormatError DiskFull FlushFailed
     `- ClientError                this side gave up before any server gave an answer
-       `- SendTimeout RequestTimeout NoRoute (UnknownTopic) NotConnected ClientClosed TooManyRequests
+       `- SendTimeout RequestTimeout NoRoute (UnknownTopic) NotConnected (NotUnderstood) ClientClosed TooManyRequests
 
 Two questions have their answer on the class, so that no caller keeps lists of codes: which response code stands for the
 error on the wire (`code`), and whether trying again can help (`retry`).
@@ -217,6 +219,18 @@ class ConfigError(KappaError):
     """An option, property or configuration file is wrong."""
 
 
+class NoSuchTopic(ConfigError, TopicNotFound):
+    """An option names a topic that does not exist. To try again does not help: the name is wrong, or the topic must be created."""
+
+    retry = Retry.NEVER
+
+
+class DataLoss(KappaError):
+    """Messages that a reader should have read are gone from their queue: retention was faster, or the queue lost its tail.
+
+    Reading again does not bring them back; a reader may be told to go on behind them."""
+
+
 class StoreError(KappaError):
     """The data directory cannot be used, or not in the way asked for."""
 
@@ -277,6 +291,11 @@ class NotConnected(ClientError, ConnectionError):
     """The connection could not be made, or was lost before the answer came."""
 
     retry = Retry.ELSEWHERE
+
+
+class NotUnderstood(NotConnected):
+    """Somebody answers at the address, but we cannot talk: one side wants TLS and the other not, a certificate is not trusted,
+    or it is not RocketMQ's protocol."""
 
 
 class ClientClosed(ClientError):

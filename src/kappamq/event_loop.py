@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine
@@ -11,7 +12,8 @@ from typing import Any, TypeVar
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SWITCH_S = 0.0005
+SWITCH_S = 0.0002
+GARBAGE_THRESHOLDS = (5_000, 20, 50)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -21,6 +23,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
+
+
+def spare_garbage_collections() -> None:
+    """Once everything is loaded: what is there now stays, and need not be looked at again.
+
+    A full collection stops all threads for as long as it takes to look at every object, and a peer that has large bodies read
+    brings on many of them. Nearly all that requests leave behind goes without it, as soon as nobody uses it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -66,7 +66,7 @@ class Local:
         *,
         nameserver_port: int | None = None,
         broker_port: int | None = None,
-        host: str = "0.0.0.0",
+        host: str = "127.0.0.1",
         properties: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         files: Files | None = None,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +35,75 @@ class Message:
     delay: float | timedelta | None = None  # seconds until it is delivered, to the millisecond
     deliver_at: int | datetime | None = None  # when it is delivered: a datetime, or milliseconds since 1970
 
+    if TYPE_CHECKING:  # more is accepted than is kept: any buffer is a body, a text or a list are keys
+
+        def __init__(
+            self,
+            topic: str,
+            body: bytes | bytearray | memoryview,
+            tags: str = "",
+            keys: str | Iterable[str] = (),
+            properties: Mapping[str, str] = ...,
+            flag: int = 0,
+            delay_level: int = 0,
+            wait_stored: bool = True,
+            sharding_key: str = "",
+            transaction_id: str = "",
+            delay: float | timedelta | None = None,
+            deliver_at: int | datetime | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str) or not self.topic:
             raise TypeError(f"a message needs a topic, a text that is not empty; got {self.topic!r}")
         if isinstance(self.body, str):
             raise TypeError("a message body is bytes; encode the text first, for example body.encode()")
         if not isinstance(self.body, bytes):
-            object.__setattr__(self, "body", bytes(memoryview(self.body)))
+            try:
+                object.__setattr__(self, "body", bytes(memoryview(self.body)))
+            except TypeError:
+                raise TypeError(
+                    "a message body is bytes (or a bytearray or memoryview): encode other things first, for example "
+                    f"json.dumps(body).encode(); got {self.body!r}"
+                ) from None
         if not isinstance(self.tags, str):
             raise TypeError(f"tags is one text, and a message has one tag; got {self.tags!r}")
         if self.tags != self.tags.strip() or "||" in self.tags or self.tags == "*":
             raise ValueError(f"no subscription can name this tag: no blanks around it, no ||, not *; got {self.tags!r}")
         # A lone text is the usual slip: ("order-7") is not a tuple, and iterating it would make seven keys.
         keys: Iterable[str] = self.keys.split() if isinstance(self.keys, str) else self.keys
+        if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+            raise TypeError(f'keys are texts, such as ("order-7", "customer-3"); got {self.keys!r}')
         object.__setattr__(self, "keys", tuple(keys))
         for key in self.keys:
             if not isinstance(key, str) or not key or key != "".join(key.split()):
                 raise ValueError(f"a key is a text without blanks, because blanks separate keys; got {key!r}")
+        if not isinstance(self.properties, Mapping):
+            raise TypeError(f'properties are a mapping of texts, such as {{"cups": "42"}}; got {self.properties!r}')
+        for name, value in self.properties.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(f"names and values of properties are texts; got {name!r}: {value!r}")
+        if isinstance(self.flag, bool) or not isinstance(self.flag, int):
+            raise TypeError(f"flag is a signed 32 bit number; got {self.flag!r}")
         if not -(1 << 31) <= self.flag < 1 << 31:
             raise ValueError(f"flag is a signed 32 bit number; got {self.flag}")
+        if not isinstance(self.wait_stored, bool):
+            raise TypeError(f"wait_stored is True or False; got {self.wait_stored!r}")
+        for field_name, text in (("sharding_key", self.sharding_key), ("transaction_id", self.transaction_id)):
+            if not isinstance(text, str):
+                raise TypeError(f"{field_name} is a text; got {text!r}")
+        if isinstance(self.delay_level, bool) or not isinstance(self.delay_level, int):
+            raise TypeError(
+                f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level!r}"
+            )
         if self.delay_level < 0:
             raise ValueError(f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level}")
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
             raise ValueError("a message is delivered later by delay_level, by delay or by deliver_at: give one of them")
         if isinstance(self.delay, bool) or not isinstance(self.delay, int | float | timedelta | None):
             raise TypeError(f"delay is a number of seconds, or a timedelta; got {self.delay!r}")
+        if isinstance(self.delay, float) and not math.isfinite(self.delay):
+            raise ValueError(f"delay is a number of seconds; got {self.delay!r}")
         if self.delay_ms is not None and self.delay_ms < 0:
             raise ValueError(f"delay is a number of seconds, or a timedelta, that is not negative; got {self.delay!r}")
         if isinstance(self.deliver_at, bool) or not isinstance(self.deliver_at, int | datetime | None):
@@ -136,6 +180,10 @@ class Redeliver:
     done: int = 0  # of a list of messages: so many from its beginning are done
 
     def __post_init__(self) -> None:
+        for name in ("level", "done", "pause_ms"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int if name != "pause_ms" else int | None):
+                raise TypeError(f"{name} is a whole number; got {value!r}")
         if self.level < -1:
             raise ValueError(f"level is -1 (dead letters), 0 (the broker decides) or a delay level; got {self.level}")
         if self.done < 0 or (self.pause_ms is not None and self.pause_ms < 0):
@@ -196,11 +244,34 @@ class Decision(enum.StrEnum):
     UNKNOWN = "unknown"  # not decided yet, or not known here: the broker asks again later
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedMessage:
+    """A message that a broker sent but whose bytes are not what was stored. It is skipped; its neighbours are not."""
+
+    queue: MessageQueue
+    queue_offset: int  # as far as that can be told from its neighbours
+    log_offset: int | None  # None: not even that can be believed
+    reason: str
+    fingerprint: int = 0  # of its bytes: the same message, pulled again, has the same one
+
+
 class PullStatus(enum.StrEnum):
     FOUND = "found"
     NO_NEW = "no new message"
     NO_MATCH = "no matching message"  # some were looked at, none fits the subscription; go on at next_offset
     OFFSET_ILLEGAL = "offset illegal"  # outside the queue; go on at next_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledBytes:
+    """A pull's answer as it came: `data` holds stored records back to back, unchecked. `kappamq.native` makes columns of them."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    data: bytes = b""
+    suggested_broker_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +282,7 @@ class PullResult:
     max_offset: int
     messages: tuple[ReceivedMessage, ...] = ()
     suggested_broker_id: int = 0
+    damaged: tuple[DamagedMessage, ...] = ()  # skipped: not among the messages
+    missing: int = (
+        0  # offsets without a message, though all were asked for: the broker could not read them, or has none
+    )

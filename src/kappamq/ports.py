@@ -7,6 +7,7 @@ if another program has it, that is an error.
 from __future__ import annotations
 
 import errno
+import random
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -18,6 +19,8 @@ BROKER_PORT = 10911
 # A broker also listens on port-2, and port+1 is where its copies will connect.
 BROKER_PORT_OFFSETS = (-2, 0, 1)
 _PROBES_MAX = 200
+_QUIET_FROM = 20_000  # most of the well-known ones lie below
+_FIRST_OUTGOING = 32_768  # where Linux says nothing else; others begin higher
 _STARTS_MAX = 20
 
 T = TypeVar("T")
@@ -42,8 +45,9 @@ def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: t
         return wanted
     if wanted is None and all(is_free(host, usual + offset) for offset in offsets):
         return usual
-    for _ in range(_PROBES_MAX):
-        port = _any_free(host)
+    quiet = _quiet_ports()
+    for probe in range(_PROBES_MAX):
+        port = random.choice(quiet) if quiet and probe < _PROBES_MAX // 2 else _any_free(host)
         if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
             return port
     raise ConfigError(f"no free port for the {what} in {_PROBES_MAX} tries; does another program use them all?")
@@ -79,6 +83,16 @@ def is_free(host: str, port: int) -> bool:
             return False
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     return True
+
+
+def _quiet_ports() -> range:
+    """Ports that the system does not give to outgoing connections. Any other could be gone when a server is started again on it."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            first_outgoing = int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        first_outgoing = _FIRST_OUTGOING
+    return range(_QUIET_FROM, first_outgoing - 2)
 
 
 def _any_free(host: str) -> int:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
-from tests.broker.running import Speaker, running, speaking
+from tests.broker.running import Speaker, crash_copy, running, speaking
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class BrokerMachine(RuleBasedStateMachine):
     async def _copy(self, target: Path) -> None:
         self.broker.offsets.record_commits()
         self.broker.bursts.end_turn()
-        await self.broker.upkeep.write(shutil.copytree, self.folder, target)  # by who writes the files: they hold still
+        await crash_copy(self.broker, target)
 
     def teardown(self) -> None:
         self.run(self.stack.aclose())

@@ -11,10 +11,16 @@ import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.message import MessageQueue
-from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from kappamq.protocol.bodies_clients import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers import Header
-from kappamq.protocol.headers_admin import UpdateTopic
+from kappamq.protocol.headers_admin import GetGroup, UpdateGroup, UpdateTopic
 from kappamq.protocol.headers_client import HeartBeat
 from tests.broker.running import Speaker, running, speaking
 from tests.store.stores import kernels
@@ -58,6 +64,13 @@ async def refused(client: Speaker, header: Header, code: int, *texts: str, body:
 
 async def make_topic(client: Speaker, name: str, queues: int = 4, **changes: Any) -> None:
     await ok(client, topic_header(name, queues, **changes))
+
+
+async def make_groups(client: Speaker, *names: str) -> None:
+    """Those of them that do not exist yet."""
+    for name in names:
+        if (await client.ask(GetGroup(group=name))).code:
+            await ok(client, UpdateGroup(), SubscriptionGroupConfig(name=name).encode())
 
 
 def topic_header(name: str, queues: int = 4, **changes: Any) -> UpdateTopic:

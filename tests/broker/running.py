@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from kappamq.protocol.record import Record, iter_records
 from kappamq.store.files import Files
 from tests.store.faulty import Module
 from tests.store.stores import kernels
+from tests.waiting import eventually_async
 
 MODES = [*kernels(), "slow"]
 """Every behaviour of send and pull is the same with each of these."""
@@ -69,6 +71,20 @@ async def running(
         await made.stop()
 
 
+async def on_disk(broker: Broker) -> None:
+    """Everything written so far is durable: only then may log files expire."""
+    written = broker.store.log.end
+    broker.store.request_flush()
+    await eventually_async(lambda: broker.store.flushed.offset >= written, text="the log is on disk")
+
+
+async def crash_copy(broker: Broker, target: Path) -> Path:
+    """Copy the files of a running broker as kill -9 would leave them.
+
+    The thread that writes derived files makes the copy, so that none of them comes or goes meanwhile."""
+    return Path(await broker.upkeep.write(shutil.copytree, broker.store.config.root, target))
+
+
 class Speaker:
     """Speaks frames to a broker."""
 
@@ -77,7 +93,7 @@ class Speaker:
         self.binary = binary
         self.sent = 0
 
-    async def ask(self, header: Header, body: bytes = b"", code: int | None = None, timeout: float = 5.0) -> Frame:
+    async def ask(self, header: Header, body: bytes = b"", code: int | None = None, timeout: float = 30.0) -> Frame:
         frame = request(header, body, code=code)
         frame.binary = self.binary
         return await self.channel.request(frame, timeout=timeout)
@@ -89,7 +105,8 @@ class Speaker:
         text = f"UNIQ_KEY\x01U{self.sent:05d}" if properties is None else properties
         return await self.ask(self.send_header(topic, queue_id, text, **changes), body)
 
-    def send_header(self, topic: str, queue_id: int, properties: str | None, **changes: Any) -> SendMessageV2:
+    @staticmethod
+    def send_header(topic: str, queue_id: int, properties: str | None, **changes: Any) -> SendMessageV2:
         values: dict[str, Any] = {
             "producer_group": "pg", "topic": topic, "default_topic": "TBW102", "default_topic_queues": 4, "queue_id": queue_id,
             "sys_flag": 0, "born_ms": 1_700_000_000_000, "flag": 0, "properties": properties, "reconsume_times": 0,
@@ -110,7 +127,7 @@ class Speaker:
         return await self.ask(HeartBeat(), beat.encode())
 
     async def pull(
-        self, topic: str, offset: int, queue_id: int = 0, group: str = "g", timeout: float = 10.0, **changes: Any
+        self, topic: str, offset: int, queue_id: int = 0, group: str = "g", timeout: float = 30.0, **changes: Any
     ) -> Frame:
         """A pull of a group that sent a heartbeat; explicit=True brings the subscription "*" along instead."""
         values: dict[str, Any] = {

@@ -104,6 +104,28 @@ def test_ipv6(given: str) -> None:
     assert (seen.of("::1"), len(seen.packed)) == ("[::1]:1", 20)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("10.1.2.3:30911", "10.1.2.3:30911"),
+        ("[fd00::5]:30911", "[fd00::5]:30911"),
+        ("fd00::5:1", "[fd00::5:1]:10911"),
+        ("localhost:30911", "127.0.0.1:30911"),
+    ],
+)
+def test_the_port_can_be_advertised_too(given: str, expected: str) -> None:
+    """Where a container or a router maps ours to another one."""
+    address = Address(given, 10911)
+    assert address.of(None) == address.of("192.168.0.9") == expected
+    assert int.from_bytes(address.packed[-4:], "big") == int(expected.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("given", ["10.1.2.3:", ":10911", "10.1.2.3:x", "10.1.2.3:70000", "10.1.2.3:2", "[fd00::5]:"])
+def test_a_port_that_makes_no_sense_is_said_to_be_one(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"(address|port) to advertise (is host or host:port|must be at least 3)"):
+        Address(given, 10911)
+
+
 def test_a_name_is_looked_up_once_since_ids_hold_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

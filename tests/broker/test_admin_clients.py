@@ -60,7 +60,7 @@ async def test_producers_of_a_group_and_all(broker: Broker, client: Speaker) -> 
     assert table.keys() == {"p", "q"}
     (info,) = table["q"]
     assert (info.client_id, info.remote_ip, info.language) == ("one", client.channel.local_address, "PYTHON")
-    assert abs(info.last_update_ms / 1000 - time.time()) < 5
+    assert abs(info.last_update_ms / 1000 - time.time()) < 60
 
 
 @on_broker()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from kappamq.broker.gate import DISK_FULL
 from kappamq.errors import IllegalMessage, InvalidParameter, NotAvailable
 from kappamq.protocol.names import HALF_TOPIC
 from kappamq.protocol.record import Record, decode
-from tests.broker.running import run, running
+from tests.broker.running import crash_copy, run, running
 from tests.store.stores import kernels
 
 BORN = bytes([127, 0, 0, 1, 0, 0, 1, 0])
@@ -86,7 +85,7 @@ def test_a_group_is_found_whole_or_not_at_all(tmp_path: Path, mode: str, torn: b
             assert [record.body for record in stored(broker, "tea")] == [b"before", b"a"]
             # The mark of the group is on the change: messages stay as they were made, and as long.
             assert "__BATCH#" not in stored(broker, "tea")[1].properties
-            shutil.copytree(tmp_path / "a", tmp_path / "b")  # as kill -9 would leave it
+            await crash_copy(broker, tmp_path / "b")
         if torn:
             path = min((tmp_path / "b" / "commitlog").iterdir())
             with path.open("r+b") as file:  # the end of the last message has not got there

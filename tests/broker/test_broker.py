@@ -19,6 +19,7 @@ from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError
 from kappamq.net.server import bind
+from kappamq.protocol.headers_admin import DeleteTopic
 from kappamq.protocol.headers_client import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
 from tests.broker.operating import beat, fill, make_topic, ok, on_broker
 from tests.broker.running import Speaker, run, running, speaking
@@ -56,7 +57,7 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, which: int) ->
         broker = Broker(config, store, NetConfig(), SystemClock(), kernel="twin")
         with pytest.raises(ConfigError, match=f"port {port + which} is taken"):
             await broker.start()
-        await eventually(lambda: open_descriptors() == before)
+        await eventually(lambda: open_descriptors() <= before)
         await broker.stop()  # nothing to do
         assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()]
         taken.close()
@@ -91,14 +92,17 @@ def test_any_free_pair_of_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run(test())
 
 
-def test_message_time_does_not_go_back_over_a_restart(tmp_path: Path) -> None:
+def test_message_time_goes_back_with_the_clock_but_not_unnoticed(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, clock=VirtualClock(message_ms=2_000_000)) as broker, speaking(broker) as client:
             await client.send("t", b"first")
         async with running(tmp_path, clock=VirtualClock(message_ms=1_000_000)) as broker, speaking(broker) as client:
             await client.send("t", b"second")
             first, second = await client.read("t")
-            assert (first.stored_ms, second.stored_ms) == (2_000_000, 2_000_000)
+            assert (first.stored_ms, second.stored_ms) == (2_000_000, 1_000_000)
+            (step,) = broker.store.clock_steps.steps
+            assert first.log_offset < step.log_offset < second.log_offset
+            assert step.to_ms == 1_000_000
 
     run(test())
 
@@ -164,6 +168,75 @@ def test_clients_without_a_heartbeat_are_let_go(tmp_path: Path) -> None:
             await eventually(lambda: not silent.channel.is_open)
             assert broker.clients.consumers["g"].client_ids == ["alive"]
             assert (await alive.ask(GetMaxOffset(topic="t", queue_id=0))).code == 0
+
+    run(test())
+
+
+@on_broker(store={"flush_interval_ms": 60_000})
+async def test_files_of_a_deleted_topic_go_when_the_deletion_is_on_disk(broker: Broker, client: Speaker) -> None:
+    """A crash in between would bring the topic back, without its messages; `python -m benchmarks crash` found that."""
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [3])
+    await broker.upkeep.write_derived()
+    deletion = broker.kernel.append_offset
+    flushed: list[int] = []
+    forget = broker.store.forget_topic
+
+    def spy(name: str) -> None:
+        flushed.append(broker.store.flushed.offset)
+        forget(name)
+
+    broker.store.forget_topic = spy  # type: ignore[method-assign]
+    await ok(client, DeleteTopic(topic="t"))
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [2])
+    await eventually(lambda: bool(flushed))
+    assert flushed[0] > deletion
+    await broker.upkeep.write_derived()
+    assert [record.queue_offset for record in await client.read("t", offset=3)] == [3, 4], "of the new one nothing goes"
+
+
+@on_broker()
+async def test_a_deletion_on_its_way_to_the_disk_keeps_nobody_waiting(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [3])
+    await broker.upkeep.write_derived()
+    folder = broker.store_config.root / "consumequeue" / "t"
+    safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    on_disk = broker.bursts.on_disk
+    broker.bursts.on_disk = lambda end: safe  # type: ignore[method-assign]
+    await ok(client, DeleteTopic(topic="t"))
+    broker.bursts.on_disk = on_disk  # type: ignore[method-assign]
+    assert await asyncio.wait_for(broker.upkeep.write(lambda: "written"), 10) == "written"
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [2])
+    entries = asyncio.ensure_future(broker.upkeep.write_derived())
+    await broker.upkeep.write(lambda: None)
+    assert not entries.done(), "entries of the new topic come after the files of the old one have gone"
+    assert folder.exists()
+    safe.set_result(None)
+    await asyncio.wait_for(entries, 10)
+    assert [record.queue_offset for record in await client.read("t", offset=3)] == [3, 4]
+    assert folder.exists()
+
+
+def test_files_stay_if_the_deletion_does_not_get_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kappamq.broker.broker._DELETION_SAFE_S", 0.01)
+
+    async def test() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            await make_topic(client, "t", 1)
+            await fill(client, "t", [3])
+            await broker.upkeep.write_derived()
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.bursts, "on_disk", lambda end: asyncio.get_running_loop().create_future())
+                assert broker.topics.delete("t")
+                await eventually(lambda: not broker._jobs)
+            assert "queue files of the deleted topic t stay until the next start: no answer" in caplog.text
+            assert (tmp_path / "consumequeue" / "t").exists()
+            await asyncio.wait_for(broker.upkeep.write_derived(), 10)
 
     run(test())
 

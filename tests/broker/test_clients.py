@@ -105,16 +105,19 @@ def test_nobody_is_told_in_broadcasting_or_where_it_is_not_wanted() -> None:
 
 
 def test_members_that_subscribe_differently_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "kappamq.broker.clients"]
+
     clients, one, two = make(), Peer(), Peer()
     for _ in range(3):
         beat(clients, one, "c1", {"g": [topic("t", 1, "a")], "h": [topic("t")]})
         beat(clients, two, "c2", {"g": [topic("t", 2, "b")], "h": [topic("t")]})
-    (warning,) = caplog.messages
+    (warning,) = told()
     for text in ("group g", "c2 wants 'b' of t", "c1 wants 'a' of t", "lost"):
         assert text in warning
     assert list(clients.conflicts()) == [("g", ["c1 wants 'a' of t but c2 wants 'b' of t"])]
     beat(clients, two, "c2", {"g": []}, fingerprint=7, without_subscriptions=True)
-    assert len(caplog.messages) == 1, "it says nothing new"
+    assert len(told()) == 1, "it says nothing new"
     clients.lost(two, now=0.0)  # type: ignore[arg-type]
     assert list(clients.conflicts()) == []
 
@@ -306,3 +309,12 @@ class ClientsMachine(RuleBasedStateMachine):
 
 TestClients = ClientsMachine.TestCase
 TestClients.settings = settings(max_examples=50, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("character", ["\n", "\x1b", "\r", "\u2028"])
+def test_a_client_id_with_control_characters_is_refused(character: str) -> None:
+    clients = make()
+    with pytest.raises(InvalidParameter, match="control characters") as caught:
+        beat(clients, Peer(), f"a{character}2026-01-01 ERROR forged", {"g": []}, ("p",))
+    assert str(caught.value).isprintable()
+    assert (clients.consumers, clients.producers) == ({}, {})

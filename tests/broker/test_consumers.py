@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ from kappamq.protocol.bodies_clients import (
 from kappamq.protocol.bodies_topics import KVTable
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo, GetConsumerConnections, UpdateBrokerConfig, UpdateGroup
+from kappamq.protocol.headers_admin import (
+    DeleteTopic,
+    GetBrokerRuntimeInfo,
+    GetConsumerConnections,
+    UpdateBrokerConfig,
+    UpdateGroup,
+)
 from kappamq.protocol.headers_client import (
     BoundaryType,
     GetConsumerList,
@@ -36,7 +43,8 @@ from kappamq.protocol.headers_client import (
     UnregisterClient,
     UpdateConsumerOffset,
 )
-from tests.broker.operating import beat, fill, make_topic, ok, on_broker, refused
+from kappamq.protocol.record import iter_records
+from tests.broker.operating import beat, fill, make_groups, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker, run, running, speaking
 from tests.store.stores import kernels
 from tests.waiting import eventually_async as eventually
@@ -183,6 +191,7 @@ async def test_offsets_of_groups(broker: Broker, client: Speaker) -> None:
     assert await offset(client, asked) == 0, "all of the queue is here: a new group begins at its beginning"
     unknown = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0, zero_if_not_found=False)
     await refused(client, unknown, ResponseCode.QUERY_NOT_FOUND, "Not found")
+    await make_groups(client, "g")
     for committed in (3, 1, 4):  # back as well: a consumer that seeks, or a cloned group, means it
         await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=committed))
         assert await offset(client, asked) == committed
@@ -308,3 +317,101 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             assert [await at(ms) for ms in (0, 100, 301)] == [0, 2, 8], "from the files, too"
 
     run(test())
+
+
+@on_broker()
+async def test_a_commit_makes_no_group(broker: Broker, client: Speaker) -> None:
+    """As with RocketMQ's broker: what only commits is a mistyped name."""
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [3])
+    unknown = UpdateConsumerOffset(consumer_group="mistyped", topic="t", queue_id=0, commit_offset=1)
+    await refused(client, unknown, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group mistyped not exist!")
+    assert "mistyped" not in broker.groups.table
+    assert broker.offsets.queues("mistyped", "t") == {}
+
+
+# -- a topic that was deleted and made again -------------------------------------------------------------------------------
+
+
+async def remake(client: Speaker, name: str, queues: int = 1) -> None:
+    await ok(client, DeleteTopic(topic=name))
+    await make_topic(client, name, queues)
+
+
+@on_broker()
+async def test_a_new_group_begins_where_a_topic_made_again_begins(broker: Broker, client: Speaker) -> None:
+    """As with RocketMQ's broker, where a topic made again is a small one that is all there: "from last" misses nothing."""
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [5])
+    await remake(client, "t")
+    asked = QueryConsumerOffset(consumer_group="new", topic="t", queue_id=0)
+    assert await offset(client, asked) == 5, "also while it is empty"
+    await fill(client, "t", [3])
+    assert await offset(client, asked) == 5
+    assert await offset(client, GetMinOffset(topic="t", queue_id=0)) == 5
+    assert [record.queue_offset for record in await client.read("t", offset=5)] == [5, 6, 7]
+    strict = QueryConsumerOffset(consumer_group="new", topic="t", queue_id=0, zero_if_not_found=False)
+    await refused(client, strict, ResponseCode.QUERY_NOT_FOUND)
+
+
+@on_broker()
+async def test_a_pull_from_a_topics_former_life_goes_on_at_its_present_one(broker: Broker, client: Speaker) -> None:
+    """At once: after code 21 a Java consumer that begins at 0 waits for its next rebalance, 20 seconds."""
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [5])
+    await remake(client, "t")
+    await client.subscribe("g", "t")
+    for explicit in (False, True):
+        empty = await client.pull("t", 0, explicit=explicit)
+        assert (empty.code, empty.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "5")
+    waiting = asyncio.create_task(client.pull("t", 2, sys_flag=2, hold_ms=20_000))
+    await eventually(lambda: broker.pulls.waiting.count == 1)
+    await fill(client, "t", [1])
+    for answer in (await waiting, await client.pull("t", 0), await client.pull("t", 3, explicit=True)):
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.SUCCESS, "6")
+        assert [record.queue_offset for record in iter_records(answer.body)] == [5]
+
+
+@on_broker()
+async def test_offsets_of_a_topics_former_life_are_its_beginning_now(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [5])
+    await beat(client, "c", consumers={"g": ["t"], "late": ["t"]})
+    await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=4))
+    await remake(client, "t")
+    await fill(client, "t", [3])
+    assert await offset(client, QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0)) == 5, "dropped"
+    for forward in (None, True):  # a consumer from before, which has not noticed anything
+        late = UpdateConsumerOffset(consumer_group="late", topic="t", queue_id=0, commit_offset=2, forward=forward)
+        await ok(client, late)
+        assert broker.offsets.get("late", "t", 0) == 5
+
+
+@pytest.mark.parametrize("kernel", kernels())
+def test_a_topics_present_life_is_known_after_a_restart(tmp_path: Path, kernel: str) -> None:
+    async def main() -> None:
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            await make_topic(client, "t", 1)
+            await fill(client, "t", [5])
+            await remake(client, "t")
+            await fill(client, "t", [3])
+        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
+            assert await offset(client, QueryConsumerOffset(consumer_group="new", topic="t", queue_id=0)) == 5
+            assert (await client.pull("t", 0, explicit=True)).ext["nextBeginOffset"] == "8"
+
+    run(main())
+
+
+@on_broker()
+async def test_what_has_expired_since_is_told_as_always(broker: Broker, client: Speaker) -> None:
+    """Code 21: messages of the present life are missing, and the consumer should know."""
+    await make_topic(client, "t", 1)
+    await fill(client, "t", [5])
+    await remake(client, "t")
+    await fill(client, "t", [4])
+    broker.kernel.set_queue_min("t", 0, 7)
+    answer = await client.pull("t", 0, explicit=True)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "7")
+    await refused(
+        client, QueryConsumerOffset(consumer_group="new", topic="t", queue_id=0), ResponseCode.QUERY_NOT_FOUND
+    )

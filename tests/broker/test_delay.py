@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import GetAllDelayOffsets
 from kappamq.protocol.names import SCHEDULE_TOPIC
 from kappamq.store import snapshots
-from tests.broker.running import run
+from tests.broker.running import crash_copy, on_disk, run
 from tests.broker.timing import START_MS, MessageClock, timed
 from tests.store.stores import kernels
 
@@ -57,7 +56,7 @@ def test_a_restart_neither_forgets_nor_repeats(tmp_path: Path, clean: bool) -> N
             await it.pass_ms(500)
             assert len(await it.bodies()) == 200
             if not clean:
-                shutil.copytree(tmp_path / "a", tmp_path / "b")  # as kill -9 would leave it
+                await crash_copy(it.broker, tmp_path / "b")
         again = tmp_path / ("a" if clean else "b")
         async with timed(again, clock=MessageClock(START_MS + 1000)) as it:
             await it.settle()
@@ -200,6 +199,7 @@ def test_retention_waits_for_the_delayed(tmp_path: Path) -> None:
             await it.send(b"first", DELAY=18)
             for _ in range(20):
                 await it.send(b"x" * 9000)
+            await on_disk(it.broker)
             await it.broker.upkeep.delete_expired(asked=True)
             assert it.broker.store.log.min == 0
             await it.pass_ms(7_200_000)
@@ -248,7 +248,7 @@ def test_a_power_cut_takes_copies_and_position_back_together(tmp_path: Path, mon
             assert await it.bodies() == [b"precious"]
             await it.broker.upkeep._record_and_save(last=True)
             flushed = it.broker.store.flushed.offset
-            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            await crash_copy(it.broker, tmp_path / "b")
         with min((tmp_path / "b" / "commitlog").iterdir()).open("r+b") as file:
             file.seek(flushed)  # the power fails: what was not flushed is gone
             file.write(bytes(4096))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from kappamq.protocol.bodies_clients import LockBatch, LockBatchResponse
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_client import LockQueues, UnlockQueues
 from tests.broker.operating import beat, make_topic, ok, on_broker, queue, refused
-from tests.broker.running import Speaker, run, running, speaking
+from tests.broker.running import Speaker, crash_copy, run, running, speaking
 from tests.store.faulty import SlowFlusher
 from tests.waiting import eventually_async as eventually
 
@@ -107,7 +106,7 @@ def test_locks_that_make_no_sense(tmp_path: Path) -> None:
                 assert (await client.ask(LockQueues(), broken)).code != 0
             rows = b",".join(b'{"brokerName":"b","queueId":%d,"topic":"t"}' % number for number in range(65_537))
             many = b'{"clientId":"c","consumerGroup":"g","mqSet":[' + rows + b"]}"
-            await refused(client, LockQueues(), ResponseCode.NO_PERMISSION, "too many", body=many)
+            await refused(client, LockQueues(), ResponseCode.INVALID_PARAMETER, "list_bytes_max", body=many)
             assert await lock(client, "c", 0) == {0}
 
     run(test())
@@ -151,8 +150,7 @@ def test_a_restart_honours_locks_for_a_whole_lease(tmp_path: Path, crash: bool) 
             clock.advance(50)
             assert await lock(one, "one", 0) == {0}
             if crash:  # what the files hold now, without a farewell
-                await broker.upkeep.write(shutil.copytree, folder, tmp_path / "crashed")
-                folder = tmp_path / "crashed"
+                folder = await crash_copy(broker, tmp_path / "crashed")
         async with running(folder, **settings) as broker, speaking(broker) as owner, joined(broker, "two") as (two,):
             assert await lock(two, "two", 0, 1, 2) == {2}, "the others have an owner"
             assert await lock(owner, "one", 0) == {0}, "it need not introduce itself again for what it has"
@@ -177,7 +175,7 @@ def test_strictly_means_on_disk_before_it_is_yours(tmp_path: Path) -> None:
             await make_topic(client, "u")
             assert not asked.done(), "who came later and does not care was answered"
             await eventually(lambda: SlowFlusher.made.behind)
-            SlowFlusher.made.sync()
+            SlowFlusher.made.keep_up()
             assert await asked == {0}
             assert await lock(client, "c", 0) == {0}, "a renewal waits for nothing"
 

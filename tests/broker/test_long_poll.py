@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kappamq.broker.long_poll import LongPoll
 from tests.store.stores import Writer, config, kernels, opened
 
-PARKED_MAX, OWNER_MAX = 8, 4
+PARKED_MAX, OWNER_MAX, OWNER_QUEUE_MAX = 8, 4, 3
 TOPICS, QUEUE_IDS, OWNERS = ["a", "b"], [0, 1], ["x", "y", "z"]
 
 
@@ -57,6 +57,16 @@ def test_who_has_too_many_is_turned_away_and_others_are_not() -> None:
     assert not polls.park("t", 2, 1.0, 5, "late"), "all places are taken"
     assert polls.drop("greedy") == 2
     assert polls.park("t", 2, 1.0, 6, "late")
+
+
+def test_one_owner_parks_only_so_many_for_one_queue() -> None:
+    polls: LongPoll[int] = LongPoll(Watching(), 10, 10, 2)
+    assert [polls.park("t", 0, 1.0, number, "greedy") for number in range(3)] == [True, True, False]
+    assert polls.park("t", 1, 1.0, 4, "greedy"), "another queue"
+    assert polls.park("t", 0, 1.0, 5, "modest")
+    assert polls.waits_for("t", 0, "greedy") == 2
+    polls.grown("t", 0)
+    assert polls.park("t", 0, 1.0, 6, "greedy"), "those that were answered do not count"
 
 
 def test_a_woken_pull_may_wait_on() -> None:
@@ -123,7 +133,7 @@ class LongPollMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.kernel = Watching()
-        self.polls: LongPoll[int] = LongPoll(self.kernel, PARKED_MAX, OWNER_MAX)
+        self.polls: LongPoll[int] = LongPoll(self.kernel, PARKED_MAX, OWNER_MAX, OWNER_QUEUE_MAX)
         self.now = 0
         self.parked = 0
         self.waiting: list[Pull] = []
@@ -135,7 +145,10 @@ class LongPollMachine(RuleBasedStateMachine):
         owner=st.sampled_from(OWNERS),
     )
     def park(self, topic: str, queue_id: int, hold: int, owner: str) -> None:
-        room = len(self.waiting) < PARKED_MAX and sum(pull.owner == owner for pull in self.waiting) < OWNER_MAX
+        of_owner = [pull.queue for pull in self.waiting if pull.owner == owner]
+        in_queue = of_owner.count((topic, queue_id))
+        assert self.polls.waits_for(topic, queue_id, owner) == in_queue
+        room = len(self.waiting) < PARKED_MAX and len(of_owner) < OWNER_MAX and in_queue < OWNER_QUEUE_MAX
         self.parked += 1
         pull = Pull(self.parked, (topic, queue_id), self.now + hold, owner)
         assert self.polls.park(topic, queue_id, pull.until, pull.number, owner) == room
@@ -178,7 +191,7 @@ class LongPollMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         late = self.polls.expired(self.now + 1000)
         assert sorted(late) == [pull.number for pull in self.waiting]
-        assert (self.polls.count, self.polls._queues, self.polls._owners) == (0, {}, {})
+        assert (self.polls.count, self.polls._queues, self.polls._owners, self.polls._of_owner) == (0, {}, {}, {})
 
 
 TestLongPoll = LongPollMachine.TestCase

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.clock import VirtualClock
 from kappamq.errors import NotAvailable
 from kappamq.protocol.bodies_clients import (
     ConsumerData,
     HeartbeatData,
+    MessageModel,
     ResetOffset,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -21,7 +23,7 @@ from kappamq.protocol.codes import VERSION, Language, RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers_admin import CloneGroupOffset, DeleteGroup, DeleteTopic, ResetOffsetByBroker, UpdateGroup
 from kappamq.protocol.headers_client import HeartBeat, QueryConsumerOffset, UpdateConsumerOffset
-from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
+from tests.broker.operating import beat, fill, make_groups, make_topic, ok, on_broker, queue, refused
 from tests.broker.running import MODES, Speaker, running, speaking
 from tests.waiting import eventually_async as eventually
 
@@ -109,6 +111,31 @@ def test_a_pull_that_waits_is_told_at_once(tmp_path: Path, mode: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_broadcasting_group_is_not_moved(tmp_path: Path, mode: str) -> None:
+    """Its members keep their own offsets, and each has every queue: telling all of them would never end in a large group."""
+
+    async def main() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            await scene(client, [10])
+            await commit(client, 8)
+            subscriptions = [SubscriptionData(topic="t", version=1)]
+            wanted = ConsumerData(group="g", message_model=MessageModel.BROADCASTING, subscriptions=subscriptions)
+            await ok(client, HeartBeat(), HeartbeatData(client_id="c", consumers=[wanted]).encode())
+            waiting = asyncio.ensure_future(client.pull("t", 10, sys_flag=2, hold_ms=20_000, timeout=20))
+            await eventually(lambda: broker.pulls.waiting.count == 1)
+            assert await reset(client, queue_id=0, offset=2) == {0: 2}
+            await client.send("t", b"news")
+            assert (await asyncio.wait_for(waiting, 10)).code == 0, "it waited on"
+            answer = await client.pull("t", 9)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "11")
+            left = broker.kernel.left_frames
+            assert (await client.pull("t", 9)).code == 0
+            assert mode == "slow" or broker.kernel.left_frames == left, "the kernel answers its pulls as before"
+
+    asyncio.run(main())
+
+
 @on_broker()
 async def test_who_is_there_already_is_not_sent_anywhere(broker: Broker, client: Speaker) -> None:
     await scene(client, [10])
@@ -121,7 +148,7 @@ async def test_who_is_there_already_is_not_sent_anywhere(broker: Broker, client:
 
 
 @on_broker()
-async def test_by_time_to_the_end_and_only_backwards(broker: Broker, client: Speaker) -> None:
+async def test_by_time_and_to_the_end(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t", 2)
     await fill(client, "t", [3, 3])
     between = (await client.read("t", 1))[-1].stored_ms + 1
@@ -134,8 +161,148 @@ async def test_by_time_to_the_end_and_only_backwards(broker: Broker, client: Spe
     assert await reset(client, timestamp=-1, queue_id=1) == {1: 7}
     await reset(client, queue_id=0, offset=2)
     await reset(client, queue_id=1, offset=6)
-    assert await reset(client, timestamp=between, force=False) == {0: 2, 1: 3}, "queue 0 would go forward: it stays"
-    assert (await committed(client, 0), await committed(client, 1)) == (2, 3)
+    assert await reset(client, timestamp=between) == {0: 3, 1: 3}, "forwards and backwards"
+    assert (await committed(client, 0), await committed(client, 1)) == (3, 3)
+
+
+@on_broker()
+async def test_without_force_all_the_same(broker: Broker, client: Speaker) -> None:
+    """As RocketMQ's broker: what its tools send for `resetOffsetByQueueId` never asks for force."""
+    await scene(client, [10])
+    await commit(client, 4)
+    assert await reset(client, queue_id=0, offset=7, force=False) == {0: 7}
+    assert await committed(client) == 7
+    answer = await client.pull("t", 4)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "7")
+    assert answer.remark == "OFFSET_RESET"
+    assert await reset(client, queue_id=0, offset=7, force=False) == {0: 7}
+
+
+# -- everybody hears of it -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_everybody_who_waits_is_told(tmp_path: Path, mode: str) -> None:
+    """During a rebalance two members have the same queue."""
+
+    async def main() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client, speaking(broker) as other:
+            await scene(client, [4])
+            await beat(other, "o", consumers={"g": ["t"]})
+            waiting = [
+                asyncio.ensure_future(each.pull("t", 4, sys_flag=2, hold_ms=20_000, timeout=20))
+                for each in (client, other)
+            ]
+            await eventually(lambda: broker.pulls.waiting.count == 2)
+            assert await reset(client, timestamp=0) == {0: 0}
+            for answer in await asyncio.wait_for(asyncio.gather(*waiting), 5):
+                assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+            assert broker.pulls.waiting.count == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nobody_undoes_a_reset_that_it_has_not_heard_of(tmp_path: Path, mode: str) -> None:
+    """One member hears and goes on; the other one takes the queue over with what it knew before."""
+
+    async def main() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client, speaking(broker) as other:
+            await scene(client, [10])
+            await beat(other, "o", consumers={"g": ["t"]})
+            await commit(client, 8)
+            await reset(client, queue_id=0, offset=2)
+            assert (await client.pull("t", 8)).code == ResponseCode.PULL_OFFSET_MOVED
+            assert (await client.pull("t", 2)).code == 0
+            await commit(client, 4)
+            for forward in (None, True):
+                late = UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=9, forward=forward)
+                await ok(other, late)
+                assert broker.offsets.get("g", "t", 0) == 4
+            answer = await other.pull("t", 9, sys_flag=COMMIT_AND_WAIT, commit_offset=9, hold_ms=5000)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4"), (
+                "where the group is"
+            )
+            assert broker.offsets.get("g", "t", 0) == 4
+            assert (await other.pull("t", 4)).code == 0
+            await commit(other, 10)
+            assert await committed(client) == 10
+            assert not broker.pending_resets.is_pending("g", "t")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_takes_a_queue_over_hears_by_asking(tmp_path: Path, mode: str) -> None:
+    async def main() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client, speaking(broker) as other:
+            await scene(client, [10])
+            await reset(client, queue_id=0, offset=2)
+            assert (await client.pull("t", 2)).code == 0
+            await commit(client, 5)
+            assert not broker.pending_resets.is_pending("g", "t")
+            await beat(other, "o", consumers={"g": ["t"]})
+            offset = await committed(other)
+            assert offset == 5
+            answer = await other.pull("t", offset, sys_flag=COMMIT_AND_WAIT, commit_offset=offset, hold_ms=0)
+            assert answer.code == 0
+            await commit(other, 9)
+            assert await committed(client) == 9
+            assert not broker.pending_resets.is_pending("g", "t"), "and the kernel answers alone again"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_member_that_was_away_does_not_undo_a_reset_either(tmp_path: Path, mode: str) -> None:
+    """Not after a minute, when nobody waits for it any more, nor after a restart; also not with a pull that the kernel takes."""
+
+    async def main() -> None:
+        clock = VirtualClock()
+        async with (
+            running(tmp_path, mode, clock=clock) as broker,
+            speaking(broker) as client,
+            speaking(broker) as other,
+        ):
+            await scene(client, [10])
+            await beat(other, "o", consumers={"g": ["t"]})
+            await commit(client, 8)
+            await reset(client, queue_id=0, offset=2)
+            assert (await client.pull("t", 2)).code == 0
+            assert broker.pending_resets.is_pending("g", "t"), "the other one may have the queue, too"
+            clock.advance(61)
+            assert (await client.pull("t", 2)).code == 0
+            assert not broker.pending_resets.is_pending("g", "t")
+        async with (
+            running(tmp_path, mode, clock=clock) as broker,
+            speaking(broker) as client,
+            speaking(broker) as other,
+        ):
+            await beat(client, "c", consumers={"g": ["t"]})
+            await commit(client, 3)
+            assert broker.offsets.get("g", "t", 0) == 3, "this one has heard: a restart does not make it a stranger"
+            assert (await client.pull("t", 3)).code == 0
+            async with speaking(broker) as unknown:  # a consumer whose heartbeat is still on its way
+                await unknown.channel.oneway(
+                    UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=9)
+                )
+                await ok(unknown, QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0))
+            assert broker.offsets.get("g", "t", 0) == 3
+            await beat(other, "o", consumers={"g": ["t"]})
+            if mode != "slow":  # the kernel does not ask who pulls; the commit gives it away
+                first = await other.pull("t", 9, sys_flag=COMMIT_AND_WAIT, commit_offset=9, hold_ms=0)
+                assert first.code == 0
+                assert broker.offsets.get("g", "t", 0) == 3
+            answer = await other.pull("t", 10, sys_flag=COMMIT_AND_WAIT, commit_offset=10, hold_ms=0)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "3")
+            async with speaking(broker) as tool:
+                await commit(tool, 6)
+                assert await committed(tool) == 3, "not while a reset is on its way"
+                assert (await other.pull("t", 3)).code == 0
+                await commit(tool, 6)
+                assert await committed(tool) == 6, "an operator may decide anew"
+
+    asyncio.run(main())
 
 
 @on_broker()
@@ -247,6 +414,7 @@ async def test_with_server_side_resets_off_the_clients_are_told(broker: Broker, 
 
 
 async def commit_all(client: Speaker, group: str, topic: str, offsets: list[int]) -> None:
+    await make_groups(client, group)
     for queue_id, offset in enumerate(offsets):
         await ok(
             client, UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
@@ -295,10 +463,10 @@ async def test_a_clone_moves_consumers_that_are_connected(broker: Broker, client
     await scene(client, [9])
     await commit(client, 9)
     await commit_all(client, "source", "t", [2])
-    parked = asyncio.ensure_future(client.pull("t", 9, sys_flag=2, hold_ms=10_000))
+    parked = asyncio.ensure_future(client.pull("t", 9, sys_flag=2, hold_ms=60_000))
     await eventually(lambda: broker.pulls.waiting.count)
     await ok(client, CloneGroupOffset(source_group="source", target_group="g", topic="t"))
-    answer = await asyncio.wait_for(parked, 5)
+    answer = await asyncio.wait_for(parked, 30)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
     await commit(client, 9)
     assert await committed(client) == 2, "it was on its way while it was told"

@@ -11,7 +11,7 @@ from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_admin import CloneGroupOffset, ResetOffsetByBroker
 from kappamq.protocol.headers_client import QueryConsumerOffset, UpdateConsumerOffset
 from tests.broker.machine import FEW, BrokerMachine
-from tests.broker.operating import beat, make_topic, ok
+from tests.broker.operating import beat, make_groups, make_topic, ok
 from tests.broker.running import Speaker
 
 QUEUES = (0, 1)
@@ -37,6 +37,7 @@ class OffsetsOfABroker(BrokerMachine):
     def begin(self) -> None:
         self.open()
         self.run(make_topic(self.tool, "t", len(QUEUES)))
+        self.run(make_groups(self.tool, "h"))
         for queue in QUEUES:
             self.send(queue, 8)
 

@@ -50,6 +50,11 @@ def test_there_and_back(tmp_path: Path, host: bytes, crc: bool, caplog: pytest.L
             marked = unparking.copy(parked(**{"__BATCH#": "0000000500"}))
             assert marked is not None
             assert b"__BATCH#" not in marked[-1], "its neighbours do not come along"
+            for forged in ("__CRC32#", "x__CRC32#"):
+                kept = unparking.copy(parked(crc=crc, **{forged: "0123456789"}))
+                assert kept is not None
+                names_kept = properties.decode(kept[-1].decode()).keys()
+                assert names_kept == {"KEYS", "REAL_TOPIC", "REAL_QID"} | ({forged} - {"__CRC32#"})
             # A topic that has shrunk: the message goes where somebody reads.
             topics.update(TopicConfig("tea", 2, 2, 6))
             unparking.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kappamq.broker import progress
 from kappamq.broker.broker import Broker
 from kappamq.protocol.bodies_admin import (
     ConsumerOffsets,
@@ -21,12 +22,13 @@ from kappamq.protocol.headers_admin import (
     QueryCorrectionOffset,
 )  # fmt: skip
 from kappamq.protocol.headers_client import UpdateConsumerOffset
-from tests.broker.operating import beat, fill, make_topic, ok, on_broker, queue, refused
+from tests.broker.operating import beat, fill, make_groups, make_topic, ok, on_broker, queue, refused
 from tests.broker.running import Speaker
 from tests.waiting import eventually_async as eventually
 
 
 async def commit(client: Speaker, group: str, topic: str, offsets: list[int]) -> None:
+    await make_groups(client, group)
     for queue_id, offset in enumerate(offsets):
         await ok(
             client, UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
@@ -184,3 +186,8 @@ async def test_the_smallest_offset_of_all_groups(broker: Broker, client: Speaker
     found = CorrectionOffsets.decode((await ok(client, header)).body).offsets
     assert found == dict.fromkeys(range(3), (1 << 63) - 1), "it is behind all others"
     assert broker.offsets.queues("left_out", "t"), "leaving out is not forgetting"
+
+
+def test_a_stamp_that_no_calendar_has_is_told_as_it_is() -> None:
+    assert progress._text(1 << 60) == str(1 << 60)
+    assert progress._text(-(1 << 60)) == str(-(1 << 60))

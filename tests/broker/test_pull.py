@@ -10,8 +10,9 @@ import pytest
 
 from kappamq.broker import pull as pull_module
 from kappamq.broker.broker import Broker
-from kappamq.broker.pull import tag_codes
+from kappamq.broker.filtering import Filtering
 from kappamq.clock import VirtualClock
+from kappamq.config.broker import BrokerConfig
 from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_client import HeartBeat, PullMessage
@@ -208,7 +209,7 @@ def test_entries_that_are_not_there_after_all(tmp_path: Path, kernel: str) -> No
             await send(client, 40)
         async with running(tmp_path, kernel, store=store) as broker, speaking(broker) as client:
             (tmp_path / "consumequeue" / "t" / "0" / f"{320:020d}").unlink()
-            answer = await client.pull("t", 20, explicit=True, timeout=5)
+            answer = await client.pull("t", 20, explicit=True, timeout=30)
             assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL")
             assert bodies(await client.pull("t", 33, explicit=True)) == list(range(33, 40))
 
@@ -267,7 +268,7 @@ def test_parked_pulls_expire_in_their_order(tmp_path: Path, mode: str) -> None:
             broker.pulls.expire()
             assert broker.pulls.waiting.count == 3
             clock.advance(0.2)
-            answer = await asyncio.wait_for(short, 5)
+            answer = await asyncio.wait_for(short, 30)
             assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
             assert (answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == ("1", "1")
             assert not long.done()
@@ -399,7 +400,7 @@ def test_when_too_many_wait_the_next_is_answered_at_once(tmp_path: Path) -> None
             assert broker.pulls.missed == missed + 1
             await send(client, 1)
             for future in waiting:
-                assert bodies(await asyncio.wait_for(future, 5)) == [0]
+                assert bodies(await asyncio.wait_for(future, 20)) == [0]
 
     run(test())
 
@@ -467,6 +468,7 @@ async def test_an_explicit_subscription_needs_no_heartbeat(broker: Broker, clien
 
 
 def test_codes_of_tags_come_from_the_expression() -> None:
+    tag_codes = Filtering(BrokerConfig(), asyncio.sleep).tag_codes
     assert tag_codes(SubscriptionData(topic="t", expression="*")) is None
     assert tag_codes(SubscriptionData(topic="t", expression="")) is None
     lying = SubscriptionData(topic="t", expression="a || b", codes={0})
@@ -532,5 +534,31 @@ def test_senders_do_not_wait_for_all_who_read_from_disk(tmp_path: Path, kernel: 
             answers = await asyncio.gather(*(client.pull("t", 0, queue_id, explicit=True) for queue_id in range(1, 8)))
             assert [bodies(answer) for answer in answers] == [[0, 1, 2, 3, 4]] * 7
             assert len(turns) == len(set(turns)) == 7
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_record_that_cannot_be_given_out_is_told_once_and_costs_no_neighbour(
+    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            bodies = [b"cup %d" % number for number in range(5)]
+            for body in bodies:
+                await client.send("t", body)
+            log_offset = (await client.read("t"))[2].log_offset
+            path = min((tmp_path / "commitlog").iterdir())
+            with path.open("r+b") as log:
+                log.seek(log_offset + 2)
+                log.write(b"\x7f")  # in its size
+            for _ in range(2):
+                answer = await client.pull("t", 0, explicit=True)
+                assert [record.body for record in iter_records(answer.body)] == bodies[:2]
+                answer = await client.pull("t", 2, explicit=True)
+                assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "3")
+                assert [record.body for record in await client.read("t", offset=3)] == bodies[3:]
+        assert caplog.text.count("message 2 cannot be read, its log record is damaged or gone") == 1
 
     run(test())

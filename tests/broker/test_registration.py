@@ -87,6 +87,22 @@ def test_who_made_a_topic_by_sending_finds_its_route_at_once(tmp_path: Path) -> 
     run(test())
 
 
+def test_a_broker_hears_that_another_one_has_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as server,
+            running(tmp_path / "a", name="twin", nameservers=(server.address,)) as one,
+            running(tmp_path / "b", name="twin", nameservers=(server.address,)) as two,
+        ):
+            said = [record.getMessage() for record in caplog.records if record.name == "kappamq.broker.registration"]
+            (line,) = [line for line in said if "two running brokers have the name twin" in line]
+            for word in (f"name server {server.address} says", one.address, two.address):
+                assert word in line
+
+    with caplog.at_level(logging.WARNING, "kappamq.broker.registration"):
+        run(test())
+
+
 def test_one_name_server_is_down_and_comes_back(tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         port = free_port()
@@ -260,22 +276,25 @@ async def hanging() -> AsyncIterator[str]:
             writer.close()
 
 
-def test_a_name_server_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> None:
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        async with name_server() as server, hanging() as silent:
-            before = loop.time()
-            async with running(tmp_path, nameservers=(silent, server.address)) as broker, speaking(broker) as client:
-                assert loop.time() - before < 2, "the other one is enough"
-                assert queues(server, "TBW102") > 0
-                before = loop.time()
-                for number in range(3):
-                    assert (await client.send(f"fresh{number}", b"x")).code == 0
-                    await make_topic(client, f"made{number}")
-                    assert queues(server, f"fresh{number}") == queues(server, f"made{number}") == 4
-                assert loop.time() - before < 1.5
+def test_a_name_server_that_never_answers_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "_START_S", 600.0)  # whoever waits for the silent one is not done in time
+    monkeypatch.setattr(registration, "_TOLD_S", 600.0)
+    monkeypatch.setattr(registration, "_UNREGISTER_S", 0.1)
 
-    run(asyncio.wait_for(test(), 30))
+    async def test() -> None:
+        async with (
+            name_server() as server,
+            hanging() as silent,
+            running(tmp_path, nameservers=(silent, server.address)) as broker,
+            speaking(broker) as client,
+        ):
+            assert queues(server, "TBW102") > 0
+            for number in range(3):
+                assert (await client.send(f"fresh{number}", b"x")).code == 0
+                await make_topic(client, f"made{number}")
+                assert queues(server, f"fresh{number}") == queues(server, f"made{number}") == 4
+
+    run(asyncio.wait_for(test(), 60))
 
 
 def test_a_start_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,6 +309,7 @@ def test_a_start_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_one_that_has_stopped_answering_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "_UNREGISTER_S", 0.1)
+    monkeypatch.setattr(registration, "_TOLD_S", 5.0)
     waited: list[float] = []
 
     async def test() -> None:
@@ -304,8 +324,8 @@ def test_one_that_has_stopped_answering_is_waited_for_once(tmp_path: Path, monke
                     waited.append(loop.time() - before)
 
     run(asyncio.wait_for(test(), 30))
-    assert 0.4 < waited[0] < 2, "its silence might be a short one"
-    assert sum(waited[1:]) < 0.4
+    assert waited[0] > 4, "its silence might be a short one"
+    assert sum(waited[1:]) < 4
 
 
 def test_only_this_change_is_waited_for(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from kappamq.clock import SystemClock
 from kappamq.protocol import batch
 from kappamq.protocol.batch import Member
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_client import GetMaxOffset, GetMinOffset, QueryConsumerOffset
+from kappamq.protocol.frame import decode, request
+from kappamq.protocol.headers_client import GetMaxOffset, GetMinOffset, PullMessage, QueryConsumerOffset
 from kappamq.protocol.record import iter_records
 from kappamq.protocol.tags import java_hash
 from tests.broker.running import MODES, run, running, speaking
@@ -159,6 +160,38 @@ def test_pulls_carry_commits(tmp_path: Path, mode: str) -> None:
     run(test())
 
 
+def test_a_oneway_pull_is_not_answered(tmp_path: Path, mode: str) -> None:
+    """Whatever it finds; the answer would be taken for that of another request. What it commits counts."""
+
+    async def test() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            for _ in range(3):
+                await client.send("t", b"x")
+            await client.subscribe("g", "t")
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            for offset, hold_ms in ((0, 0), (3, 20_000), (7, 0), (-1, 0)):
+                pull = PullMessage(
+                    consumer_group="g", topic="t", queue_id=0, queue_offset=offset, count_max=32, sys_flag=3, commit_offset=2,
+                    hold_ms=hold_ms, subscription_version=1,
+                )  # fmt: skip
+                writer.write(request(pull, oneway=True).encode())
+            nonsense = PullMessage(
+                consumer_group="g", topic="nowhere", queue_id=0, queue_offset=0, count_max=32, sys_flag=0, commit_offset=0, hold_ms=0,
+                subscription_version=1,
+            )  # fmt: skip
+            writer.write(request(nonsense, oneway=True).encode())
+            asked = request(QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0))
+            asked.opaque = 4711
+            writer.write(asked.encode())
+            total = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 10), "big")
+            answer = decode(total.to_bytes(4, "big") + await asyncio.wait_for(reader.readexactly(total), 10))
+            assert (answer.opaque, answer.ext["offset"]) == (4711, "2"), "the only answer"
+            assert broker.pulls.waiting.count == 0
+            writer.close()
+
+    run(test())
+
+
 def test_batches_are_stored_as_single_messages_one_after_the_other(tmp_path: Path, mode: str) -> None:
     async def test() -> None:
         async with running(tmp_path, mode) as broker, speaking(broker) as client:
@@ -173,11 +206,12 @@ def test_batches_are_stored_as_single_messages_one_after_the_other(tmp_path: Pat
             assert [record.body for record in records] == [b"before", *(member.body for member in members)]
             assert [record.offset_id for record in records[1:]] == ids
             assert [record.flag for record in records[1:]] == [0, 1, 2, 3, 4]
-            assert records[2].property_map() == {"UNIQ_KEY": "B1", "TAGS": "t1"}
+            ours = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+            assert records[2].property_map() == {"UNIQ_KEY": "B1", "TAGS": "t1"} | ours
             total = sum(record.size for record in records[1:])
             assert records[1].property_map()["__BATCH#"] == f"{total:010d}"
             assert (await client.send_batch("t", batch.encode(members[:1]), 1)).code == 0
-            assert (await client.read("t", 1))[-1].property_map() == {"UNIQ_KEY": "B0", "TAGS": "t0"}
+            assert (await client.read("t", 1))[-1].property_map() == {"UNIQ_KEY": "B0", "TAGS": "t0"} | ours
 
     run(test())
 

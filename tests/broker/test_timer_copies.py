@@ -12,6 +12,7 @@ from kappamq.protocol import properties
 from kappamq.protocol.bodies_topics import TopicConfig
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.record import Record, decode
+from kappamq.store.clock_steps import ClockStep, ClockSteps
 from kappamq.store.timer_entries import CANCEL, PLAIN, ROLL
 from tests.broker.running import run, running
 
@@ -33,7 +34,7 @@ def test_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             broker.topics.update(TopicConfig("tea", 4, 4, 6))
-            copies = TimerCopies(broker.topics)
+            copies = TimerCopies(broker.topics, broker.store)
             timer, now = Timer(T + 1500, 7, 1, PLAIN), T + 1500
             records = [parked("a"), parked("b", topic="deleted"), None, parked("c")]
             made, gone, wishes = copies.make([timer] * 4, records, now)
@@ -59,7 +60,7 @@ def test_what_was_taken_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             broker.topics.update(TopicConfig("tea", 4, 4, 6))
-            copies = TimerCopies(broker.topics)
+            copies = TimerCopies(broker.topics, broker.store)
             copies.cancel([("tea+a", T + 1500)])
             timers = [Timer(T + 1500, 7, 1, PLAIN), Timer(T + 1500, 8, 1, PLAIN), Timer(T + 1500, 9, 1, PLAIN | CANCEL)]
             records = [parked("a"), parked("b"), parked("a", TIMER_DEL_UNIQKEY="tea+a")]
@@ -75,8 +76,20 @@ def test_what_was_taken_back(tmp_path: Path) -> None:
 
 def test_reading_records() -> None:
     record = decode(parked("a"))
-    assert (due_of(record), delete_key_of(record), real_topic(parked("a"))) == (T + 1500, "tea+a", "tea")
-    assert due_of(Record(topic="t", body=b"", properties=f"TIMER_OUT_MS\x01{T}\x02")) == T + 1000
-    again = rolled(record)
+    never = ClockSteps()
+    assert (due_of(record, never), delete_key_of(record), real_topic(parked("a"))) == (T + 1500, "tea+a", "tea")
+    assert due_of(Record(topic="t", body=b"", properties=f"TIMER_OUT_MS\x01{T}\x02"), never) == T + 1000
+    again = rolled(record, T + 1500)
     assert (again.waited, again.source, again.properties["TIMER_ROLL_TIMES"]) == (True, 7, "1")
-    assert rolled(decode(parked("a", TIMER_ROLL_TIMES="1"))).properties["TIMER_ROLL_TIMES"] == "2"
+    assert rolled(decode(parked("a", TIMER_ROLL_TIMES="1")), T + 1500).properties["TIMER_ROLL_TIMES"] == "2"
+
+
+def test_a_delay_that_is_stored_again_says_its_time_by_todays_clock() -> None:
+    """Else the copy, which lies behind the place where the clock was set, would go back to the old time."""
+    set_back = ClockSteps((ClockStep(100, -5000, T),))
+    record = decode(parked("a", TIMER_DELAY_MS="1500"))
+    due = due_of(record, set_back)
+    assert due == T - 3500
+    again = rolled(record, due)
+    assert (again.properties["TIMER_DELIVER_MS"], again.properties["TIMER_OUT_MS"]) == (str(T - 3500), str(T - 4000))
+    assert due_of(decode(parked("a")), set_back) == T + 1500, "who named a time gets that time"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kappamq.protocol.names import TIMER_TOPIC
-from tests.broker.running import run
+from tests.broker.running import crash_copy, on_disk, run
 from tests.broker.timing import MessageClock, Timed, timed
 
 AHEAD_MS = 4_000_000_000_000  # files are as old as the machine says: a clock that is ahead of it makes them expire
@@ -26,6 +25,7 @@ DAY_MS = 86_400_000
 async def fill(it: Timed, count: int = 20) -> None:
     for _ in range(count):
         await it.send(b"x" * 9000, topic="filler")
+    await on_disk(it.broker)
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -51,7 +51,7 @@ def test_survivors_are_stored_again(tmp_path: Path, crash: bool) -> None:
             assert await it.bodies() == [], "what was delivered has gone with the log"
             assert len(list((tmp_path / "a" / "timerlog").iterdir())) < 8, "of the timer log goes what the log has lost"
             if crash:
-                shutil.copytree(tmp_path / "a", tmp_path / "b")
+                await crash_copy(it.broker, tmp_path / "b")
         again = tmp_path / ("b" if crash else "a")
         async with timed(again, store=STORE, clock=MessageClock(AHEAD_MS + 2000)) as it:
             await it.pass_ms(DAY_MS - 2001)

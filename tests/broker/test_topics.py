@@ -445,6 +445,7 @@ def test_what_a_start_shows_of_a_deleted_topic(
         assert topics.hide_deleted() == ([] if made_again else ["t"])
         low, end, following, _stored = store.kernel.queue_state("t", 0)
         assert (low, end, following) == (*hidden, hidden[1])
+        assert topics.first_offset("t", 0) == max(4, hidden[0] if not made_again else 0)
 
 
 def test_a_topic_made_and_deleted_again_and_again_leaves_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from kappamq.protocol.frame import request
 from kappamq.protocol.headers_client import EndTransaction
 from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from tests.broker.operating import make_topic
-from tests.broker.running import Speaker, run, running, speaking
+from tests.broker.running import Speaker, on_disk, run, running, speaking
 from tests.broker.transacting import COMMIT, ROLLBACK, bodies, pass_time, producing
 from tests.waiting import eventually_async as eventually
 
@@ -281,8 +281,7 @@ def test_an_open_half_survives_retention(tmp_path: Path, cold: bool) -> None:
             segments = list(broker.store.log.segments())
             for segment in segments[:3]:
                 os.utime(segment.path, (1, 1))
-            broker.store.request_flush()
-            await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
+            await on_disk(broker)
             if cold:
                 broker.kernel.hot_from = broker.store.log.end
             assert await broker.upkeep.delete_expired(asked=True) == 3

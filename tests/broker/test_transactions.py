@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kappamq.broker import half_log
 from kappamq.broker.broker import Broker
 from kappamq.broker.half_records import is_half
 from kappamq.clock import VirtualClock
@@ -78,6 +79,55 @@ async def test_the_first_decision_counts(broker: Broker, client: Speaker) -> Non
         assert bodies(await client.read(HALF_OP_TOPIC)) == [b"0,", b"1,"]
 
 
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("more", [0, 30], ids=["the last one", "one of many"])
+def test_the_same_decision_after_a_restart_is_answered_as_the_first(
+    tmp_path: Path, decision: int, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer whose answer was lost asks again. However many were ended since, the log knows how this one was."""
+    monkeypatch.setattr(half_log, "_REMEMBERED", 10)
+    monkeypatch.setattr(half_log, "_OPS_AT_ONCE", 7)
+    other = ROLLBACK if decision == COMMIT else COMMIT
+
+    async def main() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client, producing(broker) as producer:
+            await make_topic(client, "t")
+            first = await producer.begin("t", b"first")
+            held = await producer.begin("t", b"held")
+            begun = [await producer.begin("t", b"x") for _ in range(more)]
+            for one in begun[: more // 2]:
+                assert (await producer.end(one, other)).code == 0
+            assert (await producer.end(first, decision)).code == 0
+            for one in begun[more // 2 :]:
+                assert (await producer.end(one, other)).code == 0
+            assert (await producer.end(held, decision)).code == 0
+            before = [record.body for record in await client.read("t")]
+        async with running(tmp_path) as broker, speaking(broker) as client, producing(broker) as producer:
+            broker.kernel.hot_from = broker.store.log.end
+            for _ in range(2):
+                answer = await producer.end(first, decision)
+                assert (answer.code, answer.remark) == (0, None)
+            late = await producer.end(first, other)
+            how = "committed" if decision == COMMIT else "rolled back"
+            assert (late.code, f"it was {how}" in (late.remark or "")) == (FAILED, True), late.remark
+            assert [record.body for record in await client.read("t")] == before
+
+    run(main())
+
+
+@on_broker()
+async def test_a_decision_that_was_forgotten_is_found_in_the_log(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    async with producing(broker) as producer:
+        begun = await producer.begin("t", b"x")
+        assert (await producer.end(begun, ROLLBACK)).code == 0
+        broker.delivery.halves.halves._remembered.clear()
+        assert (await producer.end(begun, ROLLBACK)).code == 0
+        broker.delivery.halves.halves._remembered.clear()
+        late = await producer.end(begun, COMMIT)
+        assert (late.code, late.remark) == (FAILED, "it cannot be committed: it was rolled back. Nothing was changed")
+
+
 @on_broker()
 async def test_what_nobody_remembers_stays_as_it_is(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
@@ -85,6 +135,7 @@ async def test_what_nobody_remembers_stays_as_it_is(broker: Broker, client: Spea
         begun = await producer.begin("t", b"x")
         assert (await producer.end(begun, ROLLBACK)).code == 0
         broker.delivery.halves.halves._remembered.clear()
+        broker.kernel.set_queue_min(HALF_OP_TOPIC, 0, 1)  # its op record has expired
         late = await producer.end(begun, COMMIT)
         assert (late.code, late.remark) == (
             FAILED,

@@ -19,8 +19,8 @@ from kappamq.native.layout import ENTRY
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers_client import QueryConsumerOffset, QueryMessage, UpdateConsumerOffset
 from kappamq.store import retention
-from tests.broker.operating import make_topic, ok, on_broker
-from tests.broker.running import Speaker, run, running, speaking
+from tests.broker.operating import make_groups, make_topic, ok, on_broker
+from tests.broker.running import Speaker, on_disk, run, running, speaking
 from tests.store.faulty import SlowFlusher
 from tests.store.stores import kernels
 from tests.waiting import eventually_async as eventually
@@ -71,8 +71,7 @@ def test_after_retention_queues_and_index_begin_where_the_log_does(tmp_path: Pat
             assert await broker.upkeep.delete_expired(asked=True) == 0, "nothing is old enough"
             for segment in segments[:3]:
                 os.utime(segment.path, (1, 1))
-            broker.store.request_flush()
-            await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
+            await on_disk(broker)
             assert await broker.upkeep.delete_expired() == 0, "not the hour"
             assert await broker.upkeep.delete_expired(asked=True) == 3
             assert broker.store.log.min == segments[3].start
@@ -100,11 +99,11 @@ def test_what_the_log_alone_holds_is_saved_before_its_file_goes(tmp_path: Path) 
         async with running(tmp_path, store=store, offsets_flush_ms=3_600_000) as broker, speaking(broker) as client:
             await make_topic(client, "t", 3)
             await send(client, 5)
+            await make_groups(client, "g")
             await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=5))
             broker.offsets.record_commits()
             await send(client, 60)
-            broker.store.request_flush()
-            await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
+            await on_disk(broker)
             assert await broker.upkeep.delete_expired(asked=True) > 2
             assert broker.metadata.needed_from >= broker.store.log.min
             await send(client, 1)
@@ -134,8 +133,7 @@ class Keeping:
 async def test_who_keeps_something_in_the_log_is_asked_to_copy_it_first(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
     await send(client, 60)
-    broker.store.request_flush()
-    await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
+    await on_disk(broker)
     keeper = Keeping(able=False)
     broker.upkeep.keepers.append(keeper)
     assert await broker.upkeep.delete_expired(asked=True) == 0, "it could not, so the log stays"
@@ -268,6 +266,7 @@ def test_a_stop_keeps_what_was_committed_last(tmp_path: Path) -> None:
         async with running(tmp_path, offsets_flush_ms=3_600_000) as broker, speaking(broker) as client:
             await make_topic(client, "t")
             await send(client, 9)
+            await make_groups(client, "g")
             await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=7))
         async with running(tmp_path) as broker, speaking(broker) as client:
             asked = await ok(client, QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0))
@@ -309,6 +308,7 @@ def test_offsets_are_in_the_log_at_once_and_in_their_file_now_and_then(tmp_path:
         ):
             await make_topic(client, "t")
             await send(client, 7)
+            await make_groups(client, "g")
 
             async def commit(offset: int) -> None:
                 header = UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=offset)

@@ -88,5 +88,6 @@ async def timed(
     root: Path, mode: str = "twin", *, clock: MessageClock | None = None, **options: Any
 ) -> AsyncIterator[Timed]:
     clock = clock or MessageClock()
+    options["store"] = {"sync_flush_timeout_ms": 60_000} | options.get("store", {})  # the disk may be busy with others
     async with running(root, mode, clock=clock, **options) as broker, speaking(broker) as client:
         yield Timed(broker, client, clock)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import errno
+import json
 import os
 import resource
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from kappamq.cli import checks
 from kappamq.cli.checks import Finding, Health
+from kappamq.store.clock_steps import CLOCK_FILE
 from kappamq.store.lock import StoreLock
 
 Usage = collections.namedtuple("Usage", "total used free")
@@ -72,10 +74,11 @@ def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, 
 
 def test_disk_space_is_counted_as_df_does_and_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        shutil, "disk_usage", lambda _: Usage(1000 << 30, 700 << 30, 200 << 30)
-    )  # 100 are kept for root
+        shutil, "disk_usage", lambda _: Usage(1000 << 30, 280 << 30, 300 << 30)
+    )  # 420 are reserved for root
     found = by_name(checks.data_directory(tmp_path, "named by --data"))
-    assert f"78% used on the disk of {tmp_path} (80% with what is kept for root" in found["disk space"].text
+    assert found["disk space"].health is Health.OK
+    assert found["disk space"].text == f"300.0 GiB free, 49% used on the disk of {tmp_path}"
     assert found["data directory"].text == f"{tmp_path} can be written (named by --data)"
 
 
@@ -134,3 +137,19 @@ def test_kernel_and_loop() -> None:
     finding = checks.kernel()
     assert finding.health is (Health.OK if finding.text == "compiled" else Health.NOTE)
     assert os.path.exists("/")
+
+
+def test_a_store_whose_clock_was_set(tmp_path: Path) -> None:
+    assert not checks._clock_of_store(tmp_path)
+    (tmp_path / "commitlog").mkdir()
+    assert not checks._clock_of_store(tmp_path)
+    (tmp_path / "config").mkdir()
+    steps = [[100, 86_400_000, 1_700_086_400_000], [200, -86_400_000, 1_700_000_001_000]]
+    (tmp_path / "config" / CLOCK_FILE).write_text(json.dumps({"steps": steps}))
+    (finding,) = checks._clock_of_store(tmp_path)
+    assert finding.health is Health.NOTE
+    assert "was set 2 times" in finding.text
+    assert "back by 86400 s" in finding.text
+    assert "chronyc" in finding.advice
+    (tmp_path / "config" / CLOCK_FILE).write_text("not JSON")
+    assert not checks._clock_of_store(tmp_path)

@@ -12,6 +12,7 @@ from kappamq.cli.exits import Exit, exit_for
     ("error", "code"),
     [
         (errors.ConfigError("x"), Exit.CONFIG),
+        (errors.NoSuchTopic("x"), Exit.NOT_FOUND),
         (errors.StoreLocked("x"), Exit.STORE),
         (errors.DiskFull("x"), Exit.STORE),
         (errors.for_code(17), Exit.NOT_FOUND),

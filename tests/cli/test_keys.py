@@ -47,7 +47,10 @@ def printed(kappamq: Any, cluster: Local, topic: str) -> dict[str, list[Any]]:
         if name == "inspect":  # queue files follow the log by a moment
             eventually(lambda: f"'topic': '{topic}'" in str(kappamq(*commands["inspect"], "-o", "json").json[0]))
         ran = kappamq(*command, "-o", "json")
-        assert ran.exit_code == 0, (name, ran)
+        # Other tests damage messages of this broker, and the doctor says so; it has nothing else to say against it.
+        bad = [row["what"] for row in ran.json if row.get("health") == "bad"] if name == "doctor" else []
+        assert all(what.endswith(": damage") for what in bad), ran
+        assert ran.exit_code == (1 if bad else 0), (name, ran)
         found[name] = ran.json
     return found
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from kappamq.cli.options import data_directory, fail, properties, spoken
+from kappamq.cli.options import data_directory, fail, properties, spoken, store_directory
 from kappamq.cli.output import Format, Output
-from kappamq.errors import ConfigError, TopicNotFound
+from kappamq.errors import ConfigError, StoreError, TopicNotFound
 
 
 def test_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,3 +68,14 @@ def test_fail_with_a_text(capsys: pytest.CaptureFixture[str]) -> None:
         fail(Output(), "two orders are missing")
     assert ended.value.exit_code == 1
     assert "two orders are missing" in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever named no directory is told where the path comes from."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    assert store_directory(tmp_path / "store") == tmp_path / "store"
+    with pytest.raises(StoreError, match=r"Pass the broker's data directory$"):
+        store_directory(tmp_path)
+    monkeypatch.setenv("KAPPAMQ_HOME", str(tmp_path))
+    with pytest.raises(StoreError, match=r"This path is named by \$KAPPAMQ_HOME$"):
+        store_directory(None)

@@ -267,11 +267,11 @@ def test_a_start_after_kill_9_tells_what_it_found(tmp_path: Path) -> None:
     assert run_kappamq("send", "-n", told["nameserver"], "-t", "tea", "-b", "x", "--count", "5").exit_code == 0
     process.kill()
     _, before = process.communicate(timeout=30)
-    assert "good order" not in before
+    assert "did not stop cleanly" not in before
     with started(*UP, "--data", str(tmp_path), "--json") as (_, again):
         assert again.stderr is not None
         line = again.stderr.readline()
-    assert f"the last broker (process {process.pid}) did not stop in good order" in line
+    assert f"the last broker (process {process.pid}) did not stop cleanly" in line
     assert "the log ends at" in line
 
 
@@ -280,3 +280,40 @@ def test_the_time_a_user_has_waited() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     waited, worked = map(float, done.stdout.split())
     assert worked - 0.05 <= waited < 30
+
+
+def listening_on(pid: int) -> set[str]:
+    """The addresses (as /proc writes them) that a process listens on."""
+    sockets = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+LOOPBACK, EVERYWHERE = "0100007F", "00000000"
+
+
+def test_up_is_for_this_machine_unless_told_otherwise(tmp_path: Path) -> None:
+    ports = ["--nameserver-port", "0", "--broker-port", "0", *SET, "--json"]
+    with started("up", *ports, "--data", str(tmp_path / "a")) as (_, process):
+        assert listening_on(process.pid) == {LOOPBACK}
+    with started("up", *ports, "--data", str(tmp_path / "b"), "--listen", "0.0.0.0") as (_, process):
+        assert listening_on(process.pid) == {EVERYWHERE}
+
+
+def test_a_broker_that_everybody_can_reach_says_so(tmp_path: Path) -> None:
+    for options, told in (((), True), (("--listen", "127.0.0.1"), False)):
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "kappamq", "broker", "-n", "none", "--port", "0", "--json", *SET, *options),
+                *("--data", str(tmp_path / str(told))),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline(), "ready"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert ("asks nobody who they are" in errors) is told, errors
+        assert ("--listen 127.0.0.1" in errors) is told

@@ -7,6 +7,7 @@ import pytest
 
 from kappamq.cli.output import Format, Output
 from kappamq.cli.shop_floor import Shop
+from kappamq.cli.shop_sales import Figures
 from kappamq.event_loop import run
 from tests.cli.conftest import SMALL
 
@@ -36,3 +37,14 @@ def test_waiting_ends() -> None:
 
     assert asyncio.run(Shop._until(never, 0.05)) is False
     assert asyncio.run(Shop._until(lambda: True, 0.0)) is True
+
+
+@pytest.mark.parametrize(("kept", "told"), [(True, "in archive"), (False, "removed with the shop: --data DIR")])
+def test_an_archive_that_does_not_stay_is_not_named(
+    kept: bool, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, Output(Format.TEXT), nameserver_port=0, broker_port=0, properties=SMALL, kept=kept)
+    shop._show_figures(Figures((), 3, Path("archive")))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "archived 3 orders as Parquet" in shown
+    assert told in shown

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_inspect_tells_what_is_there(store: Path) -> None:
 def test_inspect_for_people(store: Path) -> None:
     ran = kappamq_store("inspect", store, "--topic", "tea", "--log", "100")
     assert ran.exit_code == 0, ran.err
-    for text in (str(store), "stopped in good order", "16.0 MiB", "cup 4", "7 entries in 1 file"):
+    for text in (str(store), "stopped cleanly", "16.0 MiB", "cup 4", "7 entries in 1 file"):
         assert text in ran.out
     assert "queue" in kappamq_store("inspect", store, "--queues").out
     assert kappamq_store("inspect", store, "--topic", "no_such").exit_code == 5
@@ -92,11 +93,55 @@ def test_after_a_crash(store: Path) -> None:
     (store / "abort").write_text("4711")
     (told,) = kappamq_store("inspect", store, "-o", "json").json
     assert (told["state"], told["process"]) == ("crashed", 4711)
-    assert "(process 4711) did not stop in good order" in kappamq_store("inspect", store).out
+    assert "(process 4711) did not stop cleanly" in kappamq_store("inspect", store).out
+
+
+@pytest.fixture
+def killed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, as if the broker had been killed before it wrote any queue."""
+    shutil.copytree(store, copy := tmp_path_factory.mktemp("killed") / "data")
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(copy / name)
+    (copy / "kappamq.position").unlink()
+    (copy / "abort").write_text("4711")
+    return copy
+
+
+def test_inspect_counts_records_that_are_not_in_their_queues(
+    store: Path, killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as `verify` does; at a good stop there are none."""
+    (told,) = kappamq_store("inspect", store, "-o", "json").json
+    assert told["not_in_queues"] == 0
+    assert "not in their queues yet" not in kappamq_store("inspect", store).out + kappamq_store("inspect", store).err
+    (told,) = kappamq_store("inspect", killed, "-o", "json").json
+    (report,) = kappamq_store("verify", killed, "-o", "json").json
+    assert told["not_in_queues"] == report["undispatched"] >= 5
+    ran = kappamq_store("inspect", killed)
+    count = report["undispatched"]
+    assert f"not in their queues yet: {count} records of the log; the next start enters them" in ran.out + ran.err
+    monkeypatch.setattr("kappamq.cli.store._LOOKED_AT_MAX", 3)
+    ran = kappamq_store("inspect", killed)
+    assert "not in their queues yet: at least 3 records" in ran.out + ran.err
+
+
+def test_inspect_counts_from_where_the_queues_end(store: Path) -> None:
+    """Without our position, as in a Java broker's store: what was stored behind the third message has not got into any queue."""
+    (store / "kappamq.position").unlink()
+    (store / "abort").write_text("4711")
+    for folder in (store / "consumequeue").iterdir():
+        if folder.name != "tea":
+            shutil.rmtree(folder)
+    path = next((store / "consumequeue" / "tea").iterdir()) / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[:60] + bytes(len(data) - 60))
+    (told, *records) = kappamq_store("inspect", store, "-o", "json", "--log", "1000").json
+    (third,) = [record for record in records if record["body"] == "cup 2"]
+    assert told["not_in_queues"] == sum(record["log_offset"] > third["log_offset"] for record in records) >= 2
 
 
 def test_no_store(tmp_path: Path) -> None:
     for command in ("inspect", "verify"):
         ran = kappamq_store(command, tmp_path)
         assert ran.exit_code == 7
-        assert "is no store" in ran.err
+        assert "is not a data directory" in ran.err

@@ -62,8 +62,13 @@ def test_a_queue_that_fails_does_not_hold_up_the_others(
     cluster: Local, kappamq: Any, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert kappamq("topic", "create", topic, "-q", "2").exit_code == 0
-    for number in range(4):
-        assert kappamq("send", "-t", topic, "-b", f"cup {number}").exit_code == 0
+
+    async def two_to_each_queue() -> None:
+        async with AsyncProducer(cluster.nameserver) as producer:
+            for queue in await producer.queues(topic) * 2:
+                await producer.send(Message(topic, b"cup"), queue=queue)
+
+    run(two_to_each_queue())
     pull = AsyncPullConsumer.pull
 
     async def failing(self: AsyncPullConsumer, queue: MessageQueue, *rest: Any, **options: Any) -> Any:

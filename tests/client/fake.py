@@ -159,6 +159,7 @@ class FakeBroker(FakeServer):
         self.client_s = 120.0
         self.producers: set[str] = set()
         self.log: list[Record] = []
+        self.spoil: dict[tuple[str, int, int], Callable[[bytes], bytes]] = {}  # what damage makes of a record
         self.locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}  # -> client id, loop time of the renewal
         self.lock_s = 60.0
         self.sent_back: list[SendBack] = []
@@ -267,7 +268,7 @@ class FakeBroker(FakeServer):
             if part:
                 found = [r for r in part if wanted.may_match(tag_code(r.property_map().get("TAGS")))]
                 code = ResponseCode.SUCCESS if found else ResponseCode.PULL_RETRY_IMMEDIATELY
-                body = b"".join(record.encode() for record in found)
+                body = b"".join(self._spoilt(record) for record in found)
                 return self._pulled(frame, code, start + len(part), first, end, body)
             waiter: asyncio.Future[None] = loop.create_future()
             self._arrived[waiter] = None
@@ -276,6 +277,10 @@ class FakeBroker(FakeServer):
                     await waiter
             except TimeoutError:
                 return self._pulled(frame, ResponseCode.PULL_NOT_FOUND, start, first, end)
+
+    def _spoilt(self, record: Record) -> bytes:
+        spoil = self.spoil.get((record.topic, record.queue_id, record.queue_offset))
+        return record.encode() if spoil is None else spoil(record.encode())
 
     def _pulled(self, frame: Frame, code: int, following: int, first: int, end: int, body: bytes = b"") -> Frame:
         header = PullMessageResponse(suggested_broker_id=0, next_offset=following, min_offset=first, max_offset=end)

@@ -11,6 +11,6 @@ from typing import Any
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 90))
 
     return run

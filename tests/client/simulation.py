@@ -59,8 +59,8 @@ class VirtualTime:
     def liveness(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def not_before(self, ms: int) -> None:
-        pass
+    def uptime_ms(self) -> int:
+        return int(self.liveness() * 1000)
 
 
 class Process:
@@ -161,7 +161,17 @@ class _Link:
 
     def _at_client(self, data: bytes) -> None:
         if not self._closed and self.process.alive and not self.process.cut_off:
-            self.channel.data_received(data)
+            _feed(self.channel, data)
+
+
+def _feed(channel: Channel, data: bytes) -> None:
+    """What a socket does for a protocol with a buffer of its own."""
+    while data:
+        room = channel.get_buffer(len(data))
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        channel.buffer_updated(count)
+        data = data[count:]
 
 
 class World:

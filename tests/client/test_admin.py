@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from kappamq.client import admin as admin_module
@@ -10,11 +13,11 @@ from kappamq.errors import BrokerError, ClientClosed, ConsumerOffline, InvalidPa
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_admin import ConsumeOffset, ConsumerConnection, ConsumeStats, TopicOffset, TopicStatsTable
 from kappamq.protocol.bodies_clients import SubscriptionGroupConfig, SubscriptionGroupTable
-from kappamq.protocol.bodies_topics import KVTable, TopicConfig
+from kappamq.protocol.bodies_topics import BrokerData, KVTable, TopicConfig
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_admin import GetConsumeStats, ResetOffsetByBroker, UpdateTopic
-from tests.client.fake import FakeCluster, fake_cluster
+from tests.client.fake import FakeBroker, FakeCluster, fake_cluster
 from tests.client.loop import on_loop
 
 
@@ -135,6 +138,27 @@ async def test_figures_of_all_brokers_are_put_together() -> None:
         assert [found[queue].consumer_offset for queue in queues] == [0, 1]
         assert GetConsumeStats.decode(cluster.broker.seen(RequestCode.GET_CONSUME_STATS)[0].ext).topic == "tea"
         assert await admin.groups() == ["g0", "g1"]
+
+
+@on_loop
+async def test_what_masters_say_is_not_asked_of_slaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster(brokers=2, tea=1) as cluster, AsyncAdmin(**cluster.options()) as admin:
+        for broker in cluster.brokers:
+            stats = TopicStatsTable(offsets={MessageQueue("tea", broker.name, 0): TopicOffset(0, 10, 99)}).encode()
+            answer = partial(lambda body, _peer, frame: reply(frame, body=body), stats)
+            broker.script(RequestCode.GET_TOPIC_STATS_INFO, *[answer] * 5)
+        assert await admin.master_stats("tea") == await admin.topic_stats("tea")
+        (server,) = cluster.nameservers
+        data = server._data
+
+        def slave_alone(broker: FakeBroker) -> BrokerData:
+            return replace(data(broker), addresses={int(broker.name == "broker-1"): broker.address})
+
+        monkeypatch.setattr(server, "_data", slave_alone)
+        assert len(await admin.topic_stats("tea")) == 2
+        assert {queue.broker for queue in await admin.master_stats("tea", partial=True)} == {"broker-0"}
+        with pytest.raises(NoRoute, match="broker 'broker-1' has no master now"):
+            await admin.master_stats("tea")
 
 
 @on_loop

@@ -20,7 +20,7 @@ def test_sends_of_every_kind(cluster: FakeCluster) -> None:
     with Producer(**cluster.options(), group="shop") as producer:
         assert producer.send(Message("tea", b"sync")).ok
         future = producer.send_async(Message("tea", b"async"))
-        assert future.result(5).ok
+        assert future.result(30).ok
         producer.send_oneway(Message("tea", b"oneway"))
         assert [result.queue_offset for result in producer.send_batch([Message("tea", b"b1"), Message("tea", b"b2")])]
         eventually(lambda: sorted(cluster.broker.stored("tea")) == [b"async", b"b1", b"b2", b"oneway", b"sync"])
@@ -49,7 +49,7 @@ def test_one_producer_serves_many_threads(cluster: FakeCluster) -> None:
 def test_async_sends_report_their_errors_in_the_future(cluster: FakeCluster) -> None:
     with Producer(**cluster.options()) as producer:
         with pytest.raises(IllegalMessage):
-            producer.send_async(Message("tea", b"")).result(5)
+            producer.send_async(Message("tea", b"")).result(30)
         futures = [producer.send_async(Message("tea", b"%d" % n)) for n in range(200)]
         assert all(future.result(10).ok for future in futures)
 

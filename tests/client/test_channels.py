@@ -17,7 +17,7 @@ MAX = GetMaxOffset(topic="tea", queue_id=0)
 
 
 def channels(**options: object) -> Channels:
-    return Channels(connect_timeout=1.0, pending_max=100, **options)  # type: ignore[arg-type]
+    return Channels(connect_timeout=10.0, pending_max=100, **options)  # type: ignore[arg-type]
 
 
 @on_loop
@@ -57,12 +57,29 @@ async def test_a_connection_that_died_while_idle_is_noticed_and_replaced() -> No
 
 
 @on_loop
+async def test_every_connection_has_a_number_of_its_own() -> None:
+    async with fake_cluster(brokers=2) as cluster:
+        pool, (one, other) = channels(), [broker.address for broker in cluster.brokers]
+        assert pool.number(one) is None
+        await pool.get(one)
+        await pool.get(other)
+        first, second = pool.number(one), pool.number(other)
+        await cluster.broker.stop()
+        await eventually_async(lambda: pool.number(one) is None)
+        await cluster.broker.start()
+        await pool.get(one)
+        assert len({first, second, pool.number(one), None}) == 4
+        assert pool.number(other) == second
+        await pool.close()
+
+
+@on_loop
 async def test_a_fresh_connection_that_dies_is_an_error() -> None:
     async with fake_cluster() as cluster:
         pool = channels()
         cluster.broker.script(RequestCode.GET_MAX_OFFSET, hang_up)
         with pytest.raises(NotConnected):
-            await pool.request(cluster.broker.address, MAX, b"", 1.0)
+            await pool.request(cluster.broker.address, MAX, b"", 30.0)
         assert len(cluster.broker.seen(RequestCode.GET_MAX_OFFSET)) == 1
         await pool.close()
 

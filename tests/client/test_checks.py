@@ -180,10 +180,10 @@ async def test_a_few_at_a_time_and_no_more_than_can_wait(caplog: pytest.LogCaptu
 @on_loop
 async def test_a_check_that_hangs_keeps_nobody_from_closing() -> None:
     gate = threading.Event()
-    async with asking(lambda message: gate.wait(30)) as (cluster, producer):
+    async with asking(lambda message: gate.wait(60)) as (cluster, producer):
         ask(cluster, question(1))
         await eventually(lambda: producer._answering is not None and producer._answering._asked)
-        await asyncio.wait_for(producer.close(), 5)
+        await asyncio.wait_for(producer.close(), 30)
     gate.set()
 
 
@@ -212,3 +212,21 @@ async def test_questions_for_others_and_nonsense_are_passed_over(caplog: pytest.
         await eventually(lambda: len(answers(cluster)) == 3)
         await producer.close()
     assert producer._core is None
+
+
+@on_loop
+async def test_a_question_is_unanswered_until_the_application_has_spoken() -> None:
+    speak = asyncio.Event()
+
+    async def check(_: ReceivedMessage) -> bool:
+        await speak.wait()
+        return True
+
+    async with asking(check) as (cluster, producer):
+        core = producer.start()
+        ask(cluster, question(1))
+        await eventually(lambda: core.checks.unanswered == 1)
+        assert core.questions_out == 1
+        speak.set()
+        await eventually(lambda: answers(cluster))
+        await eventually(lambda: core.questions_out == 0)

@@ -33,7 +33,7 @@ async def test_only_what_is_wanted_comes(tmp_path: Path) -> None:
     async with real_cluster(tmp_path) as cluster:
         await send(cluster, 20)
         options = cluster.options(
-            group="g", topics={"tea": sql("cups BETWEEN 5 AND 8")}, consume_from="first", idle_timeout=1
+            group="g", topics={"tea": sql("cups BETWEEN 5 AND 8")}, consume_from="first", idle_timeout=3
         )
         async with AsyncConsumer(**options) as consumer:
             assert sorted([int(message.body) async for message in consumer]) == [5, 6, 7, 8]

@@ -152,7 +152,7 @@ def test_a_listener_that_hangs_is_given_up_and_others_do_not_notice(
 
     send(producer, topic, b"hang", *(b"%d" % n for n in range(20)))
     options: dict[str, Any] = {"consume_from": "first", "listener": listen, "config": kit.client_config}
-    hanging = Consumer(group=group, topics=topic, consume_threads=1, consume_timeout_ms=200, commit_ms=50, **options)
+    hanging = Consumer(group=group, topics=topic, consume_threads=1, consume_timeout_ms=2000, commit_ms=50, **options)
     with hanging as reader:
         eventually(lambda: len(seen) == 21)
         # Given back: nothing holds the offset any more, and the broker has it in the retry topic.

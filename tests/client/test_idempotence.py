@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -281,3 +282,21 @@ def test_the_work_is_done_once_though_the_consumer_is_killed_200_times(database:
         assert bills(database) == dict.fromkeys(names, 1)
         assert listener.skipped >= 1
         listener.close()
+
+
+def test_a_clock_that_is_a_year_ahead_for_a_moment_forgets_nothing(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = idempotent(database, scope="g")(lambda message, connection: None)
+    listener(received("done"))
+    real, ahead_ns = time.time_ns, [0]
+    monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_ns[0])
+    monkeypatch.setattr(listener, "_clean_at", 0.0)
+    ahead_ns[0] = 365 * 86_400 * 10**9
+    listener(received("during"))
+    monkeypatch.setattr(listener, "_clean_at", 0.0)
+    ahead_ns[0] = 0
+    listener(received("after"))
+    assert listener.is_done(received("done"))
+    assert listener.is_done(received("during"))
+    listener.close()

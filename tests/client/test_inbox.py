@@ -150,7 +150,7 @@ def test_in_order_waiting_for_a_queue_ends_when_its_reader_is_done() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
         await asyncio.to_thread(inbox.done, delivery)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
         return inbox.is_out(QUEUE)
 
     assert asyncio.run(scenario()) is False
@@ -165,7 +165,7 @@ def test_in_order_a_task_is_woken_by_a_reader_in_a_thread() -> None:
         waiting = asyncio.create_task(inbox.take_async())
         await asyncio.sleep(0)
         await asyncio.to_thread(inbox.done, delivery)
-        return offset_of(await asyncio.wait_for(waiting, 5))
+        return offset_of(await asyncio.wait_for(waiting, 30))
 
     assert asyncio.run(scenario()) == 2
 
@@ -174,7 +174,7 @@ def test_a_blocked_thread_wakes_for_a_message_and_for_the_end() -> None:
     inbox, seen, all_seen = Inbox(), [], threading.Event()
 
     def read() -> None:
-        while (delivery := inbox.take_blocking(10)) is not None:
+        while (delivery := inbox.take_blocking(60)) is not None:
             seen.append(offset_of(delivery))
             if len(seen) == 50:
                 all_seen.set()
@@ -183,10 +183,10 @@ def test_a_blocked_thread_wakes_for_a_message_and_for_the_end() -> None:
     for reader in readers:
         reader.start()
     inbox.put(process_queue(), [message(n) for n in range(50)])
-    assert all_seen.wait(5)
+    assert all_seen.wait(30)
     inbox.close()
     for reader in readers:
-        reader.join(5)
+        reader.join(30)
         assert not reader.is_alive()
     assert sorted(seen) == list(range(50))
 
@@ -205,7 +205,7 @@ def test_a_cancelled_task_passes_its_wake_up_on() -> None:
         await asyncio.sleep(0)
         inbox.put(process_queue(), [message(7)])
         first.cancel()  # it was the one to be woken
-        return offset_of(await asyncio.wait_for(second, 5))
+        return offset_of(await asyncio.wait_for(second, 30))
 
     assert asyncio.run(scenario()) == 7
 
@@ -216,6 +216,6 @@ def test_close_wakes_tasks() -> None:
         reader = asyncio.create_task(inbox.take_async())
         await asyncio.sleep(0)
         inbox.close()
-        return await asyncio.wait_for(reader, 5)
+        return await asyncio.wait_for(reader, 30)
 
     assert asyncio.run(scenario()) is None

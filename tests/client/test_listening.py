@@ -67,7 +67,7 @@ class Setup:
 
     async def end(self) -> None:
         self.inbox.close()
-        assert await self.listening.wait(5)
+        assert await self.listening.wait(30)
 
 
 class Waiter:
@@ -89,7 +89,7 @@ def of_kind(kind: str, listener: Listener) -> Listener:
 
 @on_loop
 async def test_functions_run_in_threads_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=30)
     work = Setup(lambda message: both.wait() and None, 2)
     await eventually_async(lambda: sorted(work.noted.done) == [0, 1])
     await work.end()
@@ -183,7 +183,7 @@ async def test_a_task_that_hangs_is_cancelled_and_its_message_given_back() -> No
             finally:
                 cancelled.append(message.queue_offset)
 
-    work = Setup(hang, 3, workers=1, timeout_s=0.05)
+    work = Setup(hang, 3, workers=1, timeout_s=0.5)
     await eventually_async(lambda: work.noted.done == [1, 2])
     await work.end()
     assert (cancelled, work.noted.not_done) == ([0], [([0], EXPIRED)])
@@ -198,7 +198,7 @@ async def test_a_thread_that_hangs_is_replaced_and_the_others_do_not_notice(give
         if message.queue_offset == 0:
             release.wait(10)
 
-    work = Setup(hang, 5, workers=1, timeout_s=0.05, gives_up=gives_up)
+    work = Setup(hang, 5, workers=1, timeout_s=0.5, gives_up=gives_up)
     await eventually_async(lambda: work.noted.done == [1, 2, 3, 4])
     expected = [([0], EXPIRED)] if gives_up else []
     await eventually_async(lambda: work.noted.not_done == expected)

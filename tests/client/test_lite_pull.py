@@ -87,6 +87,20 @@ async def test_by_hand_only_commit_stores() -> None:
 
 
 @on_loop
+async def test_a_commit_by_hand_is_made_again_if_the_broker_forgets_it() -> None:
+    async with fake_cluster(tea=1) as cluster:
+        cluster.broker.put("tea", 0, *(b"%d" % n for n in range(10)))
+        async with consumer(cluster, auto_commit=False, commit_ms=10) as reader:
+            await polled(reader, 6)
+            for commit, stored in ((None, 6), ({QUEUES[0]: 3}, 3)):
+                await reader.commit(commit)
+                await cluster.broker.stop()
+                cluster.broker.offsets["g", "tea", 0] = 0
+                await cluster.broker.start()
+                await eventually_async(lambda stored=stored: cluster.broker.offsets["g", "tea", 0] == stored)
+
+
+@on_loop
 async def test_seeking_goes_anywhere_the_queue_has() -> None:
     async with fake_cluster(tea=1) as cluster:
         cluster.broker.first["tea", 0] = 5
@@ -241,6 +255,6 @@ async def test_iteration_and_what_needs_a_start() -> None:
         with pytest.raises(ConfigError, match="count_max=0"):
             await late.poll(0, 0)
         await late.close()
-        async with consumer(cluster, idle_timeout=0.2) as reader:
+        async with consumer(cluster, idle_timeout=5) as reader:
             assert [message.body async for message in reader] == [b"a", b"b"]
         assert cluster.broker.offsets["g", "tea", 0] == 2

@@ -61,6 +61,7 @@ def test_an_interrupted_wait_cancels_the_work() -> None:
     program = """
 import asyncio, os, signal, time
 from kappamq.client.loop_thread import loop_thread
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, if this runs in the background of a shell
 async def work():
     try:
         while True:  # again and again: a signal that comes just before Python starts to wait is not seen

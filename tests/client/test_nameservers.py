@@ -8,7 +8,9 @@ import pytest
 from kappamq.client.channels import Channels
 from kappamq.client.nameservers import NameServers
 from kappamq.errors import BrokerError, NotConnected, TopicNotFound
+from kappamq.protocol.bodies_topics import ClusterInfo
 from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import reply
 from kappamq.protocol.headers_nameserver import DeleteTopicInNameServer, GetClusterInfo, GetRoute
 from tests.client.fake import FakeCluster, fake_cluster
 from tests.client.loop import on_loop
@@ -18,7 +20,7 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 @asynccontextmanager
 async def asking(cluster: FakeCluster) -> AsyncIterator[NameServers]:
-    pool = Channels(connect_timeout=1.0, pending_max=100)
+    pool = Channels(connect_timeout=10.0, pending_max=100)
     yield NameServers([server.address for server in cluster.nameservers], pool, 1.0)
     await pool.close()
 
@@ -80,3 +82,19 @@ async def test_all_are_told_and_those_that_are_down_are_passed_over() -> None:
         await cluster.nameservers[2].stop()
         with pytest.raises(NotConnected, match="no name server answers"):
             await names.request_all(header)
+
+
+@on_loop
+async def test_whether_anybody_has_a_broker() -> None:
+    empty = ClusterInfo().encode()
+    async with fake_cluster(nameservers=2) as cluster, asking(cluster) as names:
+        assert await names.know_a_broker()
+        first, second = cluster.nameservers
+        first.script(RequestCode.GET_BROKER_CLUSTER_INFO, lambda peer, frame: reply(frame, body=empty))
+        assert await names.know_a_broker(), "the other one has"
+        for server in (first, second):
+            server.script(RequestCode.GET_BROKER_CLUSTER_INFO, lambda peer, frame: reply(frame, body=empty))
+        assert not await names.know_a_broker()
+        first.script(RequestCode.GET_BROKER_CLUSTER_INFO, lambda peer, frame: reply(frame, body=empty))
+        await second.stop()
+        assert await names.know_a_broker(), "nobody knows"

@@ -124,6 +124,75 @@ async def test_a_broker_out_of_reach_costs_only_a_warning(caplog: pytest.LogCapt
         assert "is not stored yet" in caplog.text
 
 
+async def crash(cluster: FakeCluster, group: Offsets, knows: int) -> None:
+    """The broker goes down and comes back with another offset, as one does that was killed before it wrote the last one."""
+    await cluster.broker.stop()
+    await eventually_async(lambda: group._core.connection_to(QUEUE) is None)
+    cluster.broker.offsets["g", "tea", 0] = knows
+    await cluster.broker.start()
+
+
+@on_loop
+async def test_what_a_killed_broker_forgot_is_stored_again() -> None:
+    async with offsets() as (cluster, group):
+        await group.commit({QUEUE: 5}, strict=True)
+        await crash(cluster, group, knows=3)
+        await group.max_offset(QUEUE)  # any request connects again
+        await group.commit({QUEUE: 5})
+        assert cluster.broker.offsets["g", "tea", 0] == 5
+        await group.commit({QUEUE: 5}, strict=True)
+        assert len(cluster.broker.seen(UPDATE)) == 2  # and not again and again
+
+
+@on_loop
+async def test_what_a_group_began_with_is_stored_again_too() -> None:
+    async with offsets() as (cluster, group):
+        cluster.broker.offsets["g", "tea", 0] = 5
+        assert await group.start_of(QUEUE) == 5
+        await crash(cluster, group, knows=3)
+        await group.commit({QUEUE: 5}, strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 5
+
+
+@on_loop
+async def test_closing_stores_again_even_if_nobody_has_connected_yet() -> None:
+    async with offsets() as (cluster, group):
+        await group.commit({QUEUE: 5}, strict=True)
+        await crash(cluster, group, knows=3)
+        await group.commit({QUEUE: 5}, strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 5
+
+
+@on_loop
+async def test_nothing_is_repeated_while_no_broker_is_there(caplog: pytest.LogCaptureFixture) -> None:
+    async with offsets() as (cluster, group):
+        await group.commit({QUEUE: 5}, strict=True)
+        await cluster.broker.stop()
+        await eventually_async(lambda: group._core.connection_to(QUEUE) is None)
+        await group.commit({QUEUE: 5})
+        assert not [record for record in caplog.records if record.name == "kappamq.client.offsets"]
+
+
+@on_loop
+async def test_an_offset_that_another_member_has_stored_meanwhile_is_not_set_back() -> None:
+    async with offsets() as (cluster, group):
+        await group.commit({QUEUE: 4}, strict=True)
+        await crash(cluster, group, knows=5)
+        await group.commit({QUEUE: 4}, strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 5
+
+
+@on_loop
+async def test_after_the_queue_began_anew_only_its_new_offset_is_repeated() -> None:
+    async with offsets() as (cluster, group):
+        await group.commit({QUEUE: 5}, strict=True)
+        group.forget(QUEUE)  # an operator has sent the group back
+        await group.commit({QUEUE: 3}, strict=True)
+        await crash(cluster, group, knows=3)
+        await group.commit_again(strict=True)
+        assert cluster.broker.offsets["g", "tea", 0] == 3
+
+
 @on_loop
 async def test_searching_names_the_boundary() -> None:
     async with offsets() as (cluster, group):

@@ -18,8 +18,11 @@ from tests.waiting import eventually, eventually_async
 class Brokers:
     """Where messages go back to; refuses as often as it is told to."""
 
-    def __init__(self, refuse: int = 0, error: Exception | None = None) -> None:
+    group = "g"
+
+    def __init__(self, refuse: int = 0, error: Exception | None = None, reconsume_max: int = 16) -> None:
         self.refuse = refuse
+        self.reconsume_max = reconsume_max
         self._error = error or BrokerError("not today")
         self.given_back: list[tuple[int, int]] = []
         self.buried: list[int] = []
@@ -71,7 +74,7 @@ async def test_side_by_side_what_no_broker_takes_comes_again_and_holds_the_offse
     await rule.failed(bad, RETRY)
     assert bad.queue.committable == 0
     await eventually_async(lambda: len(inbox) == 1)
-    assert offsets(inbox.take(5)) == [(0, 1)]
+    assert offsets(inbox.take(5)) == [(0, 0)]  # that nobody took it back is not the message's fault
     assert brokers.given_back == [(1, 0)]
 
 
@@ -151,7 +154,7 @@ async def test_a_message_comes_again_whatever_goes_wrong_when_it_is_given_back()
     inbox = Inbox()
     bad = taken(inbox, 1)
     await Concurrent(inbox, Brokers(1, RuntimeError("a bug")), 0.0).failed(bad, RETRY)  # type: ignore[arg-type]
-    await eventually_async(lambda: offsets(inbox.take()) == [(0, 1)])
+    await eventually_async(lambda: offsets(inbox.take()) == [(0, 0)])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()], ids=["bug", "cancelled"])
@@ -164,7 +167,45 @@ async def test_in_order_the_queue_goes_on_whatever_goes_wrong(error: Exception) 
         await InOrder(inbox, Brokers(1, error), 0.0, 0).failed(bad, RETRY)  # type: ignore[arg-type]
     assert not inbox.is_out(QUEUE)
     await eventually_async(lambda: not bad.queue.suspended)
-    assert offsets(inbox.take(5)) == [(0, 1), (1, 1), (2, 0)]
+    assert offsets(inbox.take(5)) == [(0, 0), (1, 0), (2, 0)]
+
+
+@on_loop
+async def test_in_order_a_message_that_cannot_be_buried_stays_at_its_last_try() -> None:
+    inbox, brokers = Inbox(ordered=True), Brokers(refuse=5)
+    rule = InOrder(inbox, brokers, 0.0, 2)  # type: ignore[arg-type]
+    delivery: Delivery | None = taken(inbox, 1)
+    assert delivery is not None
+    queue, tries = delivery.queue, []
+    while delivery is not None:
+        tries += offsets(delivery)
+        await rule.failed(delivery, RETRY)
+        await eventually_async(lambda: not queue.suspended)
+        delivery = inbox.take()
+    assert [times for _, times in tries] == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert brokers.buried == [0]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@on_loop
+async def test_a_message_that_dies_is_logged_with_the_reason(ordered: bool, caplog: pytest.LogCaptureFixture) -> None:
+    inbox, brokers = Inbox(ordered=ordered), Brokers(reconsume_max=2)
+    rule = InOrder(inbox, brokers, 0.0, 2) if ordered else Concurrent(inbox, brokers, 0.0)  # type: ignore[arg-type]
+
+    async def fail(tries: int, verdict: Redeliver) -> str:
+        caplog.clear()
+        queue = held(1)
+        inbox.put(queue, [message(0, reconsume_times=tries)])
+        delivery = inbox.take()
+        assert delivery is not None
+        await rule.failed(delivery, verdict)
+        inbox.drop(queue)
+        return caplog.text
+
+    assert await fail(1, RETRY) == ""
+    dead = "message id-0 of topic tea is a dead letter of group g now, in topic %DLQ%g: "
+    assert f"{dead}its listener gave it up (level=-1)" in await fail(0, Redeliver(level=-1))
+    assert f"{dead}its listener failed after 2 of at most 2 redeliveries (reconsume_max)" in await fail(2, RETRY)
 
 
 @on_loop
@@ -173,13 +214,13 @@ async def test_broadcast_messages_are_let_go(caplog: pytest.LogCaptureFixture) -
     bad = taken(inbox, 2)
     await Broadcast().failed(bad, Redeliver(done=1))
     assert bad.queue.committable == 2
-    assert "id-1 failed and does not come again" in caplog.text
+    assert "id-1 of topic tea failed and does not come again" in caplog.text
     assert "id-0" not in caplog.text
     in_order = Inbox(ordered=True)
     bad = taken(in_order, 1)
     await InOrder(in_order, None, 0.0, 0).failed(bad, RETRY)
     assert bad.queue.committable == 1
-    assert "id-0 failed too often" in caplog.text
+    assert "id-0 of topic tea does not come again: its listener failed after 0 of at most 0 redeliveries" in caplog.text
 
 
 def test_only_in_order_a_slow_listener_is_waited_for() -> None:
@@ -191,8 +232,7 @@ def test_only_in_order_a_slow_listener_is_waited_for() -> None:
 
 
 def test_what_happens_next_is_told() -> None:
-    inbox, brokers = Inbox(), Brokers()
-    brokers.reconsume_max, brokers.group = 2, "g"  # type: ignore[attr-defined]
+    inbox, brokers = Inbox(), Brokers(reconsume_max=2)
     side_by_side = Concurrent(inbox, brokers, 5.0)  # type: ignore[arg-type]
     in_order = InOrder(inbox, brokers, 1.0, 2)  # type: ignore[arg-type]
     for_ever = InOrder(inbox, None, 1.0, None)
@@ -202,11 +242,11 @@ def test_what_happens_next_is_told() -> None:
 
     assert side_by_side.forecast(after(0), RETRY) == "comes again in 10 s (try 1 of 2)"
     assert side_by_side.forecast(after(1), RETRY) == "comes again in 30 s (try 2 of 2)"
-    assert side_by_side.forecast(after(2), RETRY) == "is now a dead letter of group g"
+    assert side_by_side.forecast(after(2), RETRY) == "goes to the dead letters of group g"
     assert side_by_side.forecast(after(0), Redeliver(level=99)) == "comes again in 7200 s (try 1 of 2)"
-    assert side_by_side.forecast(after(0), Redeliver(level=-1)) == "is now a dead letter of group g"
+    assert side_by_side.forecast(after(0), Redeliver(level=-1)) == "goes to the dead letters of group g"
     assert in_order.forecast(after(1), RETRY) == "comes again in 1 s (try 2 of 2); its queue waits"
-    assert in_order.forecast(after(2), RETRY) == "is now a dead letter of group g"
+    assert in_order.forecast(after(2), RETRY) == "goes to the dead letters of group g"
     assert for_ever.forecast(after(9), Redeliver(pause_ms=50)) == (
         "comes again in 0.05 s (try 10 without a limit); its queue waits"
     )
@@ -238,5 +278,5 @@ def test_the_log_of_a_failed_listener_comes_true(kappamq_broker: BrokerKit, capl
         kappamq_broker.clock.advance("10s")
         eventually(lambda: len(told()) == 2)
         assert "of topic orders, keys order-7 cup (offset" in told()[1]
-        assert told()[1].endswith("): it is now a dead letter of group billing")
+        assert told()[1].endswith("): it goes to the dead letters of group billing")
         eventually(lambda: len(kappamq_broker.messages("%DLQ%billing")) == 1)

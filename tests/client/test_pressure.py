@@ -117,7 +117,7 @@ def test_an_allowance_makes_the_next_one_wait() -> None:
     waiting.join(0.05)
     assert passed == []
     allowance.give_back(60)
-    waiting.join(5)
+    waiting.join(30)
     assert passed == [50]
     third = threading.Thread(target=want, args=(1,))
     allowance.take(1)

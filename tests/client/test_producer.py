@@ -161,9 +161,9 @@ async def test_no_answer_is_a_timeout_that_says_the_message_may_be_stored() -> N
         for broker in cluster.brokers:
             broker.script(SEND, never)
         started = asyncio.get_running_loop().time()
-        with pytest.raises(SendTimeout, match=r"within 0\.3 s.*may have been stored"):
-            await producer.send(Message("tea", b"x"), timeout=0.3)
-        assert 0.25 < asyncio.get_running_loop().time() - started < 2
+        with pytest.raises(SendTimeout, match=r"within 1 s.*may have been stored"):
+            await producer.send(Message("tea", b"x"), timeout=1)
+        assert 0.9 < asyncio.get_running_loop().time() - started < 10
         assert tries(cluster) == 1  # it may be stored there: sending it elsewhere would double it
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.errors import ClientClosed, NoRoute
-from kappamq.message import MessageQueue, PullStatus
+from kappamq.message import MessageQueue, PullResult, PullStatus
 from tests.client.fake import fake_cluster
 from tests.client.loop import on_loop
 
@@ -73,6 +75,25 @@ async def test_reading_a_range_stops_where_it_should() -> None:
         assert await offsets(50, 60) == []
         assert await offsets(10, tags="odd") == list(range(11, 30, 2))
         assert await offsets(10, tags="none") == []
+
+
+@on_loop
+async def test_a_broker_that_says_again_is_not_at_its_end() -> None:
+    """RocketMQ's code PULL_RETRY_IMMEDIATELY with the same offset: it could not read from its disk in time."""
+
+    class Refused(AsyncPullConsumer):
+        refusals = 2
+
+        async def pull(self, queue: MessageQueue, offset: int | None = None, **how: Any) -> PullResult:
+            if offset == 3 and self.refusals:
+                self.refusals -= 1
+                return PullResult(status=PullStatus.NO_MATCH, next_offset=3, min_offset=0, max_offset=5)
+            return await super().pull(queue, offset, **how)
+
+    async with fake_cluster(tea=1) as cluster, Refused(**cluster.options(group="g", pull_batch=3)) as consumer:
+        cluster.broker.put("tea", 0, *(b"%d" % n for n in range(5)))
+        assert [m.body async for m in consumer.read(QUEUE, 0)] == [b"%d" % n for n in range(5)]
+        assert consumer.refusals == 0
 
 
 @on_loop

@@ -6,7 +6,7 @@ import pytest
 
 from kappamq.client.routes import ASK_AGAIN_S, PROVISIONAL_S, UNUSED_S, Route, Routes
 from kappamq.clock import VirtualClock
-from kappamq.errors import NoRoute, NotConnected, TopicNotFound
+from kappamq.errors import NoRoute, NotConnected, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_topics import BrokerData, QueueData, TopicRouteData
 from tests.client.loop import on_loop
@@ -28,9 +28,18 @@ class Asked:
         self.asked: list[str] = []
         self.clock = VirtualClock()
         self.broken = False
+        self.any_broker = True
         self.routes = Routes(
-            self.ask, default_topic="TBW102", default_queues=4, now=self.clock.liveness, nameservers="ns:1"
+            self.ask,
+            default_topic="TBW102",
+            default_queues=4,
+            now=self.clock.liveness,
+            nameservers="ns:1",
+            any_broker=self.has_broker,
         )
+
+    async def has_broker(self) -> bool:
+        return self.any_broker
 
     async def ask(self, topic: str) -> TopicRouteData:
         self.asked.append(topic)
@@ -179,3 +188,15 @@ async def test_what_can_be_done_about_an_unknown_topic() -> None:
         await server.routes.find("tea")
     with pytest.raises(NoRoute, match=r"And none can: the topic 'a/b' holds characters that are not allowed"):
         await server.routes.find("a/b")
+
+
+def test_without_any_broker_nobody_is_told_to_create_the_topic() -> None:
+    async def test() -> None:
+        asked = Asked()
+        asked.any_broker = False
+        for find in (asked.routes.find, asked.routes.find_for_sending):
+            with pytest.raises(NoRoute, match="no broker is registered with ns:1") as raised:
+                await find("tea")
+            assert not isinstance(raised.value, UnknownTopic)
+
+    asyncio.run(test())

@@ -49,7 +49,7 @@ def test_stacks_name_every_thread() -> None:
 
     waiter = threading.Thread(target=wait_at_the_counter, name="waiter")
     waiter.start()
-    assert here.wait(5)
+    assert here.wait(30)
     text = stacks()
     go.set()
     waiter.join()

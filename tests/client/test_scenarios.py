@@ -380,3 +380,42 @@ def test_clients_survive_a_kill_of_all_servers(own_server: Target, fresh: Fresh)
             eventually(works_again, timeout=60)
             eventually(lambda: seen[b"after"] >= 1, timeout=60)
             assert all(seen[b"before %d" % n] >= 1 for n in range(20))
+
+
+@pytest.mark.slow
+def test_what_a_killed_broker_forgot_of_a_group_is_told_again(own_server: Target, fresh: Fresh) -> None:
+    name, group, seen = fresh("T"), fresh("G"), Counter[bytes]()
+    with Admin(own_server.nameserver) as admin, Producer(own_server.nameserver, group="shop") as producer:
+
+        def lag() -> int | None:
+            try:
+                progress = admin.consumer_progress(group, name)
+            except errors.KappaError:
+                return None  # the broker is not there yet
+            return sum(queue.broker_offset - queue.consumer_offset for queue in progress.values())
+
+        admin.create_topic(name, queues=2)
+        consumer = Consumer(
+            own_server.nameserver,
+            group=group,
+            topics=name,
+            consume_from="first",
+            commit_ms=500,
+            listener=lambda message: seen.update([message.body]),
+        )
+        with consumer:
+            for number in range(20):
+                producer.send(Message(name, b"%d" % number))
+            eventually(lambda: len(seen) == 20, timeout=60)
+            consumer.commit()
+            own_server.kill()  # before it has written down what it confirmed a moment ago
+            own_server.start()
+            eventually(lambda: lag() == 0, timeout=60, text="no phantom lag")
+            # An operator's reset is not taken for something forgotten.
+            seen.clear()
+            admin.reset_offset(group, name, 0)
+            eventually(lambda: len(seen) == 20, timeout=60)
+            eventually(lambda: lag() == 0, timeout=60)
+            own_server.kill()
+            own_server.start()
+        assert lag() == 0, "closing stores what the broker has forgotten"

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kappamq.client.settings import ENVIRONMENT, client_config, tls_context
+from kappamq import AsyncConsumer, AsyncLitePullConsumer, AsyncProducer, AsyncTransactionProducer
+from kappamq.client.settings import client_config, tls_context
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ConfigError
 
@@ -12,14 +14,15 @@ from kappamq.errors import ConfigError
 def test_name_servers_come_from_the_argument_then_the_config_then_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(ENVIRONMENT, "env:1;env:2")
+    monkeypatch.setenv("KAPPAMQ_NAMESERVER", "env:1;env:2")
     monkeypatch.setenv("NAMESRV_ADDR", "java:1")
     config = ClientConfig(nameservers=("config:1",))
     assert client_config("a:1;b:2", config, {}).nameservers == ("a:1", "b:2")
     assert client_config(["a:1"], None, {}).nameservers == ("a:1",)
     assert client_config(None, config, {}).nameservers == ("config:1",)
     assert client_config(None, None, {}).nameservers == ("env:1", "env:2")
-    monkeypatch.delenv(ENVIRONMENT)
+    assert client_config(None, ClientConfig(send_retries=7), {}).nameservers == ("env:1", "env:2")
+    monkeypatch.delenv("KAPPAMQ_NAMESERVER")
     assert client_config(None, None, {}).nameservers == ("java:1",)
     monkeypatch.delenv("NAMESRV_ADDR")
     assert client_config(None, None, {}).nameservers == ("127.0.0.1:9876",)
@@ -46,8 +49,6 @@ def test_options_lie_over_the_config() -> None:
         ("a:1", {"retries": 3}, "did you mean 'send_retries'"),
         ("a:1", {"sendTimeoutMs": 3}, "did you mean 'send_timeout_ms'"),
         ("a:1", {"consumeThreadMax": 3}, "did you mean 'consume_threads'"),
-        ("a:1", {"listner": print}, "did you mean 'listener'"),
-        ("a:1", {"consume_form": "first"}, "did you mean 'consume_from'"),
         ("a:1", {"listener": print}, "of other clients"),
         ("a:1", {"xyzzy": 3}, "ClientConfig"),
         ("a:1", {"send_timeout_ms": 0}, "send_timeout_ms"),
@@ -56,6 +57,23 @@ def test_options_lie_over_the_config() -> None:
 def test_what_is_wrong_is_named(nameserver: object, options: dict, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         client_config(nameserver, None, options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("client", "options", "text"),
+    [
+        (AsyncConsumer, {"listner": print}, "did you mean 'listener'"),
+        (AsyncConsumer, {"consume_form": "first"}, "did you mean 'consume_from'"),
+        (AsyncLitePullConsumer, {"auto_comit": True}, "did you mean 'auto_commit'"),
+        (AsyncTransactionProducer, {"selektion": "sticky"}, "did you mean 'selection'"),
+        (AsyncConsumer, {"auto_comit": True}, "there is no client option 'auto_comit'; (?!did you mean 'auto_commit')"),
+        (AsyncProducer, {"listner": print}, "there is no client option 'listner'; (?!did you mean 'listener')"),
+        (AsyncProducer, {"listener": print}, "of other clients"),
+    ],
+)
+def test_guesses_are_among_what_the_client_takes(client: type, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        client_config("a:1", None, options, client)
 
 
 def test_tls_is_off_unless_asked_for_and_verifies_unless_told_not_to() -> None:

@@ -199,7 +199,7 @@ async def test_a_half_is_tried_elsewhere_only_if_it_was_certainly_not_stored() -
 @pytest.mark.parametrize("fault", [never, hang_up, 1])
 @on_loop
 async def test_a_half_that_may_have_been_stored_is_not_sent_twice(fault: Any) -> None:
-    async with producing(brokers=2, send_timeout_ms=200) as (cluster, producer):
+    async with producing(brokers=2, send_timeout_ms=1000) as (cluster, producer):
         for broker in cluster.brokers:
             broker.script(SEND, fault)
         with pytest.raises((SendTimeout, NotConnected, BrokerError)):
@@ -246,7 +246,7 @@ async def test_a_half_that_is_not_safe_is_rolled_back() -> None:
 @on_loop
 async def test_an_end_that_is_lost_is_left_to_the_question(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The work is done: it would help nobody to raise now. The broker asks, and gets the same answer."""
-    async with producing(request_timeout_ms=200) as (cluster, producer):
+    async with producing(request_timeout_ms=1000) as (cluster, producer):
         cluster.broker.script(END, fault)
         async with producer.transaction(TEA) as t:
             pass

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from kappamq.config import apache
 from kappamq.config.apache import BrokerSettings, broker_settings, changed, nameserver_settings, rendered
-from kappamq.config.apache_names import BROKER_IGNORED, BROKER_SETTINGS
+from kappamq.config.apache_features import BROKER_UNSET
+from kappamq.config.apache_names import BROKER_SETTINGS
+from kappamq.config.problems import Written
 from kappamq.errors import ConfigError, InvalidParameter, KappaError, NoPermission
 
 ROOT = {"store": {"root": Path("/data")}}
@@ -53,6 +55,50 @@ def test_unknown_names_are_named_with_a_guess() -> None:
     assert "teapot" in findings.lines()[0]
 
 
+def test_a_role_that_asks_for_copies_starts_with_a_warning_and_shows_what_holds() -> None:
+    made, findings = broker_settings({"brokerRole": "SYNC_MASTER"}, defaults=ROOT)
+    assert findings.lines() == [
+        "without effect: brokerRole=SYNC_MASTER (slaves and copies are not built yet, so this broker keeps the only copy of "
+        "its messages)"
+    ]
+    assert rendered(made)["brokerRole"] == "ASYNC_MASTER"
+    assert broker_settings({"brokerRole": "ASYNC_MASTER"}, defaults=ROOT)[1].lines() == []
+
+
+def test_switches_of_absent_features_are_told_once_for_each_feature_and_shown_as_off() -> None:
+    given_properties = {
+        "enableCompaction": "true", "enablePopLog": "true", "appendAckAsync": "true", "dLegerGroup": "g",
+    }  # fmt: skip
+    made, findings = broker_settings(given_properties, defaults=ROOT)
+    assert findings.lines() == [
+        "without effect: enableCompaction=true (compacted topics are not supported)",
+        "without effect: enablePopLog=true, appendAckAsync=true (POP consumption is not supported)",
+        "RocketMQ properties without effect here: dLegerGroup",
+    ]
+    shown = rendered(made)
+    assert (shown["enableCompaction"], shown["enablePopLog"], shown["dLegerGroup"]) == ("false", "false", "g")
+
+
+def test_tls_to_name_servers_has_two_names_that_must_agree(tmp_path: Path) -> None:
+    for name in ("useTLS", "tls.enable"):
+        assert settings(**{name: "true"}).net.tls_outgoing
+    assert settings(**{"useTLS": "true", "tls.enable": "true"}).net.tls_outgoing
+    path = tmp_path / "broker.conf"
+    path.write_text("useTLS=true\ntls.enable=false\n")
+    with pytest.raises(ConfigError, match=r"line 2: tls\.enable=false contradicts useTLS=true"):
+        broker_settings(apache.read_file(path), defaults=ROOT)
+    # What --set says wins over the file, whichever of the names it uses.
+    made, _ = broker_settings(
+        {**apache.read_file(path), "tls.enable": Written("true", "--set tls.enable")}, defaults=ROOT
+    )
+    assert made.net.tls_outgoing
+
+
+def test_credentials_of_absent_features_are_not_shown() -> None:
+    made = settings(initAuthenticationUser='{"username":"a","password":"hush"}')
+    assert "hush" not in str(rendered(made))
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nothing.conf: No such file"):
         apache.read_file(tmp_path / "nothing.conf")
@@ -66,7 +112,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("brokerRole", "SLAVE", "slave is not built yet"),
+        ("brokerRole", "SLAVE", "slaves and copies are not built yet.*ASYNC_MASTER or SYNC_MASTER"),
+        ("brokerId", "1", "broker_id must be 0.*slaves are not built yet.*set by brokerId"),
         ("aclEnable", "true", "open broker"),
         ("enableDLegerCommitLog", "true", "Raft"),
         ("inSyncReplicas", "2", "copies"),
@@ -76,11 +123,22 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("mappedFileSizeCommitLog", "1048576", "set by mappedFileSizeCommitLog"),
         ("net.idle_s", "soon", "net.idle_s must be a number"),
         ("tls.server.mode", "enforcing", "tls_cert"),
+        ("net.proxies_trusted", "10.1.2.300", "'10.1.2.300' is no network: expected something like 10.1.0.0/16"),
     ],
 )
 def test_what_cannot_be_honoured_is_an_error(name: str, value: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         settings(**{name: value})
+
+
+def test_a_link_to_itself_is_left_to_the_store(tmp_path: Path) -> None:
+    """Which says what is wrong with it; here it only has to be the place that was named."""
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.symlink_to(checkpoint)
+    for given_properties in ({}, {"storeCheckpoint": str(checkpoint)}):
+        broker_settings(given_properties, defaults={"store": {"root": tmp_path}})
+    with pytest.raises(ConfigError, match="always lies in"):
+        broker_settings({"storeCheckpoint": "/other"}, defaults={"store": {"root": tmp_path}})
 
 
 def test_our_own_names_reach_every_field() -> None:
@@ -91,6 +149,7 @@ def test_our_own_names_reach_every_field() -> None:
             "store.delete_hours": "1;2",
             "net.idle_s": "1.5",
             "net.tls_mode": "disabled",
+            "net.proxies_trusted": "10.1.2.3; fd00::/8",
             "broker.long_polling": "false",
             "broker.advertise": "h",
             "broker.nameservers": "a:1;b:2",
@@ -102,6 +161,7 @@ def test_our_own_names_reach_every_field() -> None:
         (1, 2),
     )
     assert (made.net.idle_s, made.net.tls_mode) == (1.5, "disabled")
+    assert [str(network) for network in made.net.proxies_trusted] == ["10.1.2.3/32", "fd00::/8"]
     assert (made.broker.long_polling, made.broker.advertise, made.broker.nameservers) == (False, "h", ("a:1", "b:2"))
     assert broker_settings({"broker.teapot": "1"}, defaults=ROOT)[1].unknown
 
@@ -148,6 +208,8 @@ def test_changes_while_running() -> None:
         ("fileReservedTime", "-1", InvalidParameter, "retention_hours"),
         ("cleanFileForciblyEnable", "maybe", InvalidParameter, "true or false"),
         ("aclEnable", "true", InvalidParameter, "authentication"),
+        ("brokerRole", "SYNC_MASTER", NoPermission, "only copy"),
+        ("enableCompaction", "true", NoPermission, "enableCompaction=true has no effect.*compacted topics"),
     ],
 )
 def test_changes_that_are_refused_change_nothing(name: str, value: str, kind: type[KappaError], text: str) -> None:
@@ -190,6 +252,9 @@ def test_name_server_settings() -> None:
     assert (findings.ignored, findings.unknown) == (("defaultThreadPoolNums",), ("x",))
     shown = apache.rendered_nameserver(made)
     assert (shown["listenPort"], shown["kvConfigPath"]) == ("19876", "/ns/kvConfig.json")
+    assert (shown["enableControllerInNamesrv"], shown["writeBufferHighWaterMark"]) == ("false", "0")
+    with pytest.raises(ConfigError, match="controller that elects masters is not built yet"):
+        nameserver_settings({"enableControllerInNamesrv": "true"})
 
 
 @pytest.mark.parametrize("name", ["listenPort", "aclEnable", "sendMessageThreadPoolNums", "store.root", "abortFile"])
@@ -206,7 +271,7 @@ def test_unknown_name() -> None:
 @example({"tls.client.trustCertPath": "~0"})
 @given(
     st.dictionaries(
-        st.sampled_from(sorted({*BROKER_SETTINGS, *sorted(BROKER_IGNORED)[:5]})), st.text(max_size=12), max_size=4
+        st.sampled_from(sorted({*BROKER_SETTINGS, *sorted(BROKER_UNSET)[:5]})), st.text(max_size=12), max_size=4
     )
 )
 def test_any_values_are_taken_or_refused_with_a_config_error(given_properties: dict[str, str]) -> None:

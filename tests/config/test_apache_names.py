@@ -20,15 +20,6 @@ def test_every_setting_sets_a_field_and_comes_back(setting: names.Setting) -> No
         assert setting.read(setting.kind.show(field.default)) == field.default
 
 
-def test_a_name_is_in_one_table_only() -> None:
-    for settings, ignored in (
-        (names.BROKER_SETTINGS, names.BROKER_IGNORED),
-        (names.NAMESERVER_SETTINGS, names.NAMESERVER_IGNORED),
-    ):
-        assert not settings.keys() & ignored
-        assert not names.FIXED.keys() & (settings.keys() | ignored)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

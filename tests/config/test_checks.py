@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
 import pytest
 
 from kappamq.config import checks
@@ -47,3 +51,31 @@ def test_a_host_alone_gets_the_usual_port() -> None:
     assert [checks.with_port(text, 1) for text in ("a", "[::1]", "1.2.3.4")] == ["a:1", "[::1]:1", "1.2.3.4:1"]
     for text in ("a:2", "::1", "9876", "", "a b"):
         assert checks.with_port(text, 1) == text, "not for us to mend"
+
+
+@dataclass(frozen=True)
+class Settings:
+    count: int = 1
+    name: str = "a"
+    on: bool = False
+    place: Path | None = None
+    kind: Literal["a", "b"] = "a"
+
+    def __post_init__(self) -> None:
+        checks.of_declared_types(self)
+
+
+def test_values_must_be_of_their_declared_type() -> None:
+    for name, wrong, accepted in [
+        ("count", 1.5, "a whole number"),
+        ("count", True, "a whole number"),
+        ("count", None, "a whole number"),
+        ("name", 5, "a text"),
+        ("on", "yes", "True or False"),
+        ("on", 1, "True or False"),
+        ("place", 5, "a path or None"),
+    ]:
+        with pytest.raises(ConfigError, match=f"{name} must be {accepted}; got {wrong!r}"):
+            Settings(**{name: wrong})
+    assert Settings(place="somewhere").place == Path("somewhere")  # type: ignore[arg-type]
+    Settings(count=2, on=True, kind="b", place=Path())

@@ -12,6 +12,10 @@ from kappamq.errors import ConfigError
 def test_name_servers_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "a:1; b:2")
     assert ClientConfig().nameservers == ("a:1", "b:2")
+    monkeypatch.setenv("KAPPAMQ_NAMESERVER", "ours:1")
+    assert ClientConfig().nameservers == ("ours:1",)
+    assert ClientConfig(nameservers=("given:1",)).nameservers == ("given:1",)
+    monkeypatch.delenv("KAPPAMQ_NAMESERVER")
     monkeypatch.delenv("NAMESRV_ADDR")
     assert ClientConfig().nameservers == ("127.0.0.1:9876",)
 

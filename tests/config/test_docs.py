@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kappamq.config import apache
-from kappamq.config.apache_names import BROKER_SETTINGS, FIXED, NAMESERVER_SETTINGS, Setting
+from kappamq.config.apache_features import BROKER_UNSET, NAMESERVER_UNSET, Unset
+from kappamq.config.apache_names import BROKER_SETTINGS, NAMESERVER_SETTINGS, Setting
 from kappamq.config.client import ClientConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIG.md"
@@ -30,6 +31,22 @@ names and bad values with code 29, and then nothing of that request is applied.
 
 This page is made from the code by `python -m tests.config.test_docs`; a test keeps it so.
 """
+
+REFUSED_HEAD = """## Values that are refused
+
+Another value would start a broker that lacks something its operator counts on.
+
+| name | may only be | because |
+|---|---|---|"""
+
+ABSENT_HEAD = """## What `getBrokerConfig` shows for features that are absent
+
+Dashboards and migrations read RocketMQ's names. For a feature that is not here they find the value that switches it off;
+another value in the file has no effect and is listed as a warning at the start. Names without such a value (thread counts,
+intervals) are known and without effect, and are shown only if the file has them.
+
+| because | shown as |
+|---|---|"""
 
 CLIENT_HEAD = """## Client
 
@@ -57,14 +74,16 @@ def default(field: dataclasses.Field[Any]) -> str:
 
 def table(part: str, settings: dict[str, Setting]) -> str:
     config = apache.PARTS[part]
-    by_field = {setting.field: setting for setting in settings.values() if setting.part == part}
+    by_field: dict[str, list[str]] = {}
+    for setting in settings.values():
+        if setting.part == part:
+            by_field.setdefault(setting.field, []).append(f"`{setting.name}`{' (live)' if setting.live else ''}")
     said = comments(config)
     lines = ["| field | RocketMQ's name | default | what it does |", "|---|---|---|---|"]
     for field in dataclasses.fields(config):
         if field.name == "properties":
             continue
-        setting = by_field.get(field.name)
-        name = f"`{setting.name}`{' (live)' if setting.live else ''}" if setting else ""
+        name = ", ".join(by_field.get(field.name, []))
         text = said.get(field.name, "").replace("|", "\\|")
         lines.append(f"| `{part}.{field.name}` | {name} | {default(field)} | {text} |")
     return "\n".join(lines)
@@ -74,7 +93,11 @@ def client_table() -> str:
     said = comments(ClientConfig)
     lines = ["| option | default | what it does |", "|---|---|---|"]
     for field in dataclasses.fields(ClientConfig):
-        shown = "`$NAMESRV_ADDR`, else `127.0.0.1:9876`" if field.name == "nameservers" else default(field)
+        shown = (
+            "`$KAPPAMQ_NAMESERVER`, else `$NAMESRV_ADDR`, else `127.0.0.1:9876`"
+            if field.name == "nameservers"
+            else default(field)
+        )
         lines.append(f"| `{field.name}` | {shown} | {said[field.name]} |")
     return "\n".join(lines)
 
@@ -88,17 +111,28 @@ def document() -> str:
         ("Name server", "nameserver", NAMESERVER_SETTINGS),
     ):
         parts.append(f"## {title}\n\n{table(part, settings)}\n")
-    rows = [
-        f"| `{name}` | {' or '.join(f'`{v}`' if v else 'empty' for v in ok)} | {why} |"
-        for name, (ok, why) in FIXED.items()
-    ]
-    parts.append(
-        "## Values that are refused\n\n| name | may only be | because |\n|---|---|---|\n"
-        + "\n".join(sorted(rows))
-        + "\n"
-    )
+    unset = {**NAMESERVER_UNSET, **BROKER_UNSET}
+    parts.append("\n".join([REFUSED_HEAD, *sorted(_refused(each) for each in unset.values() if each.required), ""]))
+    parts.append("\n".join([ABSENT_HEAD, *_absent(unset), ""]))
     parts.append(CLIENT_HEAD + "\n" + client_table() + "\n")
     return "\n".join(parts)
+
+
+def _refused(unset: Unset) -> str:
+    return f"| `{unset.name}` | {' or '.join(_value(value) for value in unset.required)} | {unset.because} |"
+
+
+def _absent(table: dict[str, Unset]) -> list[str]:
+    """A row for each feature, with the values that its switches show."""
+    by_reason: dict[str, list[str]] = {}
+    for unset in table.values():
+        if unset.shown is not None:
+            by_reason.setdefault(unset.because, []).append(f"`{unset.name}` {_value(unset.shown)}")
+    return [f"| {because} | {', '.join(shown)} |" for because, shown in sorted(by_reason.items())]
+
+
+def _value(value: str) -> str:
+    return f"`{value}`" if value else "empty"
 
 
 def test_every_client_option_says_what_it_does() -> None:

@@ -1,4 +1,7 @@
-"""kill -9, again and again: a real broker process, producers and a consumer over real sockets, a random end, a restart, the checker.
+"""kill -9, again and again: a real broker process, clients over real sockets, a random end, a restart, the checker.
+
+Besides producers and a consumer there are an operator who resets offsets, a member that never hears of it, a topic that is
+deleted and made again, and messages that are sent back to come again.
 
 The page cache survives a killed process, so nothing acknowledged may be lost in either flush mode. Files are small, so that a
 round meets the edges of log, queue and index files; modes, intervals and kernels change from start to start, and some starts
@@ -20,7 +23,11 @@ from pathlib import Path
 from benchmarks.bench import native_is_built
 from benchmarks.process import CORES, Child, ProcessFailed
 from benchmarks.servers import Broker, nameserver
+from benchmarks.wire import Wire
 from tests.crash.checker import Violation
+from tests.crash.remade import Remade
+from tests.crash.resets import Resets
+from tests.crash.retries import Retries
 from tests.crash.session import Session, keep, rebuild
 from tests.crash.traffic import Traffic
 
@@ -40,13 +47,17 @@ class Summary:
     early: int = 0  # killed while starting
     acked: int = 0
     unknown: int = 0
+    resets: int = 0
+    remade: int = 0
+    retries: int = 0
     wrong: list[str] = field(default_factory=list)
     ready_s_max: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{self.rounds} rounds ({self.early} killed while starting), {self.acked:,} messages acknowledged, "
-            f"{self.unknown:,} without an answer, slowest restart {self.ready_s_max:.1f} s, {len(self.wrong)} violations"
+            f"{self.unknown:,} without an answer, {self.resets:,} offset resets, {self.remade:,} topics made again, "
+            f"{self.retries:,} retries, slowest restart {self.ready_s_max:.1f} s, {len(self.wrong)} violations"
         )
 
 
@@ -79,6 +90,7 @@ class KillRounds:
     ) -> None:
         self._dice, self._kernels, self._flush = dice, kernels, flush
         self.session = Session(QUEUES)
+        self.resets, self.remade, self.retries = Resets(QUEUES), Remade(), Retries()
         self.server = Broker(folder, names, properties=sizes(dice), cores=set(CORES))
         self._sizes = dict(self.server.properties)
         self._died = time.monotonic()
@@ -103,7 +115,15 @@ class KillRounds:
             self._choose_mood()
         self.server.start()
         summary.ready_s_max = max(summary.ready_s_max, self.server.ready_s)
-        return self.session.check(self.server.address, self._died, whole=whole, keys=self._dice if keys else None)
+        return self._check(whole=whole, keys=keys)
+
+    def _check(self, *, whole: bool, keys: bool, last: bool = False) -> list[Violation]:
+        address = self.server.address
+        wrong = self.session.check(address, self._died, whole=whole, keys=self._dice if keys else None)
+        if whole:
+            self.retries.read_anew()
+        with Wire(address, timeout=30) as wire:
+            return wrong + self.resets.check(wire) + self.remade.check(wire) + self.retries.check(wire, last=last)
 
     def _choose_mood(self) -> None:
         chosen = mood(self._dice)
@@ -120,7 +140,9 @@ class KillRounds:
         process.kill()
 
     def _live_and_die(self, name: str) -> None:
-        traffic = Traffic(self.server.address, self.session.books, name, QUEUES, PRODUCERS, self._dice)
+        address, books, dice = self.server.address, self.session.books, self._dice
+        more = [actor for part in (self.resets, self.remade, self.retries) for actor in part.actors(address, dice)]
+        traffic = Traffic(address, books, name, QUEUES, PRODUCERS, dice, more)
         time.sleep(self._dice.uniform(*LIFE_S))
         alive = self.server.process.running
         self.server.kill()
@@ -139,13 +161,16 @@ class KillRounds:
                 rebuild(self.server)
             else:
                 self.server.start()
-            wrong = self.session.check(self.server.address, self._died, whole=True, keys=self._dice)
+            wrong = self._check(whole=True, keys=True, last=True)
             if wrong:
                 return [Violation(one.kind, f"{one.text} ({step})") for one in wrong]
             self.server.stop()
             self._died = time.monotonic()
         summary.acked += len(self.session.books.acked())
         summary.unknown += len(self.session.books.attempts) - len(self.session.books.acked())
+        summary.resets += self.resets.count
+        summary.remade += self.remade.count
+        summary.retries += self.retries.count
         return []
 
 

@@ -19,3 +19,4 @@ def test_kill_9_loses_nothing(tmp_path: Path, flush: str) -> None:
     assert summary.wrong == []
     assert summary.rounds == ROUNDS
     assert summary.acked > 0
+    assert summary.resets + summary.remade + summary.retries > 0

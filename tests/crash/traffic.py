@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from benchmarks.wire import Refused, Wire
 from kappamq.protocol import batch, ids, properties
@@ -27,10 +28,18 @@ MAYBE_STORED = {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOU
 CONSUMER_PAUSE_S = 0.01
 
 
+class Actor(Protocol):
+    """Somebody else who uses the broker until it is gone."""
+
+    def run(self, stop: threading.Event) -> None: ...
+
+
 class Traffic:
     """Threads against one broker; `join` waits until all of them have noticed its end."""
 
-    def __init__(self, address: str, books: Books, name: str, queues: int, producers: int, dice: random.Random) -> None:
+    def __init__(
+        self, address: str, books: Books, name: str, queues: int, producers: int, dice: random.Random, more: Sequence[Actor] = ()
+    ) -> None:  # fmt: skip
         self._stop = threading.Event()
         self.problems: list[str] = []
         seeds = [dice.getrandbits(64) for _ in range(producers + 1)]
@@ -40,6 +49,7 @@ class Traffic:
         ]
         consumer = Consumer(address, books, queues, seeds[-1])
         self._threads.append(threading.Thread(target=self._guard, args=(consumer.run,)))
+        self._threads += [threading.Thread(target=self._guard, args=(actor.run,)) for actor in more]
         for thread in self._threads:
             thread.start()
 

@@ -33,6 +33,7 @@ EXPECTED = {
     "pull_consumer.py": "20 credits found",
     "request_reply.py": "sencha: 6.80",
     "testing_kit.py": "in two hours: [b'the tea is ready']",
+    "testing_asyncio.py": "a day later: ['call mum', 'water the tea bush']",
     "idempotent.py": "3 payments, delivered 6 times; booked 3, left alone 3: 875 cents",
     "filters.py": "refused  , the SQL92 filter is wrong at column 9",
     "message_trace.py": "2 deliveries; consumed by shipping: True",
@@ -43,6 +44,12 @@ EXPECTED = {
     "delay.py": "in the order of their times: half a second, at a time, level 1",
     "admin.py": "deleted: there is no topic",
 }
+ON_SPARK = {
+    "spark_read.py": "green: 3\nblack: 1\noolong: 1",
+    "spark_write.py": "34 paid orders are in the topic",
+    "spark_stream.py": "first run: 30 events\nsecond run: 50 events",
+    "spark_store.py": "coffee: 10 messages\ntea: 20 messages",
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +59,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in FOLDER.glob("*.py")} == set(EXPECTED)
+    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, *ON_SPARK}
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_example(name: str, cluster: Local) -> None:
+    assert EXPECTED[name] in said_by(name, cluster, 60)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(250)
+@pytest.mark.parametrize("name", sorted(ON_SPARK))
+def test_example_on_spark(name: str, cluster: Local) -> None:
+    pytest.importorskip("pyspark")
+    assert ON_SPARK[name] in said_by(name, cluster, 240)
+
+
+def said_by(name: str, cluster: Local, timeout: float) -> str:
     command = [sys.executable, str(FOLDER / name), cluster.nameserver]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stderr
-    assert EXPECTED[name] in done.stdout
+    return done.stdout

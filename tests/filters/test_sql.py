@@ -160,10 +160,10 @@ def test_a_long_row_of_conditions_is_no_nesting() -> None:
     ids=lambda expression: expression[:12],
 )
 def test_monsters_are_refused_at_once(expression: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(BadExpression):
         Sql(expression)
-    assert time.perf_counter() - started < 1  # milliseconds, on a machine that has nothing else to do
+    assert time.process_time() - started < 1  # milliseconds, on a machine that has nothing else to do
 
 
 def test_nesting_up_to_the_limit() -> None:

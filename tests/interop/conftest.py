@@ -10,6 +10,7 @@ import pytest
 
 from tests.interop import jars, targets
 from tests.interop.cpp import cpp_probe
+from tests.interop.golang import go_probe
 from tests.interop.probe import JsonLines, java_probe
 from tests.needs import PREFIX, in_ci, needs
 
@@ -104,6 +105,12 @@ def other_java(java_clients: Callable[[Variant], JsonLines], variant: Variant) -
 @pytest.fixture(scope="session")
 def cpp(target: targets.Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JsonLines]:
     with cpp_probe(target.nameserver, tmp_path_factory.mktemp("cpp"), "cpp") as probe:
+        yield probe
+
+
+@pytest.fixture(scope="session")
+def golang(target: targets.Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JsonLines]:
+    with go_probe(target.nameserver, tmp_path_factory.mktemp("go"), "go") as probe:
         yield probe
 
 

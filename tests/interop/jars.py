@@ -1,4 +1,4 @@
-"""Apache RocketMQ's jars, by name and version, in a cache outside the repository.
+"""Jars of Apache RocketMQ and of what it is compared with, by name and version, in a cache outside the repository.
 
 The cache is `$KAPPAMQ_CACHE`, else `~/.cache/kappamq`. Maven fetches what is missing, once per machine.
 """
@@ -25,21 +25,30 @@ class Bundle:
 
     name: str
     version: str
-    artifacts: tuple[str, ...]  # "artifact" in the version above, or "artifact:version"
+    artifacts: tuple[str, ...]  # "artifact" in the version above, "artifact:version", or "group:artifact:version"
+    group: str = "org.apache.rocketmq"
+    alone: bool = False  # without what they depend on: whoever takes them has it, or names it, too
 
     def pom(self) -> str:
+        without = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
         dependencies = []
         for artifact in self.artifacts:
-            name, _, version = artifact.partition(":")
+            group, name, version = self._coordinates(artifact)
             dependencies.append(
-                f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{name}</artifactId>"
-                f"<version>{version or self.version}</version></dependency>"
+                f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+                f"<version>{version}</version>{without if self.alone else ''}</dependency>"
             )
         return (
             "<project><modelVersion>4.0.0</modelVersion><groupId>kappamq.interop</groupId>"
             f"<artifactId>{self.name}</artifactId><version>{self.version}</version><packaging>pom</packaging>"
             f"<dependencies>{''.join(dependencies)}</dependencies></project>\n"
         )
+
+    def _coordinates(self, artifact: str) -> tuple[str, str, str]:
+        parts = artifact.split(":")
+        if len(parts) == 3:
+            return parts[0], parts[1], parts[2]
+        return self.group, parts[0], parts[1] if len(parts) == 2 else self.version
 
 
 SERVER = Bundle(name="server", version="5.3.3", artifacts=("rocketmq-namesrv", "rocketmq-broker", "rocketmq-tools"))

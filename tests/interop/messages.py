@@ -92,13 +92,10 @@ def check_received(
     sent: Sequence[Received],
     topic: str,
     target: Target,
-    *,
-    batch: bool = False,
 ) -> None:
     """Each message came exactly once, with all that its sender set and all that the broker has to add.
 
-    `sent` holds the answers to the sends in the order of `messages`; empty when there were none (one-way, batch).
-    Members of a batch need not carry what the broker adds."""
+    `sent` holds the answers to the sends in the order of `messages`; empty when there were none (one-way, batch)."""
     assert sorted(bodies(received)) == sorted(each["body"] for each in messages)
     answers = {each["body"]: answer for each, answer in zip(messages, sent, strict=True)} if sent else {}
     wanted = {each["body"]: each for each in messages}
@@ -112,8 +109,9 @@ def check_received(
         assert got["bodyCrc"] == zlib.crc32(want["body"].encode()) & 0x7FFFFFFF
         assert got["properties"].items() >= want.get("properties", {}).items()
         assert got["properties"]["UNIQ_KEY"] == got["msgId"]
-        assert got["properties"].get("CLUSTER", CLUSTER if batch else None) == CLUSTER
-        assert got["properties"].get("MSG_REGION", REGION if batch else None) == REGION
+        assert got["properties"].get("CLUSTER") == CLUSTER
+        assert got["properties"].get("MSG_REGION") == REGION
+        assert got["properties"].get("TRACE_ON") == "true"
         assert got["storeHost"] == target.broker
         assert got["bornHost"] == "127.0.0.1"
         assert abs(got["storeTimestamp"] - got["bornTimestamp"]) < 10_000

@@ -20,6 +20,8 @@ from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers_nameserver import GetKv, GetRoute, PutKv
 from tests.nameserver.samples import body, header
+from tests.net.openings import HELLO_H2, V2
+from tests.net.serving import connected
 from tests.waiting import eventually_async
 
 
@@ -54,6 +56,18 @@ def test_broker_comes_and_goes() -> None:
             client.close()
 
     asyncio.run(scenario())
+
+
+def test_clients_come_through_a_proxy_and_strangers_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running() as server, connected(server.port) as client, connected(server.port) as stranger:
+            await client.say(V2 + request(GetRoute(topic="T")).encode())
+            assert (await client.frame()).code == ResponseCode.TOPIC_NOT_EXIST
+            await stranger.say(HELLO_H2)
+            assert await stranger.closed()
+
+    asyncio.run(scenario())
+    assert [("gRPC" in record.message, record.levelname) for record in caplog.records] == [(True, "WARNING")]
 
 
 def test_errors_are_answers() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from kappamq.clock import VirtualClock
 from kappamq.config.nameserver import NameServerConfig
+from kappamq.config.net import NetConfig
 from kappamq.errors import BrokerError, TopicNotFound
 from kappamq.nameserver import registering
 from kappamq.nameserver.service import NameService
@@ -34,11 +35,11 @@ class Held:
         self.threads: list[threading.Thread] = []
         decode = registering._decoded
 
-        def slow(frame: Frame, header: h.RegisterBroker) -> RegisterBrokerBody:
+        def slow(frame: Frame, header: h.RegisterBroker, net: NetConfig) -> RegisterBrokerBody:
             self.threads.append(threading.current_thread())
             self.begun.set()
             assert self.go_on.wait(30)
-            return decode(frame, header)
+            return decode(frame, header, net)
 
         monkeypatch.setattr(registering, "_decoded", slow)
 
@@ -146,5 +147,21 @@ def test_what_is_wrong_with_it_is_told() -> None:
             await ask(service(topics_max=999), header(), body(MANY).encode())
         assert known(server) == 0
         assert not server._registering._lines
+
+    asyncio.run(main())
+
+
+def test_a_registration_that_is_refused_leaves_no_place_in_the_line() -> None:
+    async def main() -> None:
+        server, broker = service(), FakePeer()
+        for _ in range(2):
+            refused = server.handle(broker, request(header(), body(MANY).encode()))
+            assert isinstance(refused, asyncio.Task)
+            refused.cancel()  # as Unfinished does, before it has begun
+            await asyncio.wait([refused])
+        assert not server._registering._lines
+        answer = await ask(server, header(), body(MANY).encode(), broker)
+        assert answer is not None
+        assert answer.code == 0
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import zlib
 from pathlib import Path
@@ -105,6 +106,54 @@ def test_register_and_route() -> None:
     assert route.brokers[0].addresses == {0: "10.0.0.1:10911"}
     with pytest.raises(TopicNotFound, match="No topic route info in name server for the topic: nothing"):
         server.ask(h.GetRoute(topic="nothing"))
+
+
+@pytest.mark.parametrize("field", ["broker_address", "ha_address", "broker_name", "cluster"])
+def test_a_registration_cannot_forge_log_lines(field: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    forged = {field: "10.0.0.2\n2026-01-01 ERROR forged\x1b[31m:1"}
+    with pytest.raises(KappaError, match="control characters") as caught:
+        server.register(dataclasses.replace(header(), **forged))
+    assert str(caught.value).isprintable()
+    assert server.service.routes.topics() == []
+    assert "forged" not in caplog.text
+
+
+def test_two_live_brokers_of_one_name_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    other, restarted = FakePeer(), FakePeer()
+    assert server.register().remark is None
+    assert server.register(header(address="10.0.0.3:10911")).remark is None, "the same connection: it has moved"
+    registration = body().encode()
+    remark = server.ask(header(address="10.0.0.2:10911"), registration, by=other).remark
+    assert remark is not None
+    for word in ("two running brokers", "name b ", "id 0", "10.0.0.2:10911", "10.0.0.3:10911", "--name"):
+        assert word in remark
+    assert remark in caplog.text
+    server.clock.advance(60)
+    assert server.register(header(address="10.0.0.3:10911")).remark is not None, "and back"
+    server.service.connection_lost(server.broker)
+    for peer in (other, restarted):
+        assert server.ask(header(address="10.0.0.2:10911"), registration, by=peer).remark is None, (
+            "nobody else is there"
+        )
+    slave = server.ask(header(address="10.0.0.4:10911", broker_id=1), registration, by=FakePeer())
+    assert slave.remark is None, "another id is another place"
+    assert caplog.text.count("two running brokers") == 2
+
+
+def test_two_brokers_that_take_turns_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    registration, other = body().encode(), FakePeer()
+    server.register()
+    for number in range(100):
+        peer, address = (server.broker, "10.0.0.1:10911") if number % 2 else (other, "10.0.0.2:10911")
+        answer = server.ask(header(address=address), registration, by=peer)
+        assert "two running brokers" in (answer.remark or ""), "the brokers themselves are always told"
+    assert caplog.text.count("two running brokers") == 1
+    server.clock.advance(60)
+    server.service.expire()
+    assert "99 more warnings about broker name b were left out" in caplog.text
 
 
 @pytest.mark.parametrize(("version", "standard", "quoted"), [(400, None, False), (400, True, True), (401, None, True)])

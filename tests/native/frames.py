@@ -21,7 +21,8 @@ GROUPS = ["shop", "группа", "g😀", ""]
 TAGS = ["TagA", "TagB", "чай", "t😀g", "x" * 70]
 SPECIAL = """DELAY REAL_TOPIC REAL_QID TRAN_MSG RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON CLUSTER INNER_NUM INNER_BASE
 POP_CK INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRAN_PREPARED_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS
-TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __CRC32# __BATCH#""".split()
+TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __CRC32# __BATCH# __HALF_MS#
+__END#""".split()
 ODD_NUMBERS = [
     *"""-1 -0 007 2147483647 2147483648 -2147483648 -2147483649 9999999999 10000000000 00000000001 +1 1.0 1e3 0x1 - --1
     999999999999999999 9999999999999999999 -999999999999999999 ١ 1_0 1793 4 8 16 32 64 256 257 1793 2048""".split(),
@@ -95,12 +96,29 @@ def properties(r: Random) -> str:
     if r.random() < 0.05:
         pairs.append(
             (
-                r.choice(["a", "é", "user", "UNIQ_KEY", "TAGS", "KEYS", "WAIT", "", "x" * 50, "DELAy"]),
-                r.choice(["v", "", "v\x01w", "\x01", "true"]),
+                r.choice(
+                    [
+                        "a",
+                        "é",
+                        "user",
+                        "UNIQ_KEY",
+                        "TAGS",
+                        "KEYS",
+                        "WAIT",
+                        "",
+                        "x" * 50,
+                        "DELAy",
+                        "x__CRC32#",
+                        "x__BATCH#",
+                    ]
+                ),
+                r.choice(["v", "", "v\x01w", "\x01", "true", "0123456789", "__CRC32#\x010123456789"]),
             )
         )
     if r.random() < 0.003:
         pairs.append(("big", "x" * r.randrange(32000, 33500)))
+    if r.random() < 0.01:
+        pairs += [(f"n{number}", "v") for number in range(r.randrange(10, 20))]
     r.shuffle(pairs)
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
     if r.random() < 0.1:

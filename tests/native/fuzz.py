@@ -359,7 +359,15 @@ class Round:
 
     def compare(self) -> None:
         both = self.both
-        for name in ("append_offset", "fast_frames", "left_frames", "put_count", "put_bytes", "get_count", "get_bytes"):
+        for name in (
+            "append_offset",
+            "fast_frames",
+            "left_frames",
+            "put_count",
+            "put_bytes",
+            "get_count",
+            "get_bytes",
+        ):
             both.get(name)
         both.dirty_queues()
         for topic in frames.TOPICS:

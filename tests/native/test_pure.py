@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from kappamq.native.layout import BAD, DONE, EMPTY, FULL, LEFT, NEED_ENTRIES, NO_MESSAGES, PAUSE, SegmentFull
+from kappamq.native.layout import (
+    BAD,
+    BATCH_PAIRS_MAX,
+    DONE,
+    EMPTY,
+    FULL,
+    LEFT,
+    NEED_ENTRIES,
+    NO_MESSAGES,
+    PAUSE,
+    SegmentFull,
+)
 from kappamq.native.pure import check_host
 from kappamq.native.pure_record import parse
 from tests.native import requests
@@ -17,6 +28,7 @@ from tests.native.conftest import BORN, HOST, NOW, SETTINGS
 from tests.native.requests import KEY, answers, member, properties, pull, send
 
 Make = Callable[..., Any]
+ADDED = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
 
 
 def burst(kernel: Any, data: bytes, position: int = 0) -> Any:
@@ -55,8 +67,7 @@ def test_a_send_is_stored_and_answered(make: Make, module: ModuleType, code: int
     assert start == 0
     assert len(record) == end
     (fields,) = records(record)
-    added = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
-    assert fields[9].startswith(properties(TAGS="TagA", KEYS="k1 k2").encode() + added + b"__CRC32#\x01")
+    assert fields[9].startswith(properties(TAGS="TagA", KEYS="k1 k2").encode() + ADDED + b"__CRC32#\x01")
     assert fields[1:6] == (1, 0, 0, 0, NOW)
     assert record[fields[6] : fields[6] + fields[7]] == b"hello"
     assert struct.unpack_from(">i", record, 16) == (7,)
@@ -254,9 +265,11 @@ def test_a_batch_becomes_records(make: Make, module: ModuleType, count: int) -> 
     assert [int(name[16:], 16) for name in ids] == [fields[3] for fields in made]
     assert [fields[2] for fields in made] == list(range(1, count + 1))
     mark = b"__BATCH#\x01%010d\x02" % (end - before) if count > 1 else b""
-    assert made[0][9].startswith(b"k\x010\x02" + mark + b"__CRC32#\x01")
+    # The properties of the batch itself, but not its key, and what the broker adds.
+    more = b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02" + ADDED
+    assert made[0][9].startswith(b"k\x010\x02" + more + mark + b"__CRC32#\x01")
     if count > 1:
-        assert made[1][9].startswith(b"k\x011\x02__CRC32#\x01")
+        assert made[1][9].startswith(b"k\x011\x02" + more + b"__CRC32#\x01")
         half = data[: before + made[0][0] + 20]
         assert module.scan(half, start, True)[:3] == (before, 0, 1), "half a batch is nothing"
 
@@ -290,6 +303,37 @@ def test_one_bad_member_leaves_the_whole_batch(make: Make, bad: bytes) -> None:
 @pytest.mark.parametrize("changed", [{"m": "false"}, {"m": None}, {"i": "DELAY\x013\x02"}, {"i": "WAIT\x01false\x02"}])
 def test_a_batch_that_is_none(make: Make, changed: dict[str, str | None]) -> None:
     assert burst(make(), send(member(b"x"), code=320, **{"m": "true", **changed}))[1] == LEFT
+
+
+def test_members_inherit_what_they_do_not_say_themselves(make: Make) -> None:
+    kernel = make()
+    own = "a\x011\x02UNIQ_KEY\x01whole\x02b\x012"
+    parts = [member(b"x"), member(b"x", b"b\x019"), member(b"x", b"a\x017\x02b\x019\x02UNIQ_KEY\x01u")]
+    assert burst(kernel, batch(*parts, i=own))[1] == DONE
+    texts = [fields[9].partition(b"MSG_REGION")[0] for fields in records(kernel.take()[1])]
+    assert texts == [b"a\x011\x02b\x012\x02", b"b\x019\x02a\x011\x02", b"a\x017\x02b\x019\x02UNIQ_KEY\x01u\x02"]
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict"),
+    [
+        ("".join(f"n{n}\x01v\x02" for n in range(BATCH_PAIRS_MAX)), DONE),
+        ("UNIQ_KEY\x01u\x02" + "".join(f"n{n}\x01v\x02" for n in range(BATCH_PAIRS_MAX)) + "UNIQ_KEY\x01v", DONE),
+        ("".join(f"n{n}\x01v\x02" for n in range(BATCH_PAIRS_MAX + 1)), LEFT),
+        ("a\x011\x02b\x012\x02a\x013", LEFT),
+        ("a\x01" + "b" * 32_000, DONE),
+        ("a\x01" + "b" * 32_700, LEFT),
+    ],
+)
+def test_what_a_batch_may_hand_on(make: Make, own: str, verdict: int) -> None:
+    assert burst(make(), batch(member(b"x"), i=own))[1] == verdict
+
+
+def test_what_is_handed_on_counts_for_each_member(make: Make) -> None:
+    members = [member(b"x") for _ in range(10)]
+    room = sum(map(len, members)) + 10 * len(b"a\x01bcd\x02")
+    assert burst(make(message_bytes_max=room), batch(*members, i="a\x01bcd"))[1] == DONE
+    assert burst(make(message_bytes_max=room - 1), batch(*members, i="a\x01bcd"))[1] == LEFT
 
 
 def test_a_batch_needs_no_key_of_its_own(make: Make) -> None:

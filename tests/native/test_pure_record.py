@@ -23,6 +23,7 @@ from kappamq.native.pure_record import (
     split_batch,
     topic_field,
 )
+from kappamq.protocol.record import Fault, RecordError, decode
 from tests.native.conftest import load_kernel
 from tests.native.requests import member
 
@@ -154,12 +155,20 @@ def test_every_shape_is_read_back(module: ModuleType, born: bytes, store: bytes,
 def test_any_flipped_bit_is_found(module: ModuleType) -> None:
     record = golden(tail_crc=True, log_offset=0)
     assert record is not None
-    # Without its name the tail is no tail, and its last byte is a separator: no CRC covers these.
-    for at in (*range(len(record) - 20), *range(len(record) - 11, len(record) - 1)):
+    # Without its name the tail is no tail: no CRC covers that.
+    for at in (*range(len(record) - 20), *range(len(record) - 11, len(record))):
         damaged = bytearray(record)
         damaged[at] ^= 4
         assert module.scan(damaged, 0, True)[0] == 0, at
+        with pytest.raises(RecordError):
+            record_at_zero(bytes(damaged))
     assert scan(record, 0, True)[0] == len(record)
+
+
+def record_at_zero(data: bytes) -> None:
+    """What the protocol's reader makes of it: it must agree with the scan."""
+    if decode(data).log_offset != 0:
+        raise RecordError(Fault.FIELDS, 0)
 
 
 def test_every_cut_asks_for_more(module: ModuleType) -> None:
@@ -215,11 +224,42 @@ def test_half_a_batch_is_nothing(module: ModuleType) -> None:
     ("text", "length"),
     [
         (b"", 0), (b"__BATCH#\x010000000042\x02", 42), (b"a\x01b\x02__BATCH#\x010000000042\x02", 42), (b"a__BATCH#\x010000000042\x02", 0),
-        (b"__BATCH#\x01000000042\x02", 0), (b"__BATCH#\x01-000000042\x02", 0), (b"__BATCH#\x010000000042", 42),
+        (b"__BATCH#\x01000000042\x02", 0), (b"__BATCH#\x01-000000042\x02", 0), (b"__BATCH#\x010000000042", 0),
+        (b"__BATCH#\x010000000042\x02a\x01b\x02", 0), (b"__BATCH#\x010000000042\x02__CRC32#\x010000000000\x02", 42),
+        (b"__BATCH#\x010000000042\x02x__CRC32#\x010000000000\x02", 0), (b"__CRC32#\x010000000000\x02__BATCH#\x010000000042\x02", 42),
     ],
 )  # fmt: skip
 def test_batch_mark(text: bytes, length: int) -> None:
     assert batch_bytes(text) == length
+
+
+@pytest.mark.parametrize(
+    "properties", [b"x__CRC32#\x010123456789\x02", b"a\x01b\x02x__CRC32#\x010123456789\x02", b"a\x01__CRC32#\x010123456789\x02"]
+)  # fmt: skip
+def test_a_name_that_ends_like_the_tail_crc_is_none(module: ModuleType, properties: bytes) -> None:
+    record = golden(properties=properties, log_offset=0)
+    assert record is not None
+    assert module.scan(record, 0, True)[:3] == (len(record), SCAN_MORE, 1)
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_every_byte_of_the_tail_crc_counts(module: ModuleType, at: int) -> None:
+    record = bytearray(golden(tail_crc=True, log_offset=0) or b"")
+    record[-at] ^= 0x04
+    assert module.scan(record, 0, True)[:2] == (0, SCAN_DAMAGED)
+
+
+@pytest.mark.parametrize("claim", [1, 200, 10_000, 9_999_999_999])
+def test_a_length_that_never_was_that_of_a_batch_hides_nothing(module: ModuleType, claim: int) -> None:
+    """A Java broker stores `__BATCH#` as a producer sent it, or as a copy of our record carried it along."""
+    mark = b"__BATCH#\x01%010d\x02" % claim
+    log = b""
+    for number in range(6):
+        record = golden(properties=mark if number == 2 else b"", log_offset=len(log), now_ms=1000 + number)
+        assert record is not None
+        log += record
+    assert module.scan(log, 0, True)[:3] == (len(log), SCAN_MORE, 6)
+    assert module.scan(log + bytes(200), 0, True) == (len(log), SCAN_EMPTY, 6, 1005)
 
 
 def test_parse_says_why_not() -> None:

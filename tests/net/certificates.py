@@ -1,4 +1,6 @@
-"""Certificates for tests, made with openssl: a server's, a client's, and who signed them."""
+"""Certificates for tests, made with openssl: a server's, a client's, and who signed them.
+
+Python 3.13 is strict: an authority must say that it signs, and what it signed must name its key (RFC 5280)."""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def _paths(folder: Path, name: str) -> Certificate:
 def _self_signed(folder: Path, name: str, ca: bool = False, password: str = "") -> Certificate:
     made = _paths(folder, name)
     secret = ("-passout", f"pass:{password}") if password else ("-nodes",)
-    extra = ("-addext", "basicConstraints=critical,CA:TRUE") if ca else ()
+    says = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"] if ca else []
+    extra = [word for extension in says for word in ("-addext", extension)]
     _openssl(
         "req", "-x509", *CURVE, *secret, "-days", "2", "-subj", f"/CN={name}", *extra, "-keyout", made.key, "-out", made.cert
     )  # fmt: skip
@@ -51,7 +54,7 @@ def _self_signed(folder: Path, name: str, ca: bool = False, password: str = "") 
 
 def _signed(folder: Path, name: str, by: Certificate) -> Certificate:
     made, request, names = _paths(folder, name), folder / f"{name}.csr", folder / f"{name}.ext"
-    names.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    names.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n")
     _openssl("req", "-new", *CURVE, "-nodes", "-subj", f"/CN={name}", "-keyout", made.key, "-out", request)
     _openssl(
         "x509", "-req", "-in", request, "-CA", by.cert, "-CAkey", by.key, "-CAcreateserial", "-days", "2", "-extfile", names,

@@ -88,10 +88,13 @@ async def byte_server(receiver: Receiver, clock: Clock | None = None, **net: Any
 
 
 @asynccontextmanager
-async def connected(port: int, receive_bytes: int | None = None) -> AsyncIterator[Peer]:
-    """A peer; with `receive_bytes` one whose socket holds little, so that the server notices when it does not read."""
+async def connected(port: int, receive_bytes: int | None = None, source: str = "") -> AsyncIterator[Peer]:
+    """A peer; with `receive_bytes` one whose socket holds little, so that the server notices when it does not read; with
+    `source` it comes from that address (127.0.0.2)."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setblocking(False)
+    if source:
+        sock.bind((source, 0))
     if receive_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))

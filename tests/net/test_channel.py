@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from kappamq.errors import FrameTooLarge, NotConnected, RequestTimeout, TooManyRequests
+from kappamq.config.net import NetConfig
+from kappamq.errors import FrameTooLarge, NotConnected, NotUnderstood, RequestTimeout, TooManyRequests
 from kappamq.net import channel as channel_module
+from kappamq.net.accepting import Acceptor
 from kappamq.net.channel import Channel, split_address
-from kappamq.protocol.codes import ResponseCode
+from kappamq.net.server import bind
+from kappamq.net.strangers import Strangers
+from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, FrameDecoder, reply
 
 
@@ -227,11 +231,15 @@ async def test_requests_of_the_peer_are_answered_also_later_and_when_they_fail()
         channel.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "web server"), (b"SSH-2.0-x\r\n", "is that a RocketMQ port")],
+)
 @on_both_loops
-async def test_bytes_that_are_no_frame_close_the_channel_and_say_so() -> None:
-    async with peer(lambda frame: b"HTTP/1.1 400 Bad Request\r\n\r\n") as server:
+async def test_bytes_that_are_no_frame_close_the_channel_and_say_so(said: bytes, named: str) -> None:
+    async with peer(lambda frame: said) as server:
         channel = await Channel.connect(server.address)
-        with pytest.raises(NotConnected, match="is that a RocketMQ port"):
+        with pytest.raises(NotUnderstood, match=named):
             await channel.request(Frame(code=1))
 
 
@@ -337,3 +345,55 @@ async def test_tls_and_what_it_says_when_it_does_not_work(certificate: tuple[Pat
         await channel.wait_closed()
         with pytest.raises(NotConnected, match="no TLS with"):
             await Channel.connect(server.address, tls=ssl.create_default_context())
+        # A plain client is answered with a TLS alert here; RocketMQ's servers and ours close without a word (tests/cli).
+        with pytest.raises(NotUnderstood, match="speaks TLS only: switch TLS on"):
+            plain = await Channel.connect(server.address)
+            await plain.request(Frame(code=1))
+    async with peer(echo) as server:
+        with pytest.raises(NotUnderstood, match="does not offer TLS"):
+            await Channel.connect(server.address, tls=trusting)
+
+
+@on_both_loops
+async def test_a_server_that_closes_without_a_word_is_asked_whether_it_wants_tls(
+    certificate: tuple[Path, Path],
+) -> None:
+    """With a real handshake on the same port, and without."""
+    cert, key = certificate
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(cert, key)
+    for offered in (True, False):
+        config = NetConfig(tls_cert=cert, tls_key=key, tls_mode="enforcing") if offered else NetConfig()
+        strangers = Strangers()
+        listener = bind("127.0.0.1", 0, 10)
+        acceptor = Acceptor(listener, Rude, config, server_side if offered else None, strangers)
+        accepting = asyncio.ensure_future(acceptor.run())
+        channel = await Channel.connect(f"127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(NotConnected) as raised:
+            await channel.request(Frame(code=1))
+        assert isinstance(raised.value, NotUnderstood) is offered, raised.value
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        listener.close()
+
+
+class Rude(asyncio.Protocol):
+    """Closes at once."""
+
+    def __init__(self, source: tuple[str, int] | None = None, *, header_seen: bool = False) -> None: ...
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+@on_both_loops
+async def test_pulls_are_held_and_do_not_count_as_unanswered() -> None:
+    async with peer(lambda frame: None) as server:
+        channel = await Channel.connect(server.address)
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT)
+        waiting = [asyncio.ensure_future(channel.request(Frame(code=code))) for code in codes]
+        await server.arrived.wait()
+        assert (channel.pending, channel.unanswered) == (3, 1)
+        channel.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert (channel.pending, channel.unanswered) == (0, 0)

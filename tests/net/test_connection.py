@@ -11,7 +11,9 @@ import pytest
 from kappamq.errors import NotConnected, RequestTimeout
 from kappamq.net.channel import Channel
 from kappamq.net.connection import Connection, host_bytes
+from kappamq.net.strangers import Strangers
 from kappamq.protocol.frame import Frame, decode, reply
+from tests.net.openings import HELLO_H2, V1, V2, V2_IPV6
 from tests.net.serving import Echo, connected, frame_server, run
 from tests.waiting import eventually_async as eventually
 
@@ -65,10 +67,11 @@ class Host:
     def __init__(self) -> None:
         self.receiver = self
         self.now = 100.0
-        self.admits = True
+        self.admits = self.takes_proxied = True
+        self.strangers = Strangers()
         self.bytes_max = 1 << 20
         self.kept = 0
-        self.calls = 0
+        self.calls = self.told_unsent = 0
         self.frames: list[Frame] = []
         self.left: list[Connection] = []
         self.lost_ones: list[Connection] = []
@@ -77,12 +80,18 @@ class Host:
     def admit(self, connection: Connection) -> bool:
         return self.admits
 
+    def proxied(self, connection: Connection) -> bool:
+        return self.takes_proxied
+
     def leave(self, connection: Connection) -> None:
         self.left.append(connection)
 
     def buffered(self, connection: Connection, more: int) -> bool:
         self.kept += more
         return self.kept <= self.bytes_max
+
+    def unsent(self, connection: Connection) -> None:
+        self.told_unsent += 1
 
     def received(self, connection: Connection, data: bytes | bytearray) -> int:
         self.calls += 1
@@ -112,6 +121,67 @@ THREE = [
     Frame(code=3, opaque=3, body=bytes(300)),
 ]
 BYTES = b"".join(frame.encode() for frame in THREE)
+
+
+# -- the first bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [V1, V2], ids=["v1", "v2"])
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_a_proxy_header_names_the_peer(header: bytes, piece: int) -> None:
+    host = Host()
+    connection, _wire = joined(host)
+    data = header + BYTES
+    for position in range(0, len(data), piece):
+        connection.data_received(data[position : position + piece])
+    assert len(host.frames) == 3
+    assert connection.peer == ("192.0.2.7", 56324)
+    assert connection.born == host_bytes(("192.0.2.7", 56324))
+    assert repr(connection) == "192.0.2.7:56324 (through 10.0.0.7:4711)"
+
+
+def test_an_ipv6_client_behind_an_ipv4_proxy() -> None:
+    connection, _wire = joined(Host())
+    connection.data_received(V2_IPV6)
+    assert (connection.peer[0], len(connection.born)) == ("2001:db8::7", 20)
+    assert not connection.spoken, "a header is no frame: the deadline for the first one still runs"
+
+
+def test_a_proxy_that_speaks_for_itself_is_the_peer() -> None:
+    host = Host()
+    connection, _wire = joined(host)
+    connection.data_received(b"PROXY UNKNOWN\r\n" + BYTES)
+    assert (connection.peer, connection.proxy, len(host.frames)) == (("10.0.0.7", 4711), None, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"PROXY TCP4 nobody nowhere 1 2\r\n", "malformed PROXY header"),
+        (V1 + V2, "a second PROXY header"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it speaks HTTP/2: it is probably a gRPC client"),
+        (V1 + HELLO_H2, "ALPN h2"),
+        (b"GET / HTTP/1.1\r\n\r\n", "no web server"),
+    ],
+)
+def test_what_cannot_be_served_is_told_and_cut(data: bytes, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    host = Host()
+    connection, wire = joined(host)
+    for byte in data:
+        if not wire.aborted:
+            connection.data_received(bytes([byte]))
+    assert wire.aborted
+    assert host.calls == 0
+    assert [(record.levelname, told in record.message) for record in caplog.records] == [("WARNING", True)]
+    assert "10.0.0.7" in caplog.text, "by its own address, not by one that it claims"
+
+
+def test_a_proxied_peer_that_may_not_come_is_cut() -> None:
+    host = Host()
+    host.takes_proxied = False
+    connection, wire = joined(host)
+    connection.data_received(V1 + BYTES)
+    assert (wire.aborted, host.calls) == (True, 0)
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------------
@@ -215,6 +285,49 @@ def test_who_owes_too_much_is_not_read_until_half_of_it_is_settled() -> None:
     assert not wire.reading, "51 are still owed: reading does not flap around the limit"
     connection.settle(1)
     assert (wire.reading, connection.is_held) == (True, False)
+
+
+def test_nothing_is_begun_for_who_has_to_take_answers_first() -> None:
+    host = Host()
+    connection, _wire = joined(host)
+    connection.pause_writing()
+    connection.data_received(BYTES)  # it was on its way when we stopped reading
+    assert not host.frames
+    order: list[str] = []
+    connection.on_writable.append(lambda connection: order.append("waited longer"))
+    host.on_frame = lambda connection: order.append("frame")
+    connection.resume_writing()
+    assert order == ["waited longer", "frame", "frame", "frame"]
+    connection.pause_writing()
+    connection.resume_writing()
+    assert order.count("waited longer") == 1
+
+
+def test_what_waits_for_who_reads_slowly_is_told_as_it_grows() -> None:
+    host = Host()
+    connection, _wire = joined(host)
+    connection.send(b"taken at once")
+    assert host.told_unsent == 0
+    connection.pause_writing()
+    connection.send(b"added")
+    assert host.told_unsent == 2
+    connection.resume_writing()
+    assert host.told_unsent == 3
+
+
+def test_who_owes_too_much_goes_on_after_the_turn_in_which_it_was_settled() -> None:
+    async def test() -> None:
+        host = Host()
+        connection, _wire = joined(host)
+        connection.owe(101)
+        connection.data_received(BYTES)
+        assert not host.frames
+        connection.settle(101)
+        assert not host.frames, "who settles may be reading these very bytes"
+        await asyncio.sleep(0)
+        assert len(host.frames) == 3
+
+    asyncio.run(test())
 
 
 def test_a_pause_of_ours_is_not_held_against_the_peer() -> None:

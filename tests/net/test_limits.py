@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from kappamq.config.net import NetConfig
-from kappamq.net.limits import OTHER_DESCRIPTORS, ConnectionLimits, overdue, shares
+from kappamq.net.limits import OTHER_DESCRIPTORS, ConnectionLimits, HeldBytes, overdue, shares
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,48 @@ def test_spare_connections_of_java_clients_are_left_alone() -> None:
 
 def test_without_an_idle_time_nobody_is_idle() -> None:
     assert overdue(NetConfig(idle_s=0), 1e9, **BASE) is None
+
+
+def test_a_connection_moves_to_another_address_unless_that_has_enough() -> None:
+    limits = ConnectionLimits(NetConfig(connections_max=3, connections_per_ip_max=2))
+    for ip in ("proxy", "proxy", "a"):
+        limits.admit(ip)
+    assert limits.move("proxy", "a") is None, "also when no more connections fit: it is one of them"
+    assert limits.total == 3
+    assert "2 connections from a" in str(limits.move("proxy", "a"))
+    limits.leave("proxy")
+    assert limits.admit("proxy") is None, "the one that had to go still counted where it came from"
+
+
+@dataclass(eq=False)
+class Peer:
+    counted_as: str
+    may_go: bool = True
+
+
+def test_who_holds_most_of_the_address_that_holds_most_has_to_go() -> None:
+    held: HeldBytes[Peer] = HeldBytes(100)
+    a1, a2, b1, c1 = Peer("a"), Peer("a"), Peer("b"), Peer("c")
+
+    def too_much(grown: str) -> Peer | None:
+        return held.too_much(grown, lambda peer: peer.may_go)
+
+    held.keep(b1, 60)
+    assert too_much("b") is None, "one peer alone may have more than half"
+    held.keep(a1, 20)
+    held.keep(a2, 20)
+    assert (too_much("a"), held.total, held.of_address("a"), held.of(a1)) == (None, 100, 40, 20)
+    held.keep(c1, 1)
+    assert too_much("c") is b1, "not the one that has grown"
+    b1.may_go = False
+    a1.may_go = False
+    assert too_much("c") is a2, "then somebody of the next address"
+    held.keep(c1, 0)
+    held.keep(b1, 0)
+    held.keep(a1, 31)
+    a1.may_go = True
+    assert too_much("a") is a1, "51 of 100 are more than one address may have"
+    held.keep(a1, 0)
+    assert too_much("a") is None
+    held.keep(a2, 0)
+    assert (held.total, held._addresses, held._sums) == (0, {}, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import struct
 from collections.abc import AsyncIterator
@@ -23,10 +24,11 @@ from kappamq.message import Message
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.channel import Channel
 from kappamq.net.tls import outgoing_context, server_context
-from kappamq.protocol.frame import Frame
+from kappamq.protocol.frame import Frame, decode, request
 from kappamq.protocol.headers_nameserver import GetClusterInfo
 from tests.broker.running import Speaker, run, running, speaking
 from tests.net.certificates import Certificates, make
+from tests.net.openings import V1, V2
 from tests.net.raw import say
 from tests.waiting import eventually_async as eventually
 
@@ -92,8 +94,8 @@ def test_an_enforcing_port_takes_nothing_plain(tmp_path: Path, certificates: Cer
 def test_a_server_without_a_certificate_offers_no_tls(tmp_path: Path, certificates: Certificates) -> None:
     async def test() -> None:
         async with running(tmp_path) as broker:
-            with pytest.raises(NotConnected, match="does the server offer TLS"):
-                await Channel.connect(f"127.0.0.1:{broker.port}", tls=trusting(certificates), timeout=5)
+            with pytest.raises(NotConnected, match="does not offer TLS"):
+                await Channel.connect(f"127.0.0.1:{broker.port}", tls=trusting(certificates), timeout=30)
             async with speaking(broker) as plain:
                 assert (await plain.send("t", b"x")).code == 0
 
@@ -104,7 +106,7 @@ def test_who_is_not_trusted_is_told_so(tmp_path: Path, certificates: Certificate
     async def test() -> None:
         async with running(tmp_path, net=offering(certificates)) as broker:
             with pytest.raises(NotConnected, match="certificate"):
-                await Channel.connect(f"127.0.0.1:{broker.port}", tls=ssl.create_default_context(), timeout=5)
+                await Channel.connect(f"127.0.0.1:{broker.port}", tls=ssl.create_default_context(), timeout=30)
             async with speaking(broker) as plain:
                 assert (await plain.send("t", b"x")).code == 0
 
@@ -163,6 +165,27 @@ def test_a_frame_within_tls_obeys_the_same_limits(tmp_path: Path, certificates: 
             await eventually(lambda: not broker.server.connections)
 
     run(test())
+
+
+@pytest.mark.parametrize("header", [V1, V2], ids=["v1", "v2"])
+@pytest.mark.parametrize("loop", [run, run_fast], ids=["asyncio", "uvloop"])
+def test_a_proxy_header_before_the_handshake(
+    tmp_path: Path, certificates: Certificates, loop: Any, header: bytes
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path, net=offering(certificates, tls_mode="enforcing")) as broker:
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(header)
+            await writer.start_tls(trusting(certificates), server_hostname="127.0.0.1")
+            writer.write(request(Speaker.send_header("t", 0, None), b"in secret").encode())
+            size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 10), "big")
+            assert decode(size.to_bytes(4, "big") + await reader.readexactly(size)).code == 0
+            assert [connection.peer for connection in broker.server.connections] == [("192.0.2.7", 56324)]
+            writer.close()
+            async with secretly(broker, trusting(certificates)) as secret:
+                assert [record.born_host for record in await secret.read("t")] == [bytes([192, 0, 2, 7])]
+
+    loop(test())
 
 
 # --- files that cannot be used -------------------------------------------------------------------------------------------
@@ -272,3 +295,21 @@ def test_a_broker_registers_with_a_name_server_that_enforces_tls(tmp_path: Path,
             await server.stop()
 
     run(test())
+
+
+def test_a_broker_that_should_speak_tls_to_its_name_server_says_so(
+    tmp_path: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        net = NetConfig(**offering(certificates, tls_mode="enforcing"))
+        names = NameServer(NameServerConfig(listen_host="127.0.0.1", port=0), SystemClock(), net=net)
+        await names.start()
+        try:
+            async with running(tmp_path, nameservers=(names.address,)):
+                await eventually(lambda: "speaks TLS only" in caplog.text)
+        finally:
+            await names.stop()
+
+    run(test())
+    assert "in broker.conf tls.enable=true" in caplog.text
+    assert "this port takes TLS only" in caplog.text, "and the name server says who came without it"

@@ -32,6 +32,13 @@ def test_not_an_address(text: str) -> None:
         address.split(text)
 
 
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", "\0", "\x7f", "\x9b", "\u2028"])
+def test_no_control_characters_in_an_address(character: str) -> None:
+    with pytest.raises(ProtocolError, match="control characters") as caught:
+        address.split(f"10.0.0.1{character}ERROR forged:1")
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("text", ["", "localhost", "1.2.3", "1.2.3.4.5", "x" * 1000])
 def test_not_an_ip(text: str) -> None:
     with pytest.raises(ProtocolError):

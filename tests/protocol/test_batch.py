@@ -95,3 +95,28 @@ def test_unwrap(packed: bool) -> None:
     assert (second.body, second.queue_offset) == (b"y", 41)
     assert not second.sys_flag & (flags & 0xFF)
     assert batch.unwrap(first) == [first]
+
+
+@pytest.mark.parametrize(
+    ("count", "promised", "text"),
+    [
+        (batch.INNER_MEMBERS_MAX, "", None),
+        (batch.INNER_MEMBERS_MAX + 1, "", "more than 262144 messages, more than a record may hold"),
+        (batch.INNER_MEMBERS_MAX + 1, "1000000", "more than 262144 messages, more than a record may hold"),
+        (3, "3", None),
+        (3, "three", None),
+        (3, "2", "more than 2 messages, and its record promises no more"),
+        (1, "0", "more than 0 messages"),
+    ],
+)
+def test_a_record_holds_no_more_messages_than_it_promises_and_brokers_take(
+    count: int, promised: str, text: str | None
+) -> None:
+    flags = record.SYS_NEED_UNWRAP | record.SYS_INNER_BATCH | record.SYS_COMPRESSED
+    told = f"INNER_NUM\x01{promised}\x02" if promised else ""
+    one = Record(topic="t", body=compress(batch.encode([Member(b"")]) * count), properties=told, sys_flag=flags)
+    if text is None:
+        assert len(batch.unwrap(one)) == count
+    else:
+        with pytest.raises(ProtocolError, match=text):
+            batch.unwrap(one)

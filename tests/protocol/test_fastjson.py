@@ -102,6 +102,7 @@ def test_loose_writing_means_the_same(value: Any, data: st.DataObject) -> None:
         ("[1L,+2,.5,3.,undefined,NaN]", [1, 2, 0.5, 3.0, None, None]),
         (r"['\x41\'\q\0\t']", ["A'q\0\t"]),
         (r"['\ud83d\ude00\ud800']", ["😀�"]),
+        ("{{a:1}:{{b:1}:1}}", {'{"a":1}': {'{"b":1}': 1}}),
         ("\ufeff[1]", [1]),
     ],
 )
@@ -127,7 +128,10 @@ def test_reads_what_java_reads(text: str, value: Any) -> None:
         (b"{} x", "goes on"),
         (b"{:1}", "a name is missing"),
         (b"\xff", "not UTF-8"),
-        (b"{" * 1000, "nested deeper than 64"),
+        (b"{" * 1000, "a key within a key"),
+        (b"{" * 60 + b"a:1" + b"}:1" * 59 + b"}", "a key within a key"),  # each level would double the text of the key
+        (b"{{a:{{b:1}:1}}:1}", "a key within a key"),
+        (b"{a:" * 1000, "nested deeper than 64"),
         (b"[" * 100_000, "nested deeper than 64"),
         (b"'" + b"1" * 500 + b"',", "goes on"),
         (b"," + b"1" * 500, "a value is missing"),

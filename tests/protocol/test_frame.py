@@ -209,3 +209,33 @@ def test_any_json_header_gives_a_frame_or_a_protocol_error(value: object) -> Non
             decode(json_frame(json.dumps(header).encode()))
         except ProtocolError:
             pass
+
+
+@given(sizes=st.lists(st.integers(0, 300_000), min_size=1, max_size=6), step=st.integers(1, 200_000))
+def test_a_socket_may_write_into_the_decoder(sizes: list[int], step: int) -> None:
+    sent = [Frame(code=11, opaque=n, body=bytes([n + 1]) * size) for n, size in enumerate(sizes)]
+    data = b"".join(frame.encode() for frame in sent)
+    decoder, found, at = FrameDecoder(), list[Frame](), 0
+    while at < len(data):
+        room = decoder.room()
+        assert len(room) > 0
+        piece = data[at : at + min(step, len(room))]
+        room[: len(piece)] = piece
+        found += decoder.received(len(piece))
+        at += len(piece)
+    assert [(frame.opaque, frame.body) for frame in found] == [(frame.opaque, frame.body) for frame in sent]
+    assert decoder.buffered == 0
+
+
+def test_a_buffer_that_has_grown_large_is_given_back() -> None:
+    decoder = FrameDecoder()
+    small = len(decoder.room())
+    (frame,) = decoder.feed(Frame(code=11, body=bytes(8 << 20)).encode())
+    assert len(frame.body) == 8 << 20
+    assert len(decoder.room()) == small
+
+
+def test_room_does_not_grow_by_what_is_announced() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(struct.pack(">ii", FRAME_BYTES_MAX - 4, 10))
+    assert len(decoder.room()) < 128 << 10

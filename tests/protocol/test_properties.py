@@ -52,20 +52,33 @@ def test_tail_crc_digits_are_turned_round() -> None:
 
 @given(st.integers(0, 0x7FFFFFFF), st.binary(max_size=30))
 def test_tail_crc_there_and_back(crc: int, before: bytes) -> None:
-    assert properties.read_tail_crc(before + properties.tail_crc(crc)) == crc
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_may_lack_a_tail_crc(data: bytes) -> None:
-    value = properties.read_tail_crc(data)
-    assert value is None or data.endswith(b"\x02")
+    assert properties.has_tail_crc(properties.tail_crc(crc))
+    assert properties.has_tail_crc(before + b"\x02" + properties.tail_crc(crc))
+    assert properties.has_tail_crc(before + properties.tail_crc(crc)) == (not before or before.endswith(b"\x02"))
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"__CRC32#\x01123456789\x02", b"__CRC32#\x01123456789x\x02", b"__CRC32#\x010123456789."]
+    "data", [b"", b"__CRC32#\x01123456789\x02", b"x__CRC32#\x010123456789\x02", b"a\x01__CRC32#\x010123456789\x02"]
 )
 def test_not_a_tail_crc(data: bytes) -> None:
-    assert properties.read_tail_crc(data) is None
+    assert not properties.has_tail_crc(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("", None),
+        ("__BATCH#\x010000000042\x02", 42),
+        ("a\x01b\x02__BATCH#\x010000000042\x02", 42),
+        ("a__BATCH#\x010000000042\x02", None),
+        ("__BATCH#\x010000000042", None),
+        ("__BATCH#\x01000000042\x02", None),
+        ("__BATCH#\x01000000004x\x02", None),
+        ("__BATCH#\x010000000042\x02a\x01b\x02", None),
+    ],
+)
+def test_the_mark_of_a_batch_is_the_last_property(text: str, length: int | None) -> None:
+    assert properties.opens_batch(text) == length
 
 
 def test_batch_length_has_a_fixed_width() -> None:

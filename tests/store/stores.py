@@ -12,6 +12,7 @@ from kappamq.config.store import StoreConfig
 from kappamq.protocol.record import Record, iter_records
 from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
+from tests.waiting import eventually
 
 BOOT = "this boot"
 BORN = bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big")
@@ -49,13 +50,28 @@ def make(settings: StoreConfig, kind: str = "twin", files: Files | None = None) 
 
 
 @contextmanager
-def opened(settings: StoreConfig, kind: str = "twin", boot: str = BOOT, clean: bool = True) -> Iterator[MessageStore]:
-    store = make(settings, kind)
+def opened(
+    settings: StoreConfig, kind: str = "twin", boot: str = BOOT, clean: bool = True, files: Files | None = None
+) -> Iterator[MessageStore]:
+    store = make(settings, kind, files)
     store.recovered = store.open(boot)  # type: ignore[attr-defined]
     try:
         yield store
     finally:
         store.close(clean)
+
+
+def drop_oldest(store: MessageStore, count: int) -> None:
+    """The log loses its first files; as in a broker, only those that the flusher is done with."""
+    store.request_flush()
+
+    def is_on_disk() -> bool:
+        store.flush_done()
+        return store.flushed.offset == store.log.end
+
+    eventually(is_on_disk)
+    for _ in range(count):
+        store.log.discard(store.log.detach(store.log.min))
 
 
 class Writer:

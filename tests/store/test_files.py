@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kappamq.store.files import Files
+from kappamq.store import files as files_module
+from kappamq.store.files import Files, NotAFile
+from kappamq.store.retention import Usage
 from tests.needs import needs
 from tests.store.faulty import FaultyFiles
 from tests.store.small_disk import small_disk
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -90,6 +96,27 @@ def test_a_link_is_not_followed(tmp_path: Path, files: Files) -> None:
     assert raised.value.errno == errno.ELOOP
 
 
+@pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize(("kind", "make"), [("named pipe", os.mkfifo), ("directory", os.mkdir)])
+def test_what_is_not_a_file_is_refused_at_once(
+    tmp_path: Path, files: Files, kind: str, make: Callable[[Path], None], writable: bool, create: bool
+) -> None:
+    place = tmp_path / "checkpoint"
+    make(place)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(NotAFile) as raised:
+        files.open(place, create, writable)
+    assert raised.value.filename == str(place)
+    assert raised.value.strerror == f"Is a {kind}, not a plain file: move it away"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_device_is_not_a_file(files: Files) -> None:
+    with pytest.raises(NotAFile, match="Is a device, not a plain file"):
+        files.open("/dev/zero", writable=False)
+
+
 def test_a_map_follows_what_is_written(tmp_path: Path, files: Files) -> None:
     fd = files.open(tmp_path / "f", create=True)
     files.allocate(fd, 8192)
@@ -122,6 +149,28 @@ def test_a_full_disk_says_so_before_anything_is_written(files: Files) -> None:
         files.close(fd)
 
 
+def test_reserved_blocks_are_neither_used_nor_free(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The case of the issue: `df` and RocketMQ say 28 %, and counting what is reserved for root as used says 73 %."""
+    disk = SimpleNamespace(f_frsize=4096, f_blocks=10_000, f_bfree=8_950, f_bavail=2_700)
+    monkeypatch.setattr(os, "statvfs", lambda _path: disk)
+    usage = Usage(*files.usage(tmp_path))
+    assert usage.free_bytes == 2_700 * 4096
+    assert usage.ratio == pytest.approx(0.28)
+
+
+def test_usage_agrees_with_df(tmp_path: Path, files: Files) -> None:
+    def agrees() -> bool:
+        command = ["df", "--output=used,avail", "-B1", str(tmp_path)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        used, available = map(int, shown.split()[-2:])
+        total, free = files.usage(tmp_path)
+        return total == pytest.approx(used + available, rel=0.01) and free == pytest.approx(available, rel=0.01)
+
+    eventually(agrees, text="our figures agree with df's, unless somebody writes much in between")
+
+
 def test_the_faulty_disk_fails_as_told(tmp_path: Path) -> None:
     files = FaultyFiles()
     files.fail("pwrite", code=errno.ENOSPC, on="full", skip=1, times=2)
@@ -138,3 +187,23 @@ def test_the_faulty_disk_fails_as_told(tmp_path: Path) -> None:
     assert (files.count("pwrite", "full"), files.count("pwrite")) == (4, 8)
     files.close(fd)
     files.close(other)
+
+
+@pytest.mark.parametrize("code", [0, errno.ENOSYS])
+def test_two_folders_change_places(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    if code:  # as on a file system that cannot
+        monkeypatch.setattr(files_module, "_EXCHANGE", 1 << 20)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    files.exchange(tmp_path / "one", tmp_path / "other")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["other"]
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["one"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
+    with pytest.raises(OSError, match="No such file"):
+        files.exchange(tmp_path / "one", tmp_path / "none")
+    files.link(tmp_path / "one" / "other", tmp_path / "second")
+    assert (tmp_path / "second").samefile(tmp_path / "one" / "other")
+    files.remove_tree(tmp_path / "one")
+    files.remove_tree(tmp_path / "one")
+    assert not (tmp_path / "one").exists()

@@ -11,7 +11,7 @@ from kappamq.native.layout import INDEX_PENDING
 from kappamq.native.pure import index_apply
 from kappamq.store import index_growing
 from kappamq.store.files import Files
-from kappamq.store.index_growing import GrowingIndexFile
+from kappamq.store.index_growing import GrowingIndexFile, OnDisk
 from kappamq.store.index_view import IndexHeader, IndexView, Search
 from tests.store.java_index import JavaIndexFile, build
 
@@ -338,4 +338,42 @@ def test_first_entry_counts_from_the_end_of_the_file_before(path: Path) -> None:
     java.put(2, 20, BEGIN + 1000)
     assert path.read_bytes() == java.image()
     assert file.header.begin_ms == BEGIN
+    file.close()
+
+
+def test_whoever_reads_slots_beside_a_write_can_tell(path: Path) -> None:
+    """What is said to be on disk is another thing before, during and after each write of slots or header."""
+    seen: list[OnDisk] = []
+
+    class Watching(Files):
+        full = False
+
+        def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
+            if at < 40 + SLOTS * 4:
+                seen.append(file.on_disk)
+                if self.full:
+                    raise OSError(28, "No space left on device")
+            super().pwrite(fd, data, at)
+
+    files = Watching()
+    file = create(path, files)
+    before = [file.on_disk]
+    for first in (0, 100):
+        file.append(pending(keys_of(100, first)), 0, index_apply)
+        before.append(file.on_disk)
+        file.sync()
+        before.append(file.on_disk)
+        assert file.on_disk.flushed == file.flushed == first + 101
+    assert seen
+    assert not any(on_disk.flushed for on_disk in seen)
+    assert len(set(before)) == 4, "entries alone change nothing, but for the first one, which brings a begin time"
+    file.append(pending(keys_of(100, 200)), 0, index_apply)
+    files.full = True
+    with pytest.raises(OSError, match="No space"):
+        file.sync()
+    assert file.on_disk.flushed == 0
+    files.full = False
+    file.sync()
+    assert file.on_disk.flushed == 301
+    assert file.on_disk not in before
     file.close()

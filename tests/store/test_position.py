@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kappamq.store.files import Files
+from kappamq.store.checkpoint import Checkpoint
+from kappamq.store.files import Files, NotAFile
 from kappamq.store.position import Position
 
 OFFSETS = st.integers(0, (1 << 63) - 1)
@@ -113,8 +115,30 @@ def test_a_file_without_rights_gives_a_reason(tmp_path: Path) -> None:
     assert "cannot be opened" in why
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_who_will_replace_it_hears_at_once_that_it_is_no_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "kappamq.position"
+    make(path)
+    position, why = Position.load(path)
+    assert position is None
+    assert "not a plain file" in why
+    with pytest.raises(NotAFile, match=r"kappamq\.position"):
+        Position.load(path, to_replace=True)
+
+
 def test_knows_the_checkpoints_it_wrote() -> None:
     position = a_position(checkpoint=b"n" * 40, checkpoint_before=b"o" * 40)
     assert position.wrote(b"n" * 40)
     assert position.wrote(b"o" * 40 + bytes(4056))
     assert not position.wrote(b"j" * 40)
+
+
+def test_damage_explains_a_checkpoint_that_is_not_ours() -> None:
+    now = 1_700_000_000_000
+    ours = Checkpoint(now, now, now)
+    position = a_position(checkpoint=ours.encode())
+    assert position.is_damaged(Checkpoint(now ^ 4, now, now), lambda: now), "one bit"
+    assert position.is_damaged(Checkpoint(), lambda: now), "no file"
+    assert position.is_damaged(Checkpoint(now * 9, now * 9, now), lambda: now), "times of records that cannot be"
+    assert not position.is_damaged(Checkpoint(now + 5000, now + 4000, now), lambda: now), "another broker"
+    assert not position.is_damaged(Checkpoint(now * 2, now * 2, now), lambda: now * 2), "with newer records"

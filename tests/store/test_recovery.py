@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kappamq.errors import StoreDamaged, StoreError, StoreLocked
 from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened, read
+from tests.store.unreadable import UnreadablePages
 
 KERNELS = kernels()
 
@@ -171,7 +172,8 @@ def test_derived_files_come_back_with_the_same_bytes(tmp_path: Path, kind: str, 
         fill(writer)
     before = _contents(tmp_path)
     target = tmp_path / lost
-    shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    if target.exists():
+        remove(target)
     with opened(config(tmp_path), kind) as store:
         check(store, writer)
     assert _contents(tmp_path) == before
@@ -204,6 +206,39 @@ def test_a_power_cut_trusts_only_what_was_synced(tmp_path: Path) -> None:
         check(store, writer)
 
 
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("topic", ["../../outside", "/outside", "..", "n" * 1000])
+@pytest.mark.parametrize("lost", ["", "kappamq.position", "consumequeue"])
+def test_topics_that_are_no_folders_get_no_files(
+    tmp_path: Path, kind: str, topic: str, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No broker accepts them, but the log may come from anywhere: nothing is made outside of its folder, and all else is there."""
+    root = tmp_path / "a" / "store"
+    with opened(config(root), kind, clean=False) as store:
+        writer = Writer(store)
+        writer.send(b"bad", topic=topic)
+        fill(writer, 20)
+        writer.write_derived()
+        del writer.expected[topic, 0]
+    if lost:
+        remove(root / lost)
+    for _ in range(2):
+        with opened(config(root), kind, clean=False) as store:
+            check(store, writer)
+            store.queues.delete_topic(topic)
+    assert "cannot be the name of a folder" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["store"]
+    assert {path.name for path in (root / "consumequeue").iterdir()} <= {"t", "b"}
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
 def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     with opened(config(tmp_path)), pytest.raises(StoreLocked, match=str(tmp_path)):
         make(config(tmp_path)).open(BOOT)
@@ -213,7 +248,7 @@ def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     ("spoil", "text"),
     [
         (lambda root: (root / "commitlog" / "notes.txt").write_text("hello"), "no log file"),
-        (lambda root: (root / "commitlog" / f"{0:020d}").write_bytes(b"short"), "mappedFileSizeCommitLog"),
+        (lambda root: (root / "commitlog" / f"{0:020d}").write_bytes(b"short"), "was cut: it has 5 of 65536 bytes"),
         (
             lambda root: (root / "commitlog" / f"{0:020d}").rename(root / "commitlog" / f"{1 << 20:020d}"),
             "missing or misnamed",
@@ -244,10 +279,32 @@ def test_without_a_log_queues_start_over(tmp_path: Path) -> None:
     with opened(config(tmp_path)) as store:
         fill(Writer(store), 20)
     shutil.rmtree(tmp_path / "commitlog")
+    (tmp_path / "kappamq.position").unlink()
     with opened(config(tmp_path)) as store:
         assert bodies(store) == []
         writer = Writer(store)
         fill(writer, 20)
+        check(store, writer)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "an empty file"])
+def test_a_log_that_is_not_there_is_no_new_store(tmp_path: Path, left: str) -> None:
+    """A file system that was not mounted: when it is back, everything is as before."""
+    with opened(config(tmp_path)) as store:
+        writer = Writer(store)
+        fill(writer, 20)
+    before = _contents(tmp_path)
+    (tmp_path / "commitlog").rename(tmp_path / "elsewhere")
+    if left != "nothing":
+        (tmp_path / "commitlog").mkdir()
+    if left == "an empty file":
+        (tmp_path / "commitlog" / f"{0:020d}").touch()
+    with pytest.raises(StoreDamaged, match=r"has no log files: is a file system not mounted"):
+        make(config(tmp_path)).open(BOOT)
+    shutil.rmtree(tmp_path / "commitlog", ignore_errors=True)
+    (tmp_path / "elsewhere").rename(tmp_path / "commitlog")
+    assert _contents(tmp_path) == before
+    with opened(config(tmp_path)) as store:
         check(store, writer)
 
 
@@ -276,11 +333,87 @@ def test_the_story_of_a_start(tmp_path: Path) -> None:
     with opened(config(tmp_path), KERNELS[0]) as store:
         found = store.recovered
         told = found.story(1.25)
-        assert told.startswith(f"the last broker (process {os.getpid()}) did not stop in good order: 35 records in ")
+        assert told.startswith(f"the last broker (process {os.getpid()}) did not stop cleanly: 35 records in ")
         assert told.endswith(f"the log ends at {store.log.end}; ready after 1.25 s")
     with opened(config(tmp_path), KERNELS[0]) as store:
         told = store.recovered.story(0.0)
-        assert told.startswith("the store was closed in good order: its queues are complete, the log ends at ")
+        assert told.startswith("the store was closed cleanly: its queues are complete, the log ends at ")
     shutil.rmtree(tmp_path / "consumequeue")
     with opened(config(tmp_path), KERNELS[0]) as store:
         assert "(queue files were missing: all of it)" in store.recovered.story(0.0)
+
+
+# --- pages that cannot be read -------------------------------------------------------------------------------------------
+
+needs_native = pytest.mark.skipif("native" not in KERNELS, reason="no compiled kernel: nothing survives SIGBUS")
+
+
+@needs_native
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("foreign", [True, False])
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_an_unreadable_page_is_never_the_end_of_the_log(
+    tmp_path: Path, kind: str, clean: bool, foreign: bool, part: float
+) -> None:
+    """Wherever it lies: the log keeps every byte, whether the store opens or not, and all is there when the disk is well again."""
+    with opened(config(tmp_path), kind, clean=clean) as store:
+        writer = Writer(store)
+        fill(writer, 20)
+        writer.write_derived()
+        fill(writer, 60)
+        end = store.log.end
+    assert 8192 < end < 64 << 10
+    if foreign:
+        (tmp_path / "kappamq.position").unlink()
+        shutil.rmtree(tmp_path / "consumequeue")
+    place = tmp_path / "commitlog" / f"{0:020d}"
+    before = place.read_bytes()
+    try:
+        with opened(config(tmp_path), kind, clean=False, files=UnreadablePages(int(part * (end - 1)))) as store:
+            assert store.log.end == end, "it may open if nobody had to look there"
+    except StoreDamaged as error:
+        told = str(error)
+    else:
+        told = f"{place} cannot be read"
+    assert str(place) in told
+    assert "cannot be read" in told
+    assert place.read_bytes() == before
+    with opened(config(tmp_path), kind) as store:
+        assert store.log.end == end
+        check(store, writer)
+
+
+@needs_native
+@pytest.mark.parametrize("kind", KERNELS)
+def test_unreadable_pages_are_passed_over_only_if_records_follow(tmp_path: Path, kind: str) -> None:
+    with opened(config(tmp_path), kind, clean=False) as store:
+        writer = Writer(store)
+        offsets = [writer.send(b"message %03d" % number) for number in range(200)]
+        writer.write()
+        end = store.log.end
+    place = tmp_path / "commitlog" / f"{0:020d}"
+    before = place.read_bytes()
+    skipping = config(tmp_path, skip_damage=True)
+    last = UnreadablePages(end - 1)
+    with pytest.raises(StoreDamaged, match="cannot be read"), opened(skipping, kind, files=last):
+        pass
+    assert place.read_bytes() == before
+    with opened(skipping, kind, clean=False, files=UnreadablePages(8192)) as store:
+        ((start, stop),) = store.recovered.damage  # type: ignore[attr-defined]
+        assert start <= 8192
+        assert stop >= 12288
+        assert stop in offsets
+        assert store.log.end == end
+    assert place.read_bytes() == before
+
+
+@needs_native
+def test_an_unreadable_fingerprint_does_not_make_the_log_anothers(tmp_path: Path) -> None:
+    with opened(config(tmp_path)) as store:
+        fill(Writer(store), 30)
+        end = store.log.end
+    with pytest.raises(StoreDamaged, match="cannot be read"), opened(config(tmp_path), files=UnreadablePages(end - 1)):
+        pass
+    with opened(config(tmp_path)) as store:
+        assert store.recovered.writer == "ours"  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kappamq.config.store import StoreConfig
-from kappamq.store.retention import HOUR_MS, Deletion, DiskGuard, LogFile, Usage, plan
+from kappamq.store.retention import HOUR_MS, Deletion, DiskGuard, LogFile, Usage, believable, plan
 
 GIB = 1 << 30
 NO_LIMIT = 1 << 62
@@ -177,3 +177,35 @@ class TestDiskGuard:
             if usage.ratio <= 0.88 or usage.free_bytes >= 3 * GIB:
                 assert not guard.refusing
             assert bool(guard.why) == guard.refusing
+
+
+# --- clocks that were wrong when a file was written -----------------------------------------------------------------------
+
+
+def test_a_file_written_by_a_clock_that_was_ahead_expires_with_its_neighbours() -> None:
+    now = at_hour(4)
+    files = files_of_ages(now, 100, -365 * 24, 90, 1, 0)
+    assert starts(plan(files, now, config(), EMPTY_DISK, NO_LIMIT).delete) == [0, 1000, 2000]
+
+
+def test_a_file_written_in_1970_does_not_go_before_its_neighbours() -> None:
+    now = at_hour(4)
+    files = [*files_of_ages(now, 100, 10), LogFile(2000, 5), *files_of_ages(now, 2, 0)[1:]]
+    assert starts(plan(files, now, config(), EMPTY_DISK, NO_LIMIT).delete) == [0]
+
+
+def test_a_clock_that_is_far_behind_deletes_nothing() -> None:
+    files = files_of_ages(at_hour(4), 100, 90, 0)
+    now = int(datetime.datetime(1975, 1, 1, 4, 30).timestamp() * 1000)
+    assert plan(files, now, config(), EMPTY_DISK, NO_LIMIT).delete == []
+
+
+@given(st.lists(st.integers(0, 1 << 42), max_size=12), st.integers(0, 1 << 42))
+def test_times_of_files_go_together(times: list[int], now_ms: int) -> None:
+    found = [file.mtime_ms for file in believable([LogFile(n, ms) for n, ms in enumerate(times)], now_ms)]
+    assert found == sorted(found)
+    assert all(ms <= now_ms for ms in found)
+    if times == sorted(times) and all(ms <= now_ms for ms in times):
+        assert found == times, "where nothing is odd, nothing is changed"
+    # In doubt a file is young.
+    assert all(ms >= min(said, now_ms) for ms, said in zip(found, times, strict=True) if said <= now_ms)

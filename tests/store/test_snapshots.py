@@ -56,8 +56,7 @@ def test_round_trip(table: dict[str, Any], offset: int) -> None:
 
 def test_a_table_that_looks_like_our_stamp_is_kept_as_it_is() -> None:
     table = {"topic": {"textCrc": "00000000", "logOffset": 5}}
-    found = decode(encode(table, 7))
-    assert (found.table, found.log_offset) == (table, None)
+    assert decode(encode(table, 7)) == Snapshot(table, 7)
 
 
 def test_layout_is_javas() -> None:
@@ -103,8 +102,54 @@ def test_a_hand_that_edits_a_file_is_noticed(tmp_path: Path) -> None:
     store.save("topics.json", {"perm": 6}, 100)
     path = tmp_path / "topics.json"
     path.write_bytes(path.read_bytes().replace(b'"perm":6', b'"perm":4'))
+    edited = path.read_bytes()
+    assert store.load("topics.json", log_is_whole=True) is None, "the log knows it all"
+    assert "damaged or was changed by hand" in store.notes[0]
+    assert 'remove the key "kappamq"' in store.notes[0]
+    assert (tmp_path / "topics.json.broken-1").read_bytes() == edited
+    path.write_bytes(edited)
     found = store.load("topics.json")
-    assert found == Snapshot({"perm": 4}, None, "it was changed since a broker wrote it, and is taken as it is now")
+    assert found is not None
+    assert (found.table, found.log_offset) == ({"perm": 4}, 0), "better than nothing, but the log has the last word"
+
+
+def test_without_the_stamp_an_edit_counts(tmp_path: Path) -> None:
+    Snapshots(tmp_path).save("topics.json", {"perm": 6}, 100)
+    (tmp_path / "topics.json").write_bytes(b'{"perm": 4}')
+    assert Snapshots(tmp_path).load("topics.json") == Snapshot({"perm": 4}, None)
+
+
+def test_a_flipped_bit_anywhere_is_never_believed(tmp_path: Path) -> None:
+    """Not even in the name of the stamp, without which it would look like a file of a Java broker."""
+    store = Snapshots(tmp_path)
+    store.save("t.json", {"offsetTable": {"t@g": {"0": 30}}}, 100)
+    store.save("t.json", {"offsetTable": {"t@g": {"0": 40}}}, 200)
+    whole, backup = (tmp_path / "t.json").read_bytes(), (tmp_path / "t.json.bak").read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << bit
+            (tmp_path / "t.json").write_bytes(flipped)
+            (tmp_path / "t.json.bak").write_bytes(backup)
+            found = Snapshots(tmp_path).load("t.json")
+            assert found is not None
+            # JSON leaves room for changes that mean the same: a line break may become another blank.
+            kept = tmp_path / "t.json.broken-1"
+            assert (found.log_offset, found.table["offsetTable"]["t@g"]["0"]) == (100, 30), (at, bit)
+            assert ".bak is used instead" in found.note
+            assert kept.read_bytes() == flipped
+            kept.unlink()
+
+
+def test_a_backup_of_java_is_older_than_a_damaged_file_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_bytes(JAVAS)
+    store = Snapshots(tmp_path)
+    store.save("consumerOffset.json", {"x": 1}, 100)
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(path.read_bytes().replace(b'"x":1', b'"x":3'))
+    found = Snapshots(tmp_path).load("consumerOffset.json")
+    assert found is not None
+    assert (found.table, found.log_offset) == (JAVAS_TABLE, 0), "records of the log are applied on top"
 
 
 @settings(max_examples=40)  # each example syncs a dozen times
@@ -243,6 +288,9 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_broken_one(
     (tmp_path / "t.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match=r"t\.json cannot be read"):
         Snapshots(tmp_path).load("t.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(StoreError, match=r"pipe\.json cannot be read: Is a named pipe, .* move it away"):
+        Snapshots(tmp_path).load("pipe.json")
     shutil.copy(__file__, tmp_path / "big.json")
     monkeypatch.setattr(snapshots, "FILE_BYTES_MAX", 10)
     with pytest.raises(StoreError, match="more than any file of this kind"):

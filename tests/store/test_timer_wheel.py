@@ -64,3 +64,28 @@ def test_another_size_is_no_wheel(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match="a timer wheel has 38707200"):
         opened(path)
     assert path.read_bytes() == b"x"
+
+
+def test_years_are_looked_through_once(tmp_path: Path) -> None:
+    """After a clock that was years behind; the wheel itself knows two weeks of seconds."""
+
+    class Counting(Files):
+        reads = 0
+
+        def pread(self, fd: int, size: int, at: int) -> bytes:
+            self.reads += 1
+            return super().pread(fd, size, at)
+
+    files = Counting()
+    wheel = TimerWheel(tmp_path / "timerwheel", files)
+    wheel.open()
+    (tmp_path / "timerwheel").write_bytes(bytes(WHEEL_BYTES))  # not sparse, as after weeks of use
+    years = 40 * 365 * 86_400
+    assert wheel.next_used(T * 1000, (T + years) * 1000) is None
+    for second in (T + 20 * SLOTS + 7, T + 3 * SLOTS + 9, T - 5, T + years):
+        wheel.put(Slot(second, 0, 52, 1))
+    files.reads = 0
+    assert wheel.next_used(T * 1000, (T + years) * 1000) == Slot(T + 3 * SLOTS + 9, 0, 52, 1)
+    assert wheel.next_used((T + 3 * SLOTS + 10) * 1000, (T + years) * 1000) == Slot(T + 20 * SLOTS + 7, 0, 52, 1)
+    assert files.reads < 1000
+    wheel.close()

@@ -9,7 +9,7 @@ import pytest
 
 from kappamq.native.layout import ENTRY, FILLER_BYTES
 from tests.store.faulty import FaultyFiles
-from tests.store.stores import Writer, check, config, kernels, opened
+from tests.store.stores import Writer, check, config, drop_oldest, kernels, opened
 
 
 def fill(writer: Writer, count: int) -> None:
@@ -43,8 +43,7 @@ def test_a_queue_that_begins_in_the_middle_of_a_file(tmp_path: Path, left: str) 
     with opened(config(tmp_path)) as store:
         writer = Writer(store)
         fill(writer, 350)
-        while len(list(store.log.segments())) > 1:
-            store.log.discard(store.log.detach(store.log.min))
+        drop_oldest(store, len(list(store.log.segments())) - 1)
     shutil.rmtree(tmp_path / "consumequeue")
     with opened(config(tmp_path), clean=False) as store:
         low, end, _next, _stored = store.kernel.queue_state("t", 0)

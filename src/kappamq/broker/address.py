@@ -1,8 +1,9 @@
 """Under which address clients find this broker.
 
-An explicit address wins. Otherwise it is the local end of the connection to the name server: whoever can reach the name
-server's machine can usually reach us there. Registered over loopback, the name server shows each client the address by which
-that client reached the name server (see nameserver/routes.py), since then we live on the same machine.
+An explicit address wins; its port, too, where a container or a router maps ours to another one. Otherwise it is the local end of
+the connection to the name server: whoever can reach the name server's machine can usually reach us there. Registered over
+loopback, the name server shows each client the address by which that client reached the name server (see nameserver/routes.py),
+since then we live on the same machine.
 
 Offset ids are not rewritten on their way: whoever looks a message up by its id, on whichever machine, connects to the address
 in it. There loopback will not do, and the machine's outward address takes its place if we can be reached by that.
@@ -15,7 +16,7 @@ import fcntl
 import socket
 import struct
 
-from kappamq.errors import ConfigError
+from kappamq.errors import ConfigError, ProtocolError
 from kappamq.protocol import address
 
 LOOPBACK = "127.0.0.1"
@@ -31,9 +32,10 @@ _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 
 class Address:
     def __init__(self, advertise: str | None, port: int, listen_host: str = LOOPBACK) -> None:
-        self._host = _resolved(advertise) if advertise else None
+        host, advertised_port = _split(advertise) if advertise else (None, None)
+        self._host = _resolved(host) if host else None
         self._seen: str | None = None
-        self._port = port
+        self._port = advertised_port or port
         self._listen_host = listen_host
 
     def learn(self, local_ip: str | None) -> None:
@@ -85,9 +87,23 @@ def card_ips() -> list[str]:
     return [ip for _bridge, _number, ip in sorted(found)]
 
 
+def _split(advertise: str) -> tuple[str, int | None]:
+    """Host and, if it is given, port. An IPv6 address with a port is in brackets."""
+    if not (advertise.count(":") == 1 or "]:" in advertise):
+        return advertise.removeprefix("[").removesuffix("]"), None
+    try:
+        host, port = address.split(advertise)
+    except ProtocolError as error:
+        raise ConfigError(f"the address to advertise is host or host:port: {error}") from error
+    if port < 3:
+        raise ConfigError(
+            f"the port to advertise must be at least 3, because port-2 is used as well; got {advertise!r}"
+        )
+    return host, port
+
+
 def _resolved(host: str) -> str:
     """An ip: offset ids hold four or sixteen bytes, no names."""
-    host = host.removeprefix("[").removesuffix("]")
     try:
         _family, _kind, _protocol, _name, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except OSError as error:

@@ -13,6 +13,7 @@ from kappamq.broker.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import GroupNotFound, InvalidParameter
 from kappamq.net.connection import Connection
+from kappamq.net.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies_admin import GroupForbidden
 from kappamq.protocol.bodies_clients import GroupConfigList, SubscriptionGroupConfig, SubscriptionGroupTable
@@ -25,13 +26,14 @@ _GROUPS_AT_ONCE_MAX = 10_000
 
 class AdminGroups:
     def __init__(
-        self, config: BrokerConfig, groups: Groups, offsets: Offsets, worker: Worker, when_safe: WhenSafe
+        self, config: BrokerConfig, groups: Groups, offsets: Offsets, worker: Worker, when_safe: WhenSafe, turns: FairTurns
     ) -> None:  # fmt: skip
         self._config = config
         self._groups = groups
         self._offsets = offsets
         self._worker = worker
         self._when_safe = when_safe
+        self._turns = turns
         self.on_delete: Callable[[str], None] = lambda group: None
 
     def handlers(self) -> dict[int, Handler]:
@@ -49,34 +51,34 @@ class AdminGroups:
     def update(self, connection: Connection, frame: Frame) -> None:
         if not frame.body:
             raise InvalidParameter("the settings of the group (the request's body) are missing")
-        self._update([SubscriptionGroupConfig.decode(frame.body)])
+        group = SubscriptionGroupConfig.of(frame)
+        self._check(group)
+        self._groups.update(group)
         self._when_safe(connection, frame, reply(frame))
 
-    def update_list(self, connection: Connection, frame: Frame) -> None:
-        given = GroupConfigList.decode(frame.body).groups
+    async def update_list(self, connection: Connection, frame: Frame) -> None:
+        """All of them, or, if one is wrong, none."""
+        given = GroupConfigList.of(frame).groups
         if not given:
             raise InvalidParameter("the list of groups (groupConfigList) is empty")
         if len(given) > _GROUPS_AT_ONCE_MAX:
             raise InvalidParameter(f"{len(given)} groups in one request are too many: {_GROUPS_AT_ONCE_MAX} at most")
-        self._update(given)
+        async for group in self._turns.share(given):
+            self._check(group)
+        async for group in self._turns.share(given):
+            self._groups.update(group)
         self._when_safe(connection, frame, reply(frame))
 
-    def _update(self, given: list[SubscriptionGroupConfig]) -> None:
-        """All of them, or, if one is wrong, none."""
-        for group in given:
-            names.check_group(group.name)
-            if not 0 <= group.retry_queues <= self._config.topic_queues_max:
-                raise InvalidParameter(
-                    f"retryQueueNums is 0 to {self._config.topic_queues_max}, not {group.retry_queues}"
-                )
-            if group.retry_times_max < -1:
-                raise InvalidParameter(f"retryMaxTimes is -1 (for ever) or more, not {group.retry_times_max}")
-            known = self._groups.table.get(group.name)
-            group.attributes = attributes.altered_group(
-                known.attributes if known is not None else {}, attributes.listed(group.attributes)
-            )
-        for group in given:
-            self._groups.update(group)
+    def _check(self, group: SubscriptionGroupConfig) -> None:
+        names.check_group(group.name)
+        if not 0 <= group.retry_queues <= self._config.topic_queues_max:
+            raise InvalidParameter(f"retryQueueNums is 0 to {self._config.topic_queues_max}, not {group.retry_queues}")
+        if group.retry_times_max < -1:
+            raise InvalidParameter(f"retryMaxTimes is -1 (for ever) or more, not {group.retry_times_max}")
+        known = self._groups.table.get(group.name)
+        group.attributes = attributes.altered_group(
+            known.attributes if known is not None else {}, attributes.listed(group.attributes)
+        )
 
     def delete(self, connection: Connection, frame: Frame) -> None:
         """Delete a group; with cleanOffset, also where it was. One that is not here is as good as deleted."""

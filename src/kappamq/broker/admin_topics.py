@@ -12,6 +12,7 @@ from kappamq.broker.topics import Topics
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, ProtocolError
 from kappamq.net.connection import Connection
+from kappamq.net.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies_topics import DataVersion, TopicConfig, TopicConfigList, TopicList, TopicTable
 from kappamq.protocol.codes import RequestCode
@@ -33,12 +34,14 @@ _TOPICS_AT_ONCE_MAX = 10_000
 
 class AdminTopics:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, worker: Worker, when_safe: WhenSafe, told: Callable[[], Awaitable[Any]]
+        self, config: BrokerConfig, topics: Topics, worker: Worker, when_safe: WhenSafe, told: Callable[[], Awaitable[Any]],
+        turns: FairTurns,
     ) -> None:  # fmt: skip
         self._config = config
         self._topics = topics
         self._worker = worker
         self._when_safe = when_safe
+        self._turns = turns
         self._told = told  # waits, a while, until the name servers have heard of the change
 
     def handlers(self) -> dict[int, Handler]:
@@ -70,18 +73,18 @@ class AdminTopics:
 
     async def update_list(self, connection: Connection, frame: Frame) -> None:
         """All of them, or, if one is wrong, none."""
-        given = TopicConfigList.decode(frame.body).topics
+        given = TopicConfigList.of(frame).topics
         if not given:
             raise InvalidParameter("the list of topics (topicConfigList) is empty")
         if len(given) > _TOPICS_AT_ONCE_MAX:
             raise InvalidParameter(f"{len(given)} topics in one request are too many: {_TOPICS_AT_ONCE_MAX} at most")
-        for topic in given:
+        async for topic in self._turns.share(given):
             self._check(topic)
             known = self._topics.get(topic.name)
             topic.attributes = attributes.altered_topic(
                 known.attributes if known is not None else {}, attributes.listed(topic.attributes)
             )
-        for topic in given:
+        async for topic in self._turns.share(given):
             self._topics.update(topic)
         await self._told()
         self._when_safe(connection, frame, reply(frame))

@@ -30,21 +30,30 @@ class Administration:
         config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
         topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
         self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker)
-        self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told)
-        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe)
+        turns, beside = broker.bursts.reader.turns, broker.bursts.reader.beside
+        self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told, turns)
+        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns)
         self.clients = AdminClients(clients, offsets, clock, worker)
         self.queues = QueueViews(config.name, store, topics, clients, worker)
         self.queues.filter_of = broker.delivery.filters.get
+        self.queues.tag_codes = broker.filtering.tag_codes
         self.progress = Progress(
             config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
         )
         self.moves = Moves(
-            config, store, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
+            config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
             self.when_safe,
         )  # fmt: skip
-        self.relay = Relay(config.name, store, topics, groups, clients, worker)
+        self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
         self.runtime = Runtime(
-            store, clock, self.stats, broker.bursts.latency, broker.gate, broker.kernel_module.NAME, worker
+            store,
+            clock,
+            self.stats,
+            broker.bursts.latency,
+            broker.gate,
+            broker.kernel_module.NAME,
+            worker,
+            broker.bursts.reader.watch,
         )
         self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
         self._handle(broker)
@@ -76,11 +85,14 @@ class Administration:
         self.runtime.delay_position = broker.delivery.delays.position
         self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
         self.runtime.conflicts = broker.clients.conflicts
-        broker.pulls.take_reset = pending.take
-        broker.consumers.pending_reset = pending.get
+        self.runtime.wall_clock = broker.clock_watch.runtime
+        self.runtime.damage = lambda: {**broker.damage.table(), **broker.scrubber.table()}
         broker.consumers.on_asked = self.stats.asked
         broker.delivery.retries.on_sent_back = self.stats.sent_back
-        broker.subscriptions.may_allow = lambda group, topic: not pending.is_pending(group, topic)
+        broker.subscriptions.may_allow = lambda group, topic: (
+            not pending.is_pending(group, topic) or broker.clients.is_broadcasting(group)
+        )
+        pending.member_count = broker.clients.member_count
         pending.on_change = broker.subscriptions.drop_pair
         self.moves.on_reset = broker.pulls.reset
         self.groups.on_delete = lambda group: pending.forget(group=group)
@@ -88,7 +100,7 @@ class Administration:
     def _follow_settings(self, broker: Broker) -> None:
         """Settings that somebody has copied: tell them."""
         config, store, kernel, settings = broker.config, broker.store_config, broker.kernel, broker.settings
-        settings.when_safe = self.when_safe
+        settings.when_safe, settings.beside = self.when_safe, broker.bursts.reader.beside
 
         def transfer() -> None:
             kernel.transfer_bytes_max, kernel.transfer_count_max = store.transfer_bytes_max, store.transfer_count_max

@@ -7,8 +7,9 @@ it is noticed: who differs from whom, and in what.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from kappamq.protocol import names
@@ -16,7 +17,10 @@ from kappamq.protocol.bodies_clients import MessageModel, SubscriptionData
 
 _TOPICS_NAMED = 3  # a group may have thousands: these will do to find the cause
 _EXPRESSION_CHARACTERS = 200
+_COMPARED_CHARACTERS = 1024  # of longer lists of tags, another order counts as a difference: sorting them takes long
 _NOTHING = "nothing"
+_TOLD_MAX = 1000  # contradictions of a group that are remembered, so as not to be logged again
+_CONFLICTS_MAX = 100
 
 
 class Interest(NamedTuple):
@@ -60,6 +64,8 @@ class Agreement:
                 continue
             name = next((name for name in holders.values() if name != client_id), None)
             if name is not None:  # else it is the same client on an older connection
+                if len(self._told) >= _TOLD_MAX:
+                    self._told.clear()
                 self._told.add(pair)
                 return _text(client_id, interest, name, other)
         return None
@@ -76,7 +82,13 @@ class Agreement:
     @property
     def conflicts(self) -> list[str]:
         """Who contradicts the first member, and in what; empty if all want the same."""
-        found: list[str] = []
+        return list(islice(self._conflicts(), _CONFLICTS_MAX))
+
+    @property
+    def first_conflict(self) -> str | None:
+        return next(self._conflicts(), None)
+
+    def _conflicts(self) -> Iterator[str]:
         first: tuple[str, Interest] | None = None
         for interest, holders in self._names.items():
             name = next((name for name in holders.values() if first is None or name != first[0]), None)
@@ -85,13 +97,15 @@ class Agreement:
             if first is None:
                 first = name, interest
             else:
-                found.append(_text(*first, name, interest))
-        return found
+                yield _text(*first, name, interest)
 
 
 def _text(one: str, wants: Interest, other: str, other_wants: Interest) -> str:
-    first, second = ({topic: (kind, text) for topic, kind, text in each.subscriptions} for each in (wants, other_wants))
-    topics = sorted(topic for topic in first.keys() | second.keys() if first.get(topic) != second.get(topic))
+    differing = wants.subscriptions ^ other_wants.subscriptions
+    first, second = (
+        {topic: (kind, text) for topic, kind, text in differing & each.subscriptions} for each in (wants, other_wants)
+    )
+    topics = sorted(first.keys() | second.keys())
     parts = []
     for client, mine, model in ((one, first, wants.model), (other, second, other_wants.model)):
         wanted = [f"{_shown(mine.get(topic))} of {topic}" for topic in topics[:_TOPICS_NAMED]]
@@ -113,7 +127,7 @@ def _shown(expression: tuple[str, str] | None) -> str:
 @lru_cache(4096)
 def _plain(kind: str, expression: str) -> str:
     """The same tags in another order are the same wish."""
-    if kind not in ("", "TAG"):
+    if kind not in ("", "TAG") or len(expression) > _COMPARED_CHARACTERS:
         return expression
     tags = sorted({tag.strip() for tag in expression.split("||")} - {""})
     return "*" if not tags or tags == ["*"] else " || ".join(tags)

@@ -48,7 +48,8 @@ class Draft:
     def of(cls, record: Record) -> Draft:
         """A copy of a stored record, its body as it is (compressed bodies stay so), which names its source."""
         pairs = properties.decode(record.properties)
-        pairs.pop(properties.BATCH_BYTES, None)  # spoke of the record's neighbours, which do not come along
+        for name in properties.OF_THE_RECORD:  # a Java broker stores what a producer puts there
+            pairs.pop(name, None)
         return cls(
             record.topic, record.queue_id, record.body, pairs, record.flag, record.sys_flag, record.born_ms,
             record.born_host + record.born_port.to_bytes(4, "big"), record.reconsume_times, record.log_offset,
@@ -111,6 +112,11 @@ class Appender:
         members += [member(draft) for draft in drafts]
         placed = self._stored(lambda: self._kernel.append_group(members, now), own)
         return [Placed(*place) for place in placed[len(changes) :]]
+
+    def append_members(self, members: list[GroupMember]) -> list[Placed]:
+        """Store what senders sent as one batch, and what is where it belongs: all or none."""
+        now = self._clock.message_ms()
+        return [Placed(*place) for place in self._stored(lambda: self._kernel.append_group(members, now), own=False)]
 
     def append_copies(self, members: Sequence[GroupMember], changes: Sequence[tuple[str, Any]]) -> None:
         """The same for copies that are where they belong, as records and not as drafts: for many of them."""

@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,13 @@ from kappamq.broker.agenda import Agenda
 from kappamq.broker.appending import Appender
 from kappamq.broker.burst import Bursts
 from kappamq.broker.clients import Clients
+from kappamq.broker.clock_watch import ClockTable, ClockWatch
 from kappamq.broker.consumers import Consumers
+from kappamq.broker.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.delivery import Delivery
 from kappamq.broker.filtering import Filtering
 from kappamq.broker.gate import Gate
+from kappamq.broker.group_notices import GroupNotices
 from kappamq.broker.groups import Groups
 from kappamq.broker.locking import Locking
 from kappamq.broker.locks import QueueLocks
@@ -30,18 +33,21 @@ from kappamq.broker.metadata import Metadata, Table
 from kappamq.broker.offsets import Offsets
 from kappamq.broker.pull import Pulls
 from kappamq.broker.query import Queries
+from kappamq.broker.queue_ends import QueueEnds
 from kappamq.broker.read_ahead import ReadAhead
 from kappamq.broker.registration import Registration
 from kappamq.broker.resets import PendingResets
+from kappamq.broker.scrub import Scrubber
 from kappamq.broker.send import Sends
 from kappamq.broker.settings import Settings
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.broker.upkeep import Upkeep
-from kappamq.clock import Clock
+from kappamq.clock import Clock, WatchedClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
+from kappamq.net.exposure import warn_if_exposed
 from kappamq.net.limits import shares
 from kappamq.net.server import Server
 from kappamq.net.tls import outgoing_context
@@ -57,6 +63,7 @@ log = logging.getLogger(__name__)
 
 _PENDING_BYTES_MAX = 4 << 20
 _EXPIRE_S = 1.0
+_DELETION_SAFE_S = 30.0
 
 
 class Broker:
@@ -71,7 +78,7 @@ class Broker:
     ) -> None:
         # Copies: settings changed at run time are written into them.
         self.config, self.store_config, self.net_config = replace(config), *within_descriptors(store, net)
-        self.clock = clock
+        self.clock = WatchedClock(clock)
         self._files = files or Files()
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
         self.port = config.port
@@ -100,8 +107,13 @@ class Broker:
         self.pending_resets = PendingResets(self.metadata.record)
         self.locks = QueueLocks(config.name, config.queue_lock_ms / 1000, self.metadata.record)
         self.settings = Settings(config, self.store_config, self.net_config, clock.message_ms, self.metadata.record)
+        self.clock_table = ClockTable(store)
+        self.queue_ends = QueueEnds(store, self.metadata.record)
         self.delivery = Delivery(self)
-        own: list[Table] = [self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings]
+        own: list[Table] = [
+            self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock_table,
+            self.queue_ends,
+        ]  # fmt: skip
         for table in own + self.delivery.tables:
             self.metadata.add(table)
         self.boot_id = _boot_id()
@@ -124,6 +136,10 @@ class Broker:
                 await self.server.stop()
             if hasattr(self, "registration"):
                 await self.registration.stop()
+            if hasattr(self, "scrubber"):
+                await self.scrubber.stop()
+            if hasattr(self, "bursts"):
+                self.bursts.reader.stop()
             if hasattr(self, "upkeep"):
                 await self.upkeep.stop()
         finally:
@@ -133,7 +149,6 @@ class Broker:
         config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
         for note in (*self.recovered.notes, *self.metadata.load(self._fit_tables)):
             log.warning("%s", note)
-        clock.not_before(store.last_ms)
         self.bursts = bursts = Bursts(store, self.gate, clock, self.net_config)
         self.server = Server(bursts, self.net_config, clock)
         self.port = config.port or await self._start_on_free_pair()
@@ -149,8 +164,9 @@ class Broker:
         self.agenda = Agenda(clock)
         self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
         self.clients.may_notify = self._may_notify
+        self.clients.notify = GroupNotices(bursts.reader.turns, self.run).add
         self.subscriptions = Subscriptions(kernel)
-        self.locks.renew_all(clock.liveness())
+        self.locks.begin(clock.liveness())
         self.sends = Sends(
             store,
             config,
@@ -163,13 +179,18 @@ class Broker:
         self.sends.check_gate = self.gate.check
         self.sends.run = self.run
         self.sends.told = self.registration.told
-        self.filtering = Filtering(config, self.upkeep.read)
+        self.filtering = Filtering(config, bursts.reader.beside.run)
         self.pulls = Pulls(
-            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.subscriptions, self.filtering, self.run,
-            self.net_config.connection_inflight_max,
+            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.pending_resets,
+            self.subscriptions, self.filtering, self.run, bursts.reader.turns, self.net_config.connection_inflight_max,
         )  # fmt: skip
         self.pulls.worker = self.upkeep.read
         self.pulls.ahead = ReadAhead(store, clock, self.upkeep.read)
+        self.damage = Counts()
+        self.lost_pages = LostPages(store, self.damage, self.upkeep.read, self.run, bursts.flush_done)
+        self.pulls.repairs = EntryRepair(
+            store, self.damage, self.lost_pages, self.upkeep.read, self.upkeep.write, self.run
+        )
         self.consumers = Consumers(
             config,
             store,
@@ -178,23 +199,40 @@ class Broker:
             self.groups,
             self.clients,
             self.offsets,
+            self.pending_resets,
             self.subscriptions,
             self.filtering,
             self.upkeep.read,
+            bursts.reader.turns,
         )
         self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, bursts)
         self.queries = Queries(store, self.upkeep.read)
         self.queries.flush_derived = self.upkeep.write_derived
         self._wire()
+        # What is served from here on counts by message time: first it must be clear what that is.
+        self.clock_watch = ClockWatch(
+            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id
+        )
+        self.clock_watch.begin(ours=self.recovered.writer != "foreign")
         self.delivery.serve()
+        self.clock_watch.on_step.append(self.delivery.clock_stepped)
+        self.upkeep.on_tick.insert(0, self.clock_watch.look)
         self.administration = Administration(self)
         bursts.handlers.update(self.delivery.handlers())
         if config.port:
             # Not before: clients that know the port are back at once, and must find everything in its place.
             for port in (config.port, config.port - 2):
                 await self.server.start(config.listen_host, port)
+        self.scrubber = Scrubber(
+            store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.delivery.timers
+        )
         self.upkeep.start()
+        if store.log.min:  # ends that an earlier version, or a Java broker, did not record
+            self.run(self.queue_ends.renew_below(store.log.min))
+        self.scrubber.start()
         self.agenda.start()
+        bursts.reader.start()
+        warn_if_exposed(f"broker {config.name}", config.listen_host)
         await self.registration.start()
 
     def _wire(self) -> None:
@@ -213,9 +251,15 @@ class Broker:
         self.clients.on_resubscribed = self.pulls.resubscribed
         self.topics.on_change = self._topic_changed
         self.topics.on_delete = self._topic_deleted
+        self.topics.on_forget = self.queue_ends.forget
         self.groups.on_change = self._group_changed
+        self.queue_ends.worker, self.queue_ends.write_derived = self.upkeep.read, self.upkeep.write_derived
+        self.queue_ends.on_disk = bursts.on_disk
+        self.upkeep.keepers.append(self.queue_ends)
         self.upkeep.on_shortened = self.topics.forget_deleted
-        self.upkeep.on_tick += [self.pulls.expire, self.pulls.ahead.expire, self._expire_clients]
+        self.upkeep.on_tick += [
+            self.pulls.expire, self.pulls.ahead.expire, self._expire_clients, self.lost_pages.tick,
+        ]  # fmt: skip
         self.registration.on_order_topics = self._order_topics
 
     # -- small reactions that tie parts together ---------------------------------------------------------------------------
@@ -253,11 +297,25 @@ class Broker:
         for queue_id in self.kernel.queue_ids(name):
             end = self.kernel.queue_state(name, queue_id)[2]  # numbering goes on if the topic is made again
             self.kernel.set_queue(name, queue_id, end, end)
-        self.run(self._forget_files(name, self.upkeep.write(self.store.forget_topic, name)))
+        # Entries of a topic that is made again meanwhile are written after these files are gone.
+        gone = self.upkeep.hold_entries()
+        self.run(self._forget_files(name, int(self.kernel.append_offset), gone))
 
-    async def _forget_files(self, name: str, removed: Awaitable[None]) -> None:
-        await removed
-        self.store.queues.forget_readers(name)
+    async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
+        """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""
+        try:
+            safe = self.bursts.on_disk(deleted_at)
+            await asyncio.wait({safe}, timeout=_DELETION_SAFE_S)
+            error = (
+                safe.exception() if safe.done() else TimeoutError(f"no answer of the disk for {_DELETION_SAFE_S:g} s")
+            )
+            if error is not None:
+                log.warning("queue files of the deleted topic %s stay until the next start: %s", name, error)
+                return
+            await self.upkeep.write(self.store.forget_topic, name)
+            self.store.queues.forget_readers(name)
+        finally:
+            gone.set_result(None)
 
     def _address_learnt(self, local_ip: str | None) -> None:
         self.address_of.learn(local_ip)
@@ -288,7 +346,10 @@ class Broker:
         """Queues were built from the log, tables from what was said of it: bring the two together."""
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
+        self.topics.add_ends(self.queue_ends.restore())
         self.offsets.end = lambda topic, queue_id: int(self.kernel.queue_state(topic, queue_id)[1])
+        self.offsets.first = self.topics.first_offset
+        self.store.deleted_below = self.topics.first_offset
         self.offsets.clamp()
 
     async def _start_on_free_pair(self) -> int:
@@ -314,15 +375,18 @@ class Broker:
             return
         self._running = False
         self.bursts.stopping = True
+        self.pulls.repairs.stop()
         try:
             await self.registration.stop()
             await self.server.stop_listening()
+            await self.scrubber.stop()
             await self.agenda.stop()
             await self.delivery.stop()
             self.bursts.end_turn()
             if self._jobs:
                 await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
             await self.server.stop()
+            self.bursts.reader.stop()
             await self.upkeep.stop()
         finally:
             self.store.close()

@@ -14,24 +14,26 @@ from typing import Any, Protocol
 
 from kappamq.broker.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.broker.latency import PutLatency
+from kappamq.broker.request_sizes import REQUEST_SIZES
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
-from kappamq.errors import Busy, IllegalMessage, NotAvailable, NotSupported, ProtocolError, StoreReadOnly
+from kappamq.errors import Busy, IllegalMessage, NotAvailable, NotSupported, StoreReadOnly
 from kappamq.native.layout import BAD, DONE, FULL, LEFT, PAUSE
 from kappamq.net.connection import Connection
-from kappamq.net.server import failure
+from kappamq.net.failures import failure
+from kappamq.net.request_reader import Answer, RequestReader
+from kappamq.net.unfinished import Unfinished, send_answer
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import Frame, decode
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Connection, Frame], Frame | Awaitable[Frame | None] | None]
+Handler = Callable[[Connection, Frame], Answer]
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, object]
 Waiter = tuple["Waits", bytes, float, int]
 """Who waits for the log: connection, answers, since when (liveness), bytes that the connection owes us patience for."""
 _CONGESTION_S = 1.0
-_TASKS_MAX = 10_000
 
 
 class Waits(Protocol):
@@ -56,6 +58,7 @@ class Bursts:
         # Without sync flush an answer leaves in the turn of its request: nothing piles up that would have to be counted.
         self._counts = store.answerable is not store.written
         self._loop = asyncio.get_running_loop()
+        self.reader = RequestReader(REQUEST_SIZES, net)
         self.handlers: dict[int, Handler] = {}
         self.on_pulls: Callable[[Connection, list[KernelPull]], None] = lambda connection, pulls: None
         self.on_commits: Callable[[Connection, list[tuple[int, int, int]]], None] = lambda connection, commits: None
@@ -67,8 +70,7 @@ class Bursts:
         self._congested = False  # as of the end of the last turn: who sends more is held
         self._held: set[Connection] = set()  # paused because the disk does not keep up
         self._held_since = 0.0
-        self._tasks: set[asyncio.Future[None]] = set()
-        self._tasks_bytes = 0
+        self.unfinished = Unfinished(net)
         self.stopping = False
 
     # -- bytes in ----------------------------------------------------------------------------------------------------------
@@ -100,78 +102,56 @@ class Bursts:
                     self._hold_if_congested(connection)
                 return int(position)
             if verdict == PAUSE:
-                if connection.is_stalled:
+                if connection.must_wait:
                     return int(position)  # the rest waits until the peer has taken some of it
                 continue
             if verdict == LEFT or (verdict == FULL and not self._make_room()):
+                if not self.reader.turns.has_time_for(connection):
+                    return int(position)
                 size = 4 + int.from_bytes(data[position : position + 4], "big")
-                frame_bytes = bytes(data[position : position + size])
+                with memoryview(data)[position : position + size] as frame_bytes:
+                    self.reader.take(connection, frame_bytes, self._handle)
                 position += size
-                if not self._left(connection, frame_bytes):
+                if not connection.is_open:
                     return len(data)
-                if connection.is_stalled:
+                if connection.must_wait:
                     return int(position)
             elif verdict == BAD:
+                done = self.reader.refuse_long_header(connection, data, int(position))
+                if done is not None and done != position:
+                    position = done
+                    before = kernel.append_offset
+                    continue
+                if done is not None:
+                    return int(position)  # the rest of it is still to come
                 connection.abort("sent bytes that are no frame (length or header length out of bounds)")
                 return len(data)
             before = kernel.append_offset
 
-    def _left(self, connection: Connection, data: bytes) -> bool:
-        """Handle a frame the kernel left to us; False if the connection is not worth going on with."""
-        try:
-            frame = decode(data)
-        except ProtocolError as error:
-            connection.abort(f"not a frame: {error}")
-            return False
-        if frame.is_response:
-            connection.answered(frame)
-            return True
+    def _handle(self, connection: Connection, frame: Frame, body: memoryview, header_bytes: int) -> None:
+        """A request that the kernel left to us."""
+        answer: Frame | Awaitable[Frame | None] | None
+        in_order = False
         try:
             handler = self.handlers.get(frame.code)
             if handler is None:
                 raise NotSupported(f" request type {frame.code} not supported")
             if self.stopping:
                 raise NotAvailable("the broker is shutting down")
-            answer = handler(connection, frame)
+            answer, in_order = self.reader.call(handler, connection, frame, body, header_bytes)
         except Exception as error:
             answer = failure(frame, error)
         if inspect.isawaitable(answer):
-            self._go_on_later(connection, frame, answer, len(data))
+            answer_bytes = self.reader.limits.answer_bytes(frame.code)
+            self.unfinished.add(
+                connection, frame, answer, header_bytes + len(body), in_order=in_order, answer_bytes=answer_bytes
+            )
         elif answer is not None:
             self.answer(connection, frame, answer)
-        return True
-
-    def _go_on_later(self, connection: Connection, frame: Frame, answer: Awaitable[Frame | None], size: int) -> None:
-        if len(self._tasks) >= _TASKS_MAX or self._tasks_bytes + size > self._net.inflight_bytes_max:
-            if inspect.iscoroutine(answer):
-                answer.close()
-            busy = f"{len(self._tasks)} requests with {self._tasks_bytes} bytes are being worked on: try again later"
-            self.answer(connection, frame, failure(frame, Busy(busy)))
-            return
-        self._tasks_bytes += size
-        connection.owe(size)
-        task = asyncio.ensure_future(self._later(connection, frame, answer))
-        self._tasks.add(task)
-
-        def done(task: asyncio.Future[None]) -> None:
-            self._tasks.discard(task)
-            self._tasks_bytes -= size
-            connection.settle(size)
-
-        task.add_done_callback(done)
-
-    async def _later(self, connection: Connection, frame: Frame, answer: Awaitable[Frame | None]) -> None:
-        try:
-            result = await answer
-        except Exception as error:
-            result = failure(frame, error)
-        if result is not None:
-            self.answer(connection, frame, result)
 
     def answer(self, connection: Connection, request: Frame, response: Frame) -> None:
-        """Send a response now; a one-way request gets none, whatever happened."""
-        if not request.is_oneway:
-            connection.send(response.encode())
+        """Send a response now."""
+        send_answer(connection, request, response)
 
     def answer_when_stored(
         self, connection: Connection, request: Frame, response: Frame, end: int, flushed: bool = True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 from kappamq.broker.agreement import Agreement, Interest
@@ -19,11 +20,13 @@ from kappamq.protocol.bodies_clients import (
 )
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers_client import NotifyConsumersChanged
+from kappamq.protocol.tags import TAGS_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
 
 GROUPS_PER_CONNECTION_MAX = 1000
 SUBSCRIPTIONS_MAX = 10_000
+SUBSCRIPTIONS_PER_CONNECTION_MAX = 20_000
 _NAME_CHARACTERS_MAX = 255
 
 
@@ -40,6 +43,13 @@ class Client:
     pushed: bool = False  # of a consumer: it is handed messages, and does not choose where to go on
 
 
+def tell_members(group: ConsumerGroup) -> None:
+    """Each member hears that the group has changed."""
+    notice = request(NotifyConsumersChanged(consumer_group=group.name), oneway=True).encode()
+    for connection in group.members:
+        connection.send(notice)
+
+
 @dataclass(slots=True)
 class ConsumerGroup:
     name: str
@@ -50,7 +60,19 @@ class ConsumerGroup:
     from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     left: float = 0.0  # when the last member went
     agreement: Agreement = field(default_factory=Agreement)
-    recount: bool = False  # somebody has gone: there may be topics that nobody names any more
+    named: Counter[str] = field(default_factory=Counter)  # topic -> members that subscribe to it
+    given_up: set[str] = field(default_factory=set)  # topics that nobody has named since somebody gave them up
+
+    def rename(self, before: frozenset[str], after: frozenset[str]) -> None:
+        """A member named these topics, and names others now."""
+        for topic in after - before:
+            self.named[topic] += 1
+            self.given_up.discard(topic)
+        for topic in before - after:
+            self.named[topic] -= 1
+            if self.named[topic] <= 0:
+                del self.named[topic]
+                self.given_up.add(topic)
 
     @property
     def client_ids(self) -> list[str]:
@@ -72,12 +94,20 @@ class Clients:
             None
         )  # it wants other messages
         self.may_notify: Callable[[str], bool] = lambda group: True
+        self.notify: Callable[[ConsumerGroup], None] = tell_members  # how the members of a changed group are told
 
     # -- heartbeats --------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float) -> None:
         """Note everybody the beat names; members of changed groups are told. Raises InvalidParameter if it names too many."""
-        self._check(connection, beat)
+        for _ in self.heartbeat_steps(connection, beat, language, version, now):
+            pass
+
+    def heartbeat_steps(
+        self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float
+    ) -> Iterator[None]:
+        """The same in small steps, between which others may have their turn."""
+        yield from self._check(connection, beat)
         produces, consumes = self._named.setdefault(connection, (set(), set()))
         produces.update(producer.group for producer in beat.producers)
         consumes.update(consumer.group for consumer in beat.consumers)
@@ -88,11 +118,22 @@ class Clients:
             if before is not None and before.client_id != beat.client_id:
                 self._forget_producer(before)
             self._producing[beat.client_id] = connection
+            yield
+            if connection not in self._named:
+                return  # it was lost meanwhile, and nothing of it may stay
         for consumer in beat.consumers:
-            self._consumer(connection, beat, consumer, Client(beat.client_id, connection, language, version, now))
+            client = Client(beat.client_id, connection, language, version, now)
+            for _ in self._consumer(connection, beat, consumer, client):
+                yield
+                if connection not in self._named:
+                    return
 
-    def _check(self, connection: Connection, beat: HeartbeatData) -> None:
-        """What clients say is kept: there must be an end to it."""
+    def _check(self, connection: Connection, beat: HeartbeatData) -> Iterator[None]:
+        """What clients say is kept: there must be an end to it, and it must be fit for logs and lists."""
+        if not beat.client_id.isprintable():
+            raise InvalidParameter(
+                f"the client id {beat.client_id[:100]!r} holds control characters: give the client another name"
+            )
         named = self._named.get(connection, (set(), set()))
         for known, given in zip(
             named, ({each.group for each in beat.producers}, {each.group for each in beat.consumers}), strict=True
@@ -103,17 +144,33 @@ class Clients:
                 )
             if any(len(name) > _NAME_CHARACTERS_MAX for name in given):
                 raise InvalidParameter(f"the name of a group has {_NAME_CHARACTERS_MAX} characters at most")
+        total = 0
         for consumer in beat.consumers:
             group = self.consumers.get(consumer.group)
-            topics = {each.topic for each in consumer.subscriptions} | (
-                group.subscriptions.keys() if group is not None else set()
+            known_topics = group.subscriptions if group is not None else {}
+            topics = len(known_topics) + len(
+                {each.topic for each in consumer.subscriptions if each.topic not in known_topics}
             )
-            if len(topics) > SUBSCRIPTIONS_MAX:
+            if topics > SUBSCRIPTIONS_MAX:
                 raise InvalidParameter(
-                    f"group {consumer.group} would subscribe to {len(topics)} topics, {SUBSCRIPTIONS_MAX} at most"
+                    f"group {consumer.group} would subscribe to {topics} topics, {SUBSCRIPTIONS_MAX} at most"
                 )
+            total += len(consumer.subscriptions)
+            if total > SUBSCRIPTIONS_PER_CONNECTION_MAX:
+                raise InvalidParameter(
+                    f"one connection may have {SUBSCRIPTIONS_PER_CONNECTION_MAX} subscriptions in all its groups"
+                )
+            for each in consumer.subscriptions:
+                if len(each.expression) > TAGS_CHARACTERS_MAX:
+                    raise InvalidParameter(
+                        f"what group {consumer.group} wants of topic {each.topic} has {len(each.expression)} characters, "
+                        f"{TAGS_CHARACTERS_MAX} at most: subscribe to fewer tags"
+                    )
+            yield
 
-    def _consumer(self, connection: Connection, beat: HeartbeatData, data: ConsumerData, client: Client) -> None:
+    def _consumer(
+        self, connection: Connection, beat: HeartbeatData, data: ConsumerData, client: Client
+    ) -> Iterator[None]:
         group = self.consumers.get(data.group)
         if group is None:
             group = self.consumers[data.group] = ConsumerGroup(data.group)
@@ -124,8 +181,9 @@ class Clients:
             data.from_where,
         )
         if other_model:  # what was allowed to one need not be allowed to all
-            for topic, subscription in group.subscriptions.items():
+            for topic, subscription in list(group.subscriptions.items()):
                 self.on_subscribed(group.name, subscription, topic)
+                yield
         before = group.members.get(connection)
         changed = before is None
         group.members[connection] = client
@@ -134,9 +192,13 @@ class Clients:
             client.topics = before.topics if before is not None else frozenset()
         else:
             client.topics = frozenset(subscription.topic for subscription in data.subscriptions)
-            group.recount |= before is not None and before.topics != client.topics
-            changed |= self._subscribe(group, data.subscriptions)
+            group.rename(before.topics if before is not None else frozenset(), client.topics)
+            yield
+            changed |= yield from self._subscribe(group, data.subscriptions)
+            if connection not in group.members:
+                return  # it has left meanwhile
             self._compare(group, client, data)
+        yield
         if changed:
             self._notify(group)
 
@@ -150,10 +212,11 @@ class Clients:
                 *(group.name, conflict),
             )
 
-    def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> bool:
+    def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> Generator[None, None, bool]:
         """Take over newer subscriptions and drop topics nobody in the group names any more; True if the topics changed."""
         changed = False
         for subscription in subscriptions:
+            yield
             known = group.subscriptions.get(subscription.topic)
             changed |= known is None
             if known is None or subscription.version > known.version:
@@ -164,13 +227,12 @@ class Clients:
                     subscription.expression_type,
                 ):
                     self.on_resubscribed(group, subscription.topic)
-        if group.recount:
-            group.recount = False
-            named = frozenset().union(*(member.topics for member in group.members.values()))
-            for topic in [topic for topic in group.subscriptions if topic not in named]:
-                del group.subscriptions[topic]
+        while group.given_up:
+            topic = group.given_up.pop()
+            if group.subscriptions.pop(topic, None) is not None:
                 self.on_subscribed(group.name, None, topic)
                 changed = True
+            yield
         return changed
 
     def unregister(
@@ -194,9 +256,11 @@ class Clients:
 
     def _drop_consumer(self, name: str, connection: Connection, now: float) -> None:
         group = self.consumers.get(name)
-        if group is not None and group.members.pop(connection, None) is not None:
+        gone = group.members.pop(connection, None) if group is not None else None
+        if group is not None and gone is not None:
             group.agreement.leave(connection)
-            group.left, group.recount = now, True
+            group.rename(gone.topics, frozenset())
+            group.left = now
             self._notify(group)
 
     def _drop_producer(self, name: str, connection: Connection) -> None:
@@ -233,8 +297,7 @@ class Clients:
         """Tell the members to share the queues anew; in broadcasting mode everybody has all of them anyway."""
         if group.message_model is MessageModel.BROADCASTING or not self.may_notify(group.name):
             return
-        for connection in group.members:
-            connection.send(request(NotifyConsumersChanged(consumer_group=group.name), oneway=True).encode())
+        self.notify(group)
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
@@ -250,11 +313,22 @@ class Clients:
         """The connection of the client with producers that calls itself so."""
         return self._producing.get(client_id)
 
+    def identify(self, connection: Connection, group: str) -> tuple[str, bool]:
+        """Who is behind a connection, and whether that is a member of the consumer group. A member is known by its client
+        id, which outlives its connections; somebody who never sent a heartbeat for the group only by its address."""
+        known = self.consumers.get(group)
+        member = known.members.get(connection) if known is not None else None
+        return (member.client_id, True) if member is not None else (repr(connection), False)
+
     def pushes_to(self, connection: Connection, group: str) -> bool:
         """Whether a push consumer of the group is behind this connection."""
         known = self.consumers.get(group)
         member = known.members.get(connection) if known is not None else None
         return member is not None and member.pushed
+
+    def member_count(self, group: str) -> int:
+        known = self.consumers.get(group)
+        return len(known.members) if known is not None else 0
 
     def is_broadcasting(self, group: str) -> bool:
         known = self.consumers.get(group)

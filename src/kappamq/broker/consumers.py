@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from kappamq.broker.burst import Handler
@@ -11,15 +11,16 @@ from kappamq.broker.clients import Clients
 from kappamq.broker.filtering import SQL92, Filtering
 from kappamq.broker.groups import Groups
 from kappamq.broker.offsets import Offsets
-from kappamq.broker.pull import tag_codes
+from kappamq.broker.resets import PendingResets
 from kappamq.broker.retry import retry_topic
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
 from kappamq.broker.upkeep import HOT_BYTES
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import BrokerError, InvalidParameter, QueryNotFound
+from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, QueryNotFound
 from kappamq.net.connection import Connection
+from kappamq.net.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies_clients import (
     ConsumerData,
@@ -49,11 +50,14 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+_REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
+
 
 class Consumers:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
+        resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
+        turns: FairTurns,
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -62,10 +66,11 @@ class Consumers:
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
+        self._resets = resets
         self._subscriptions = subscriptions
         self._filtering = filtering
         self._worker = worker
-        self.pending_reset: Callable[[str, str, int], int | None] = lambda group, topic, queue_id: None
+        self._turns = turns
         self.on_asked: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
         self.on_condition: Callable[[str, SubscriptionData], None] = lambda group, subscription: None
         clients.on_subscribed = self._subscribed
@@ -85,12 +90,34 @@ class Consumers:
 
     # -- who is there ------------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, connection: Connection, frame: Frame) -> Frame:
-        beat = HeartbeatData.decode(frame.body)
+    def heartbeat(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+        beat = HeartbeatData.of(frame)
         if not beat.client_id:
             raise InvalidParameter("the heartbeat names no client (clientID)")
-        known, remarks = [], []
+        remarks: list[str] = []
+        steps = self._heartbeat_steps(connection, frame, beat, remarks)
+        if frame.parsed is not None:
+            return self._heartbeat_in_turns(frame, steps, remarks)
+        for _ in steps:
+            pass
+        return self._beaten(frame, remarks)
+
+    async def _heartbeat_in_turns(self, frame: Frame, steps: Iterator[None], remarks: list[str]) -> Frame:
+        """One so large that it was read beside the loop is taken in over several turns."""
+        await self._turns.run(steps)
+        return self._beaten(frame, remarks)
+
+    def _beaten(self, frame: Frame, remarks: list[str]) -> Frame:
+        # All is well with the beat; the remark says what is not with its groups.
+        remark = "; ".join(remarks[:_REMARKS_MAX]) or None
+        return reply(frame, remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+
+    def _heartbeat_steps(
+        self, connection: Connection, frame: Frame, beat: HeartbeatData, remarks: list[str]
+    ) -> Iterator[None]:
+        known = []
         for consumer in beat.consumers:
+            yield
             group = self._groups.get(consumer.group)
             if group is None:
                 # As RocketMQ: the group stays unknown, its pulls are told so, and the others in this beat are welcome.
@@ -102,13 +129,16 @@ class Consumers:
                 self._ensure_retry_topic(group, consumer)
             known.append(consumer)
         beat.consumers = known
-        self._clients.heartbeat(connection, beat, frame.language, frame.version, self._clock.liveness())
-        for consumer in known:
-            remarks += self._clients.consumers[consumer.group].agreement.conflicts[:1]
-        remark = (
-            "; ".join(remarks) or None
-        )  # all is well with the beat; who reads this learns what is not with its groups
-        return reply(frame, remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+        if not connection.is_open:
+            return
+        now = self._clock.liveness()
+        yield from self._clients.heartbeat_steps(connection, beat, frame.language, frame.version, now)
+        for name in dict.fromkeys(consumer.group for consumer in known):
+            online = self._clients.consumers.get(name)
+            conflict = online.agreement.first_conflict if online is not None else None
+            if conflict is not None:
+                remarks.append(conflict)
+            yield
 
     def _ensure_retry_topic(self, group: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
         if self._topics.get(names.retry_topic(group.name)) is None:
@@ -130,7 +160,9 @@ class Consumers:
                 and (known.consume_broadcast_enable or not self._clients.is_broadcasting(group))
                 and not self._groups.is_forbidden(group, topic)
             ):
-                self._subscriptions.allow(group, topic, False, subscription.version, tag_codes(subscription))
+                self._subscriptions.allow(
+                    group, topic, False, subscription.version, self._filtering.tag_codes(subscription)
+                )
 
     def unregister(self, connection: Connection, frame: Frame) -> Frame:
         header = UnregisterClient.decode(frame.ext)
@@ -149,25 +181,26 @@ class Consumers:
     def query_offset(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
         header = QueryConsumerOffset.decode(frame.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        offset = self.pending_reset(group, topic, queue_id)
-        if offset is None:
-            offset = self._offsets.get(group, topic, queue_id)
+        offset = self._offsets.get(group, topic, queue_id)
         if offset is None:
             return self._first_offset(header, frame)
+        client, member = self._clients.identify(connection, group)
+        self._resets.asked(client, (group, topic, queue_id), offset, self._clock.liveness(), member=member)
         self.on_asked(group, topic, queue_id, offset)
         return reply(frame, header=OffsetResponse(offset=offset))
 
     async def _first_offset(self, header: QueryConsumerOffset, frame: Frame) -> Frame:
         """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
         low, end, _next, _stored = self._store.kernel.queue_state(header.topic, header.queue_id)
-        whole = low == 0 and header.zero_if_not_found is not False
-        if whole and end > 0:
-            first = await self._worker(self._store.entry, header.topic, header.queue_id, 0)
-            whole = first is not None and first[0] >= self._store.log.end - HOT_BYTES
+        first = self._topics.first_offset(header.topic, header.queue_id)
+        whole = low == first and header.zero_if_not_found is not False
+        if whole and end > first:
+            entry = await self._worker(self._store.entry, header.topic, header.queue_id, first)
+            whole = entry is not None and entry[0] >= self._store.log.end - HOT_BYTES
         if not whole:
             raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
-        self.on_asked(header.consumer_group, header.topic, header.queue_id, 0)
-        return reply(frame, header=OffsetResponse(offset=0))
+        self.on_asked(header.consumer_group, header.topic, header.queue_id, first)
+        return reply(frame, header=OffsetResponse(offset=first))
 
     def update_offset(self, connection: Connection, frame: Frame) -> Frame:
         """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
@@ -176,6 +209,10 @@ class Consumers:
         further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own
         say with each commit whether it is such a decision."""
         header = UpdateConsumerOffset.decode(frame.ext)
+        if header.consumer_group not in self._groups.table:
+            raise GroupNotFound(
+                f"Group {header.consumer_group} not exist! Nobody of it has sent a heartbeat or pulled yet"
+            )
         topic = self._topics.existing(header.topic)
         self._groups.movable(header.consumer_group)
         queues = max(topic.read_queues, topic.write_queues)
@@ -187,10 +224,13 @@ class Consumers:
                 f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
             )
         place = header.consumer_group, topic.name, header.queue_id
-        if self.pending_reset(*place) is None:
-            pushed = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
-            late = pushed or header.forward
-            (self._offsets.commit if late else self._offsets.set)(*place, header.commit_offset)
+        client, member = self._clients.identify(connection, header.consumer_group)
+        tool = not frame.is_oneway and not header.forward
+        if not self._resets.may_commit(client, place, self._clock.liveness(), member=member, tool=tool):
+            return reply(frame, remark="Offset has been previously reset")
+        pushed = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
+        late = pushed or header.forward
+        (self._offsets.commit if late else self._offsets.set)(*place, header.commit_offset)
         return reply(frame)
 
     def max_offset(self, connection: Connection, frame: Frame) -> Frame:

@@ -30,6 +30,7 @@ from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.names import SCHEDULE_TOPIC
 from kappamq.protocol.timing import number
+from kappamq.store.clock_steps import ClockStep
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _COLD_MAX = 512  # records read ahead by a worker
 _COLD_BYTES_MAX = 2 << 20
 _AFTER_REFUSAL_MS = 1000
+_AT_ONCE_MS = 0  # whatever the time is: look what is due
 
 
 class DelayPositions:
@@ -95,6 +97,7 @@ class Delays:
         self._worker = worker
         self._sources = Sources(store)
         self._reading = False
+        self._steps = 0  # how often the clock was set: what was under way then counts by another time
         self._copying = Copying("delayed messages", appender)
         self._needed_from = 0
         self._levels = [_Level(place + 1, delay) for place, delay in enumerate(delays_ms)]
@@ -104,7 +107,7 @@ class Delays:
             if not low <= at <= end:
                 positions.set(level.number, min(max(at, low), end))
             if self.position(level.number) < end:
-                level.due = 0
+                level.due = _AT_ONCE_MS
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_ALL_DELAY_OFFSET: self._tell}
@@ -168,7 +171,7 @@ class Delays:
         """Something was appended that nobody may see yet."""
         level.due = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
         await self._appender.stored(self._store.kernel.append_offset)
-        level.due = now_ms
+        level.due = _AT_ONCE_MS
 
     def _due(self, level: _Level, places: Sequence[Place], now_ms: int) -> list[Place]:
         """Those at the beginning that are due, as many as fit into a group or two."""
@@ -182,14 +185,16 @@ class Delays:
         return due
 
     def _due_of(self, level: _Level, place: Place, now_ms: int) -> int:
-        _log_offset, size, due_ms = place
+        log_offset, size, due_ms = place
         if size == FILLER_BYTES or size <= 0:
             return 0
+        due_ms += self._store.clock_steps.shift_ms(log_offset)  # it was counted by the clock of then
         # Further away than it can be, if the clock was right and the levels are as they were: then it has waited enough.
         return due_ms if due_ms <= now_ms + level.delay_ms else now_ms
 
     def _read_cold(self, level: _Level, at: int, now_ms: int, due: list[Place] | None) -> None:
         self._reading = True
+        steps = self._steps
 
         async def read() -> None:
             try:
@@ -204,6 +209,8 @@ class Delays:
                 level.ready.extend(await self._worker(self._sources.read, places))
             finally:
                 self._reading = False
+                if steps != self._steps:
+                    level.due = _AT_ONCE_MS
 
         self._agenda.spawn(self, read())
 
@@ -228,6 +235,14 @@ class Delays:
         for _ in range(count):
             level.ready.popleft()
         level.due = now_ms  # the next ones, if any: looked at in the next slice
+
+    def clock_stepped(self, _step: ClockStep) -> None:
+        """The wall clock was set: when each level is due is found out anew."""
+        self._steps += 1
+        for level in self._levels:
+            if level.due is not None:
+                level.due = _AT_ONCE_MS
+        self._agenda.wake()
 
     # -- what the log must keep ----------------------------------------------------------------------------------------------
 

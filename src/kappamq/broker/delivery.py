@@ -22,6 +22,7 @@ from kappamq.broker.timer_progress import TimerMetrics, TimerProgress
 from kappamq.broker.timers import Timers
 from kappamq.broker.transaction_checks import TransactionChecks
 from kappamq.broker.transactions import Transactions
+from kappamq.store.clock_steps import ClockStep
 from kappamq.store.timer_files import TimerFiles
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class Delivery:
         self.recalls = Recalls(store, broker.config, clock, broker.topics, broker.appender, read)
         self.recalls.flush_derived = broker.upkeep.write_derived
         self.timers.is_recalled = self.recalls.is_recalled
+
+    def clock_stepped(self, step: ClockStep) -> None:
+        """The wall clock was set."""
+        for part in (self.delays, self.timers, self.checks):
+            part.clock_stepped(step)
 
     async def stop(self) -> None:
         """The agenda has stopped, and nobody can send any more."""

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 _FLUSH_S = 30.0
 _REMEMBERED = 1000
+_OPS_AT_ONCE = 256
+_OPS_SEARCHED_MAX = 100 * _OPS_AT_ONCE
+"""A transaction is ended soon after it began, or when its producer was asked: its op record is not far."""
 _RECORD_EXTRA_BYTES = 64 << 10  # a record is this much longer than its body at most
 
 
@@ -68,6 +71,7 @@ class HalfLog:
         low = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0)[0]
         op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
         settled = self.halves.fold_ops(self._ops(op_from))
+        now_ms = self._clock.message_ms()  # nothing was stored later, whatever it says
         for record, size in self._records(names.HALF_TOPIC, half_from, settled):
             pairs = record.property_map()
             if _number(pairs.get(properties.PREPARED_QUEUE_OFFSET)) in settled:
@@ -76,7 +80,9 @@ class HalfLog:
             if half is None:
                 log.warning("the half message at %d lacks what a half message has: passed over", record.log_offset)
                 continue
-            half.due_ms = self._due_ms(half, record.stored_ms)
+            shift_ms = self._store.clock_steps.shift_ms(record.log_offset)  # the clock may have been set since
+            half.since_ms = min(half.since_ms + shift_ms, now_ms)
+            half.due_ms = self._due_ms(half, min(record.stored_ms + shift_ms, now_ms))
             self.halves.open(half)
             if half_records.is_nameless_copy(record, pairs):
                 self.halves.name(half, pairs.get(properties.UNIQUE_KEY, ""), record.born_ms)
@@ -97,8 +103,10 @@ class HalfLog:
             else:
                 log.warning("the op record at %d makes no sense: passed over", record.log_offset)
 
-    def _records(self, topic: str, start: int, without: set[int]) -> Iterator[tuple[Record, int]]:
-        for offset in range(start, self._store.kernel.queue_state(topic, 0)[1]):
+    def _records(
+        self, topic: str, start: int, without: set[int], end: int | None = None
+    ) -> Iterator[tuple[Record, int]]:
+        for offset in range(start, self._store.kernel.queue_state(topic, 0)[1] if end is None else end):
             if offset in without:
                 continue
             entry = self._store.entry(topic, 0, offset)
@@ -107,6 +115,31 @@ class HalfLog:
                 log.warning("message %d of %s cannot be read: passed over", offset, topic)
                 continue
             yield decode(data, check_crc=False), len(data)
+
+    async def recall(self, root: int, worker: Worker) -> None:
+        """Remember again how a transaction was ended that is neither open nor remembered, if the log still knows."""
+        if self.halves.get(root) is not None or self.halves.ended(root) is not None:
+            return
+        end = int(self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0)[1])
+        start: int = await worker(self._store.first_at_or_behind, names.HALF_OP_TOPIC, 0, root)
+        last: Op | None = None
+        for at in range(start, min(end, start + _OPS_SEARCHED_MAX), _OPS_AT_ONCE):
+            op: Op | None = await worker(self._end_of, root, at, min(end, at + _OPS_AT_ONCE))
+            last = op or last
+            if last is not None and last.outcome is not Outcome.GIVEN_UP:
+                break  # what was given up may have been opened again and ended later
+        if last is not None and self.halves.get(root) is None:
+            self.halves.remember(last)
+
+    def _end_of(self, root: int, start: int, end: int) -> Op | None:
+        """Worker: the op record among these that has ended a transaction."""
+        last: Op | None = None
+        for record, size in self._records(names.HALF_OP_TOPIC, start, set(), end):
+            if record.prepared_offset == root:
+                op = half_records.read_op(record, size)
+                if op is not None and op.outcome not in (None, Outcome.MOVED):
+                    last = op
+        return last
 
     # -- where to read on --------------------------------------------------------------------------------------------------
 

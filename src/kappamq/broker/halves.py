@@ -149,6 +149,10 @@ class Halves:
 
     def _settled(self, op: Op) -> None:
         self._ops.append((op.queue_offset, max(op.settled, default=-1)))
+        self.remember(op)
+
+    def remember(self, op: Op) -> None:
+        """How a transaction was ended, for whoever asks again."""
         if op.outcome is not None and op.outcome is not Outcome.MOVED:
             self._remembered[op.root] = op.outcome, op.end
             self._remembered.move_to_end(op.root)
@@ -188,6 +192,14 @@ class Halves:
     def postpone(self, half: Half, due_ms: int) -> None:
         half.due_ms = due_ms
         self._note_time(half)
+
+    def shift_times(self, step_ms: int) -> None:
+        """The clock was set: whatever was counted by it moves along."""
+        for half in self._live.values():
+            half.due_ms += step_ms
+            half.since_ms += step_ms
+        self._times = [(half.due_ms, place) for place, half in self._live.items()]
+        heapify(self._times)
 
     def _note_time(self, half: Half) -> None:
         heappush(self._times, (half.due_ms, half.queue_offset))

@@ -1,10 +1,11 @@
 """Queue locks for ordered consumption: one owner per (group, queue), on a lease. Told the time.
 
 Who owns what is a fold over the log, so that a restart, or another broker that takes over, honours it: a lock that is taken
-by a new owner, given back or expired is a record. A renewal is none: there are many, and it changes nothing that a reader of
-the log could use, for leases end by liveness time, which another process does not share. Instead every lock found in the log
-counts as renewed in the moment its finder begins to serve: that is never earlier than its last renewal, so nobody is handed a
-lock before the lease would have ended that its owner counts on.
+by a new owner, given back or expired is a record. A renewal is none: there are many, and leases end by liveness time, which
+another process does not share. So a lock that is found in the log counts as renewed when its finder begins to serve, unless
+its owner was missed before: each start is a record, so is, once a second, for how long the owners that were found then have
+been missing, and so is the first renewal of a lock that was found. The time a lock is missed adds up over the lives of
+brokers; it is never longer than the time that its owner really had, so nobody is handed a lock that its owner counts on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 Record = Callable[[str, Any], int]
 QUEUES_PER_RECORD = 1000
+MISSED_NOTED_S = 1.0
 
 
 @dataclass(slots=True)
@@ -28,6 +30,9 @@ class Lease:
     client_id: str
     renewed: float
     safe: int = 0  # log offset up to which the log must be safe before its owner may rely on it
+    found: int = 0  # the start that found it in the log, if its owner has not renewed it since; 0: its owner was here
+    missed_before: float = 0.0  # seconds of lives before that one in which its owner was missed
+    missed: float = 0.0  # the same, with what is known of that one
 
 
 class Held(NamedTuple):
@@ -39,14 +44,15 @@ class Held(NamedTuple):
 
 class QueueLocks:
     file = "kappamq.locks.json"
-    kinds = ("lock", "unlock", "lock-expired")
+    kinds = ("lock", "unlock", "lock-expired", "locks-found", "locks-missed")
 
     def __init__(self, broker_name: str, lease_s: float, record: Record) -> None:
         self._broker_name = broker_name
         self._record = record
         self.lease_s = lease_s
         self._groups: dict[str, dict[MessageQueue, Lease]] = {}
-        self._now = 0.0  # when this table was last known to be right: the time of locks that come from the log
+        self._starts = 0
+        self._began = self._noted = 0.0  # when we began to serve, and last recorded how long owners have been missing
         self.dirty = False
         self.safe_up_to = 0  # the log is known to be safe up to here
 
@@ -57,16 +63,20 @@ class QueueLocks:
         leases = self._groups.setdefault(group, {})
         held: set[MessageQueue] = set()
         taken: list[MessageQueue] = []
+        back: list[MessageQueue] = []
         safe = 0
         for queue in queues:
             lease = leases.get(queue)
             if lease is not None and lease.client_id == client_id:
                 lease.renewed = now
                 held.add(queue)
+                if lease.found:
+                    back.append(queue)
                 if lease.safe > self.safe_up_to:
                     safe = max(safe, lease.safe)  # the answer to its first request is still waiting, too
             elif lease is None or now - lease.renewed > self.lease_s:
                 taken.append(queue)
+        self._came_back(group, client_id, back)
         try:
             for at in range(0, len(taken), QUEUES_PER_RECORD):
                 part = taken[at : at + QUEUES_PER_RECORD]
@@ -100,13 +110,52 @@ class QueueLocks:
                 for at in range(0, len(over), QUEUES_PER_RECORD):
                     self._note("lock-expired", [group, _by_topic(over[at : at + QUEUES_PER_RECORD])])
                 self._drop(group, over)
+        self._note_missed(now)
 
-    def renew_all(self, now: float) -> None:
-        """We begin to serve: what the log says of locks holds for a whole lease from now on."""
-        self._now = now
+    def begin(self, now: float) -> None:
+        """We begin to serve: what the log says of locks holds for what is left of their leases, from now on."""
+        self._began = self._noted = now
+        if self._groups:
+            self._note("locks-found", self._starts + 1)
+            self._found(self._starts + 1)
+            for leases in self._groups.values():
+                for lease in leases.values():
+                    lease.renewed = now - lease.missed
+
+    def _came_back(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
+        """The owner of locks that were found in the log is here."""
+        for at in range(0, len(queues), QUEUES_PER_RECORD):
+            part = queues[at : at + QUEUES_PER_RECORD]
+            self._note("lock", [group, client_id, _by_topic(part)])
+            for queue in part:
+                lease = self._groups[group][queue]
+                lease.found, lease.missed_before, lease.missed = 0, 0.0, 0.0
+            self.dirty = True
+
+    def _note_missed(self, now: float) -> None:
+        """Should we end before their leases do, the next life goes on counting."""
+        if now - self._noted < MISSED_NOTED_S:
+            return
+        self._noted = now
+        seconds = round(now - self._began, 3)
+        if any(lease.found for leases in self._groups.values() for lease in leases.values()):
+            self._note("locks-missed", [self._starts, seconds])
+            self._missed(self._starts, seconds)
+
+    def _found(self, start: int) -> None:
+        self._starts = max(self._starts, start)
         for leases in self._groups.values():
             for lease in leases.values():
-                lease.renewed = now
+                if lease.found < start:
+                    lease.found, lease.missed_before = start, lease.missed
+        self.dirty = True
+
+    def _missed(self, start: int, seconds: float) -> None:
+        for leases in self._groups.values():
+            for lease in leases.values():
+                if lease.found == start:
+                    lease.missed = max(lease.missed, lease.missed_before + seconds)
+        self.dirty = True
 
     def _note(self, kind: str, change: Any) -> None:
         """Record that a lock is free. What is not recorded (the disk is full) stays locked for a lease after a restart."""
@@ -143,26 +192,37 @@ class QueueLocks:
     # -- fold --------------------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> dict[str, Any]:
-        rows: dict[tuple[str, str], list[MessageQueue]] = {}
+        rows: dict[tuple[Any, ...], list[MessageQueue]] = {}
         for group, leases in self._groups.items():
             for queue, lease in leases.items():
-                rows.setdefault((group, lease.client_id), []).append(queue)
-        return {
-            "locks": [
-                {"group": group, "clientId": client_id, "queues": _by_topic(queues)}
-                for (group, client_id), queues in rows.items()
-            ]
-        }
+                key = (group, lease.client_id, lease.found, lease.missed_before, lease.missed)
+                rows.setdefault(key, []).append(queue)
+        locks: list[dict[str, Any]] = []
+        for (group, client_id, found, before, missed), queues in rows.items():
+            row = {"group": group, "clientId": client_id, "queues": _by_topic(queues)}
+            locks.append(row | ({"found": found, "missedBefore": before, "missed": missed} if found else {}))
+        return {"locks": locks, "starts": self._starts}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
+        self._starts = int(table.get("starts") or 0)
         for row in table.get("locks") or []:
-            self.apply("lock", [row["group"], row["clientId"], row["queues"]])
+            found, before, missed = (row.get(name) or 0 for name in ("found", "missedBefore", "missed"))
+            leases = self._groups.setdefault(str(row["group"]), {})
+            for queue in self._queues(row["queues"]):
+                leases[queue] = Lease(str(row["clientId"]), 0.0, 0, int(found), float(before), float(missed))
+            self.dirty = True
 
     def apply(self, kind: str, change: Any) -> None:
+        if kind == "locks-found":
+            self._found(int(change))
+            return
+        if kind == "locks-missed":
+            self._missed(int(change[0]), float(change[1]))
+            return
         group, queues = str(change[0]), self._queues(change[-1])
         if kind == "lock":
             leases = self._groups.setdefault(group, {})
-            leases.update((queue, Lease(str(change[1]), self._now)) for queue in queues)
+            leases.update((queue, Lease(str(change[1]), 0.0)) for queue in queues)
         elif kind == "unlock":
             leases = self._groups.get(group, {})
             client_id = str(change[1])

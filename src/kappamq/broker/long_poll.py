@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 Parked = TypeVar("Parked")
 _Queue = tuple[str, int]
+
+OWNER_QUEUE_MAX: Final = 256
+"""What one peer may park for one queue. A client parks one for each of its groups; each is answered with the same messages."""
 
 
 class LongPoll(Generic[Parked]):
     """Tells the kernel which queues are watched; the kernel tells which of them grew."""
 
-    def __init__(self, kernel: Any, parked_max: int, owner_max: int) -> None:
+    def __init__(self, kernel: Any, parked_max: int, owner_max: int, owner_queue_max: int = OWNER_QUEUE_MAX) -> None:
         self._kernel = kernel
         self._parked_max = parked_max
         self._owner_max = owner_max
+        self._owner_queue_max = owner_queue_max
         self._queues: dict[_Queue, dict[int, tuple[Parked, Hashable]]] = {}  # by ticket
         self._owners: dict[Hashable, dict[int, _Queue]] = {}  # the tickets of each, and where they are
+        self._of_owner: dict[tuple[Hashable, _Queue], int] = {}  # how many each has in a queue
         self._due: list[tuple[float, int, _Queue]] = []
         self._ticket = 0
         self.count = 0
 
     def park(self, topic: str, queue_id: int, until: float, request: Parked, owner: Hashable) -> bool:
         """Keep `request` until its queue grows, liveness time reaches `until` or its owner leaves; False if there are too
-        many already, of all or of this owner."""
+        many already, of all, of this owner or of this owner for the queue."""
         tickets = self._owners.get(owner)
+        queue = (topic, queue_id)
+        of_owner = self._of_owner.get((owner, queue), 0)
         if self.count >= self._parked_max or (tickets is not None and len(tickets) >= self._owner_max):
             return False
+        if of_owner >= self._owner_queue_max:
+            return False
+        self._of_owner[owner, queue] = of_owner + 1
         self._ticket += 1
-        queue = (topic, queue_id)
         if tickets is None:
             tickets = self._owners[owner] = {}
         tickets[self._ticket] = queue
@@ -43,6 +52,10 @@ class LongPoll(Generic[Parked]):
         self._kernel.watch(topic, queue_id, True)
         return True
 
+    def waits_for(self, topic: str, queue_id: int, owner: Hashable) -> int:
+        """How many requests of the owner wait for this queue."""
+        return self._of_owner.get((owner, (topic, queue_id)), 0)
+
     def grown(self, topic: str, queue_id: int) -> list[Parked]:
         """Everybody who waits for this queue. Whoever has to wait on parks again."""
         waiting = self._queues.pop((topic, queue_id), None)
@@ -51,7 +64,7 @@ class LongPoll(Generic[Parked]):
         self.count -= len(waiting)
         woken: list[Parked] = []
         for ticket, (request, owner) in waiting.items():
-            self._disown(owner, ticket)
+            self._disown(owner, ticket, (topic, queue_id))
             woken.append(request)
         return woken
 
@@ -62,7 +75,7 @@ class LongPoll(Generic[Parked]):
             _until, ticket, queue = heapq.heappop(self._due)
             if ticket in self._queues.get(queue, ()):
                 request, owner = self._remove(queue, ticket)
-                self._disown(owner, ticket)
+                self._disown(owner, ticket, queue)
                 late.append(request)
         self._compact()
         return late
@@ -72,7 +85,7 @@ class LongPoll(Generic[Parked]):
         taken: list[Parked] = []
         for ticket, queue in [item for item in self._owners.get(owner, {}).items() if item[1][0] == topic]:
             taken.append(self._remove(queue, ticket)[0])
-            self._disown(owner, ticket)
+            self._disown(owner, ticket, queue)
         return taken
 
     def drop(self, owner: Hashable) -> int:
@@ -80,6 +93,7 @@ class LongPoll(Generic[Parked]):
         tickets = self._owners.pop(owner, {})
         for ticket, queue in tickets.items():
             self._remove(queue, ticket)
+            self._of_owner.pop((owner, queue), None)
         return len(tickets)
 
     def _remove(self, queue: _Queue, ticket: int) -> tuple[Parked, Hashable]:
@@ -91,9 +105,14 @@ class LongPoll(Generic[Parked]):
             self._kernel.watch(queue[0], queue[1], False)
         return found
 
-    def _disown(self, owner: Hashable, ticket: int) -> None:
+    def _disown(self, owner: Hashable, ticket: int, queue: _Queue) -> None:
         tickets = self._owners[owner]
         del tickets[ticket]
+        left = self._of_owner[owner, queue] - 1
+        if left:
+            self._of_owner[owner, queue] = left
+        else:
+            del self._of_owner[owner, queue]
         if not tickets:
             del self._owners[owner]
 

@@ -17,13 +17,14 @@ from kappamq.broker.burst import Bursts
 from kappamq.clock import Clock
 from kappamq.errors import ProtocolError, StoreError
 from kappamq.native.pure_record import GroupMember
+from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.record import decode
 from kappamq.store.message_store import MessageStore, unusable
 from kappamq.store.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
 
-TOPIC = "rmq_sys_kappamq_metadata"
+TOPIC = METADATA_TOPIC
 _NONSENSE = (msgspec.DecodeError, ProtocolError, LookupError, AttributeError, TypeError, ValueError)
 """What a table may say to something that was not written by one."""
 _RECORDS_BEHIND_MAX = 5000
@@ -112,13 +113,17 @@ class Metadata:
         stamps: dict[str, int] = {}
         end = self._store.log.end
         new_baseline = False
+        adopted: set[str] = set()
         for table in self._tables:
-            snapshot = self._snapshots.load(table.file)
+            told = len(self._snapshots.notes)
+            snapshot = self._snapshots.load(table.file, log_is_whole=self._store.log.min == 0)
+            damaged = self._snapshots.notes[told:]
+            if damaged:  # it is written anew at once: the next damage must find a good backup
+                notes.append("; ".join(damaged))
+                table.dirty = new_baseline = True
             if snapshot is None:
                 stamps[table.file] = 0
                 continue
-            if snapshot.note:
-                notes.append(snapshot.note)
             try:
                 table.from_snapshot(snapshot.table)
             except _NONSENSE as error:
@@ -128,6 +133,7 @@ class Metadata:
                 ) from error
             stamp = snapshot.log_offset
             if stamp is None:
+                adopted.add(table.file)
                 notes.append(f"{table.file} was written by another broker: taken as it is")
             elif stamp > end:
                 notes.append(f"{table.file} reflects the log up to {stamp}, but that ends at {end} now: taken as it is")
@@ -139,7 +145,10 @@ class Metadata:
         if new_baseline:
             # At once: a crash before the next snapshot would make today's records look older than these files.
             try:
-                self.save(self.collect())
+                work = self.collect()
+                self.save(work)
+                # A backup that another broker wrote would be older than anything: ours is one of ours from the beginning.
+                self.save([item for item in work if item[0] in adopted])
             except OSError as error:
                 raise unusable(self._snapshots.folder, error) from error
         return notes
@@ -183,6 +192,10 @@ class Metadata:
                 content = table.freeze() if isinstance(table, Large) else table.to_snapshot()
                 work.append((table.file, content, stamp))
         return work
+
+    def has_table(self, name: str) -> bool:
+        """Whether the file is one of ours, and can be written from memory."""
+        return any(table.file == name for table in self._tables)
 
     def due_again(self, names: Collection[str]) -> None:
         """These were collected, but not saved."""

@@ -17,6 +17,7 @@ from kappamq.broker.offsets import Offsets
 from kappamq.broker.resets import PendingResets
 from kappamq.broker.slices import Worker, in_slices, spliced
 from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, ConsumerOffline, GroupNotFound, InvalidParameter
 from kappamq.message import MessageQueue
@@ -36,11 +37,12 @@ _VERSION_RESETS = 28  # the first client version that can be told to
 
 class Moves:
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         pending: PendingResets, appender: Appender, worker: Worker, when_safe: WhenSafe,
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
+        self._clock = clock
         self._topics = topics
         self._groups = groups
         self._clients = clients
@@ -61,6 +63,9 @@ class Moves:
         reset, moved = [group, topic, rows], [topic, group, rows]
         self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
         self._pending.apply("reset", reset)
+        known = self._clients.consumers.get(group)
+        members = known.client_ids if known is not None else []
+        self._pending.expect(group, topic, offsets, members, self._clock.liveness())
         self._pending.on_change(group, topic)
         self._offsets.apply("offsets-reset", moved)
         for queue_id in offsets:
@@ -69,28 +74,33 @@ class Moves:
     # -- to a time or an offset --------------------------------------------------------------------------------------------
 
     async def reset(self, connection: Connection, frame: Frame) -> None:
-        """By offset, by time, or (a negative time) to the end; without `isForce` only backwards."""
+        """By offset, by time, or (a negative time) to the end.
+
+        Without `isForce` a group that its clients move goes only backwards. The broker itself moves it wherever it is told
+        to, as RocketMQ's does: `resetOffsetByQueueId` of its tools never sets isForce."""
         header = ResetOffsetByBroker.decode(frame.ext)
         topic = self._topics.existing(header.topic)
         if header.group not in self._groups.table:
             raise GroupNotFound(f"subscription group [{header.group}] does not exist")
         self._groups.movable(header.group)
         targets = await self._targets(header, topic)
-        moved = dict(targets)
-        if not header.force:
-            for queue_id in list(moved):
-                consumed = self._offsets.get(header.group, topic.name, queue_id)
-                if consumed is not None and consumed <= moved[queue_id]:
-                    del moved[queue_id]
-                    targets[queue_id] = consumed
-        if not self._config.reset_on_server:
+        if self._config.reset_on_server:
+            if targets:
+                self._move(header.group, topic.name, targets)
+        else:
+            if not header.force:
+                self._keep_those_ahead(header.group, topic.name, targets)
             self._tell_clients(header, targets)
-        elif moved:
-            self._move(header.group, topic.name, moved)
         parts: list[bytes] = []
         async for some in in_slices(list(targets.items())):
             parts.append(await self._worker(self._rows, topic.name, some))
         self._when_safe(connection, frame, reply(frame, body=spliced(ResetOffset().encode(), "offsetTable", parts)))
+
+    def _keep_those_ahead(self, group: str, topic: str, targets: dict[int, int]) -> None:
+        for queue_id, target in targets.items():
+            consumed = self._offsets.get(group, topic, queue_id)
+            if consumed is not None and consumed <= target:
+                targets[queue_id] = consumed
 
     def _rows(self, topic: str, targets: Sequence[tuple[int, int]]) -> bytes:
         return fastjson.dumps({MessageQueue(topic, self._config.name, q): offset for q, offset in targets})[1:-1]

@@ -30,6 +30,7 @@ class Offsets:
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
         self.end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END  # of a queue: nobody has read beyond it
+        self.first: Callable[[str, int], int] = lambda topic, queue_id: 0  # of a queue in its topic's present life
         self.on_recorded: Callable[[dict[tuple[str, str], dict[int, int]]], None] = lambda changes: None
 
     # -- asking ------------------------------------------------------------------------------------------------------------
@@ -57,15 +58,19 @@ class Offsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing, nor does
-        one of messages that we do not have (any more): others with these numbers will come, and must not be skipped."""
+        one of messages that we do not have (any more): others with these numbers will come, and must not be skipped.
+        What was committed of a topic's former life means the beginning of its present one."""
         queues = self._table.get((topic, group))
         if group == TRANSACTION_GROUP:
             return  # somebody pulls in our name; where transactions are read from is nobody else's business
+        if offset >= 0:
+            offset = max(offset, self.first(topic, queue_id))
         if offset > (-1 if queues is None else queues.get(queue_id, -1)) and offset <= self.end(topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer, or an operator's tool, wants to go on from `offset`, wherever it was before."""
+        offset = max(offset, self.first(topic, queue_id))
         if offset != self.get(group, topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
@@ -91,11 +96,13 @@ class Offsets:
         self._delete(topic, group)
 
     def clamp(self) -> None:
-        """The log was cut: nobody can have read beyond the ends of queues."""
+        """Bring offsets into their queues: nobody can have read beyond the end (the log may have been cut), and what lies
+        before the first message of a topic that was made again belongs to its former life."""
         for (topic, _group), queues in self._table.items():
             for queue_id, offset in queues.items():
-                if offset > (limit := self.end(topic, queue_id)):
-                    queues[queue_id] = limit
+                inside = min(max(offset, self.first(topic, queue_id)), self.end(topic, queue_id))
+                if offset != inside:
+                    queues[queue_id] = inside
                     self.dirty = True
 
     def record_commits(self) -> None:

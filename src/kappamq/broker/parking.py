@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 _FRONT = Struct(">iiiiiqqiq")
 _BEHIND = Struct(">iqi")  # reconsume times, prepared offset, body length
 _TARGETS_MAX = 10_000
-_CRC_NAME = b"__CRC32#\x01"
-_CRC_BYTES = properties.TAIL_CRC_BYTES
 
 
 def park(draft: Draft, topic: str, queue_id: int) -> None:
@@ -62,10 +60,13 @@ class Unparking:
         body = data[at : at + body_bytes]
         at += body_bytes
         at += 1 + data[at] if magic == MAGIC_V1 else 2 + int.from_bytes(data[at : at + 2], "big")
-        end = -_CRC_BYTES if data[-_CRC_BYTES:].startswith(_CRC_NAME) else len(data)
-        text = data[at + 2 : end]
-        if b"__BATCH#" in text:  # spoke of the record's neighbours, which do not come along
-            text = _without(text, properties.BATCH_BYTES)
+        text = data[at + 2 :]
+        if properties.has_tail_crc(text):
+            text = text[: -properties.TAIL_CRC_BYTES]
+        if (
+            b"__BATCH#" in text or b"__CRC32#" in text
+        ):  # spoke of the record and its neighbours, which do not come along
+            text = _without_those_of_the_record(text)
         key = value(text, b"REAL_TOPIC\x01"), value(text, b"REAL_QID\x01")
         target = self._targets[key] if key in self._targets else self._find(key, log_offset)
         if target is None:
@@ -94,7 +95,8 @@ class Unparking:
         return found
 
 
-def _without(text: bytes, name: str) -> bytes:
+def _without_those_of_the_record(text: bytes) -> bytes:
     pairs = properties.decode(text.decode("utf-8", "replace"))
-    pairs.pop(name, None)
+    for name in properties.OF_THE_RECORD:
+        pairs.pop(name, None)
     return properties.encode(pairs).encode()

@@ -198,6 +198,9 @@ def _span(
 
 
 def _text(ms: int) -> str:
-    """As Java writes it: 2026-11-15#21:02:09:123."""
-    moment = datetime.datetime.fromtimestamp(ms // 1000)
+    """As Java writes it: 2026-11-15#21:02:09:123. A record's stamp may be anything."""
+    try:
+        moment = datetime.datetime.fromtimestamp(ms // 1000)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03}"

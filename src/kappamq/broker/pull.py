@@ -11,27 +11,26 @@ import contextlib
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from kappamq.broker.clients import Clients, ConsumerGroup
-from kappamq.broker.filtering import TAG, Filtering
+from kappamq.broker.damage import EntryRepair
+from kappamq.broker.filtering import Filtering
 from kappamq.broker.groups import Groups
-from kappamq.broker.long_poll import LongPoll
+from kappamq.broker.long_poll import OWNER_QUEUE_MAX, LongPoll
 from kappamq.broker.offsets import Offsets
+from kappamq.broker.pull_subscriptions import expressions_of, subscription_of
 from kappamq.broker.read_ahead import COMPACT_BYTES, ReadAhead
+from kappamq.broker.resets import PendingResets
 from kappamq.broker.sieve import Sieve
 from kappamq.broker.subscriptions import Subscriptions
 from kappamq.broker.topics import Topics
+from kappamq.broker.waking import PullRequest, Run, Waking
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import (
-    InvalidParameter,
-    NoPermission,
-    SubscriptionOutdated,
-    SubscriptionUnknown,
-)  # fmt: skip
+from kappamq.errors import InvalidParameter, NoPermission
 from kappamq.native.layout import (
+    BROKEN,
     COLD,
     EMPTY,
     ENTRY,
@@ -47,17 +46,18 @@ from kappamq.native.layout import (
     TOO_SMALL,
 )  # fmt: skip
 from kappamq.net.connection import Connection
-from kappamq.protocol.bodies_clients import MessageModel, SubscriptionData
+from kappamq.net.fair_turns import FairTurns
+from kappamq.net.request_reader import InOrder
+from kappamq.protocol.bodies_clients import SubscriptionData
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers_client import PullMessage, PullMessageResponse
 from kappamq.protocol.names import is_retry_topic
-from kappamq.protocol.tags import ALL, Subscription
+from kappamq.protocol.tags import ALL
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, Any]
 
 _ENTRIES_AT_ONCE = 4096
@@ -79,26 +79,11 @@ _REMARKS = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class PullRequest:
-    connection: Connection
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
-    count: int
-    codes: frozenset[int] | None
-    suspend_ms: int  # 0: wants an answer now
-    opaque: int
-    binary: bool
-    until: float | None = None  # liveness time; it has been waiting, and may do so until then
-    sieve: Sieve | None = None  # a condition that the kernel cannot judge
-
-
 class Pulls:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
-        offsets: Offsets, subscriptions: Subscriptions, filtering: Filtering, run: Run, connection_parked_max: int = 65_536,
+        offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
+        turns: FairTurns, connection_parked_max: int = 65_536,
     ) -> None:  # fmt: skip
         self._store = store
         self._kernel = store.kernel
@@ -108,18 +93,19 @@ class Pulls:
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
+        self._resets = resets
         self._subscriptions = subscriptions
         self._filtering = filtering
         self._run = run
         self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
+        self._waking = Waking(lambda request: self._try(request, warm=False), turns, run)
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
         # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
         self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
         self.ahead: ReadAhead
-        # (group, topic, queue id, offset of the pull) -> where it must go instead: see resets.py
-        self.take_reset: Callable[[str, str, int, int], int | None] = lambda group, topic, queue_id, offset: None
+        self.repairs: EntryRepair
         # Where the last pull of each queue began that came the slow way: (group, topic) -> queue id -> offset.
         self._asked: dict[tuple[str, str], dict[int, int]] = {}
         self.missed = 0  # pulls that were answered without a message
@@ -133,7 +119,7 @@ class Pulls:
             request = PullRequest(
                 connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary
             )
-            if verdict in (NEED_ENTRIES, COLD) and len(self._behind) < _BEHIND_MAX:
+            if verdict in (NEED_ENTRIES, COLD, BROKEN) and len(self._behind) < _BEHIND_MAX:
                 self._behind.append((request, verdict, payload))
             else:
                 self._go_on(request, verdict, payload)
@@ -156,7 +142,14 @@ class Pulls:
     def commits_by_kernel(self, connection: Connection, commits: list[tuple[int, int, int]]) -> None:
         for number, queue_id, offset in commits:
             row = self._subscriptions.row(number)
-            self._offsets.commit(row.group, row.topic, queue_id, offset)
+            self._commit(connection, row.group, row.topic, queue_id, offset)
+
+    def _commit(self, connection: Connection, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A commit that has come with a pull."""
+        client, member = self._clients.identify(connection, group)
+        queue = (group, topic, queue_id)
+        if self._resets.may_commit(client, queue, self._clock.liveness(), member=member, tool=False):
+            self._offsets.commit(group, topic, queue_id, offset)
 
     def asked(self, group: str, topic: str, queue_id: int) -> int:
         """Where the last pull of a queue began: what lies before has been handed out. -1: nobody has pulled it yet."""
@@ -170,8 +163,10 @@ class Pulls:
 
     # -- the slow way ------------------------------------------------------------------------------------------------------
 
-    def handle(self, connection: Connection, frame: Frame) -> Awaitable[None] | None:
-        """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain."""
+    def handle(self, connection: Connection, frame: Frame, prepared: bool = False) -> InOrder | None:
+        """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain.
+
+        `prepared`: the expressions it needs were read beside the loop, as far as that takes long."""
         header = PullMessage.decode(frame.ext)
         if not self._config.readable:
             raise NoPermission(f"the broker[{self._config.name}] pulling message is forbidden")
@@ -187,26 +182,33 @@ class Pulls:
             raise InvalidParameter(f"maxMsgNums must be positive, not {header.count_max}")
         if self._groups.is_forbidden(group.name, topic.name):
             raise NoPermission(f"the consumer group[{group.name}] is forbidden for topic[{topic.name}]")
-        subscription = self._subscription(header, group.consume_broadcast_enable)
+        subscription = subscription_of(header, self._clients, group.consume_broadcast_enable)
         codes, sieve = None, None
-        if self._filtering.is_sql(subscription.expression_type):
-            if self._filtering.needs_worker(subscription.expression):
-                return self._compiled_first(connection, frame, subscription.expression)
+        is_sql = self._filtering.is_sql(subscription.expression_type)
+        if not prepared:
+            long = [
+                each
+                for each in expressions_of(header, subscription, self._clients, self._config)
+                if self._filtering.takes_long(each)
+            ]
+            if long:
+                return InOrder(self._prepared_first(connection, frame, long))
+        if is_sql:
             sieve = self._filtering.sieve(subscription.expression)
         else:
             codes, sieve = self._by_tags(header, subscription)
-        reset = self.take_reset(group.name, topic.name, header.queue_id, header.queue_offset)
         request = PullRequest(
             connection, group.name, topic.name, header.queue_id, header.queue_offset,
             min(header.count_max, self._store.config.transfer_count_max), codes,
             header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary, sieve=sieve,
         )  # fmt: skip
         self._asked.setdefault((group.name, topic.name), {})[header.queue_id] = header.queue_offset
-        if reset is not None:
-            self._send_elsewhere(request, reset)
+        if not frame.is_oneway and self._moved(request):
             return None
         if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
-            self._offsets.commit(group.name, topic.name, header.queue_id, header.commit_offset)
+            self._commit(connection, group.name, topic.name, header.queue_id, header.commit_offset)
+        if frame.is_oneway:
+            return None  # nobody waits for an answer; what it commits counts all the same
         if header.queue_offset < 0:
             low, end, _next, _stored = self._kernel.queue_state(topic.name, header.queue_id)
             self._refuse(request, TOO_SMALL, (low, low, end))
@@ -214,40 +216,17 @@ class Pulls:
         self._try(request, warm=False)
         return None
 
-    async def _compiled_first(self, connection: Connection, frame: Frame, expression: str) -> None:
-        await self._filtering.prepare(expression)
+    async def _prepared_first(self, connection: Connection, frame: Frame, long: list[SubscriptionData]) -> None:
+        for subscription in long:
+            await self._filtering.prepare(connection, subscription)
         if connection.is_open:
-            self.handle(connection, frame)
-
-    def _subscription(self, header: PullMessage, broadcast_allowed: bool) -> SubscriptionData:
-        """What the pull wants: it says so itself, or the last heartbeat has. Raises what is wrong with its subscription."""
-        if header.sys_flag & PULL_SUBSCRIPTION:
-            return SubscriptionData(
-                topic=header.topic, expression=header.subscription or "", expression_type=header.expression_type or TAG
-            )
-        group = self._clients.consumers.get(header.consumer_group)
-        if group is None:
-            raise SubscriptionUnknown(
-                f"the consumer's group info not exist: send a heartbeat for group {header.consumer_group} first"
-            )
-        if group.message_model is MessageModel.BROADCASTING and not broadcast_allowed:
-            raise NoPermission(f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
-        subscription = group.subscriptions.get(header.topic)
-        if subscription is None:
-            raise SubscriptionUnknown(
-                f"the consumer's subscription not exist: group {header.consumer_group} has not subscribed to {header.topic}"
-            )
-        if subscription.version < header.subscription_version:
-            raise SubscriptionOutdated(
-                f"the consumer's subscription not latest: {subscription.version} < {header.subscription_version}"
-            )
-        return subscription
+            self.handle(connection, frame, prepared=True)
 
     def _by_tags(
         self, header: PullMessage, subscription: SubscriptionData
     ) -> tuple[frozenset[int] | None, Sieve | None]:
         """The hashes of the tags it wants, None for all; the kernel may answer the next one like it alone."""
-        codes = tag_codes(subscription)
+        codes = self._filtering.tag_codes(subscription)
         group = self._clients.consumers.get(header.consumer_group)
         if group is not None and is_retry_topic(header.topic):
             sieve = self._filtering.retry_sieve(group.subscriptions)
@@ -291,8 +270,37 @@ class Pulls:
                 self._try(request, True, tries + 1)
             else:
                 self._work_for(request, self._fetch_records(request, payload, tries))
+        elif verdict == TOO_SMALL and tries < _TRIES and self._is_of_former_life(request, payload[1]):
+            # Code 21 would be right as well, but Java's consumers then wait for their next rebalance: up to 20 s.
+            request.offset = payload[1]
+            self._try(request, False, tries + 1)
+        elif verdict == BROKEN:
+            self._go_on_broken(request, payload, tries)
         else:
             self._refuse(request, verdict, payload)
+
+    def _is_of_former_life(self, request: PullRequest, low: int) -> bool:
+        """Its topic was deleted and made again, and it asks for an offset from before, with nothing missing since: `low` is
+        where the queue begins now."""
+        return request.offset < low == self._topics.first_offset(request.topic, request.queue_id)
+
+    def _go_on_broken(self, request: PullRequest, payload: Any, tries: int) -> None:
+        """The entry of message payload[0] leads elsewhere: it is repaired from the log, or passed over if the log has it no more."""
+        number, low, end = payload
+        if self.repairs.known_lost(request.topic, request.queue_id, number) is None and tries < _TRIES:
+            self._work_for(request, self._repair(request, number, tries))
+        else:
+            following = self.repairs.go_on_at(request.topic, request.queue_id, number, request.offset)
+            self._refuse(request, GONE, (following, low, end))
+
+    async def _repair(self, request: PullRequest, number: int, tries: int) -> None:
+        try:
+            await self.repairs.repair(request.topic, request.queue_id, number)
+        except Exception as error:
+            self._unreadable(request, error)
+            return
+        if request.connection.is_open:
+            self._try(request, True, tries + 1)
 
     def _work_for(self, request: PullRequest, job: Coroutine[Any, Any, None]) -> None:
         """Have a worker read. Meanwhile the pull counts as a large request: a peer cannot have any number of them read for."""
@@ -385,9 +393,10 @@ class Pulls:
         if request.connection.is_open:
             self._try(request, True, tries + 1)
 
-    def _unreadable(self, request: PullRequest, error: OSError) -> None:
-        text = f"messages of {request.topic}/{request.queue_id} from {request.offset} on cannot be read: {error.strerror or error}"
-        log.error("%s", text)
+    def _unreadable(self, request: PullRequest, error: Exception) -> None:
+        why = getattr(error, "strerror", None) or error
+        text = f"messages of {request.topic}/{request.queue_id} from {request.offset} on cannot be read: {why}"
+        log.error("%s", text, exc_info=None if isinstance(error, OSError) else error)
         self._answer(request, ResponseCode.SYSTEM_ERROR, f"{text}; check the broker's disk", {})
 
     worker: Callable[..., Awaitable[Any]]
@@ -411,15 +420,21 @@ class Pulls:
         )
         if request.until is None:
             request.until = self._clock.liveness() + wait_ms / 1000
-        if not self.waiting.park(request.topic, request.queue_id, request.until, request, request.connection):
+        topic, queue_id, connection = request.topic, request.queue_id, request.connection
+        if self.waiting.park(topic, queue_id, request.until, request, connection):
+            return
+        waits = self.waiting.waits_for(topic, queue_id, connection)
+        if waits < OWNER_QUEUE_MAX:
             self._refuse(request, verdict, payload)
+        else:
+            text = (
+                f"{waits} pulls of this connection wait for {topic}/{queue_id}, no more may: take their answers first"
+            )
+            self._answer(request, ResponseCode.SYSTEM_BUSY, text, {})
 
     def grown(self, queues: list[tuple[str, int]]) -> None:
         """These queues have new messages: whoever waits for them tries again."""
-        for topic, queue_id in queues:
-            for request in self.waiting.grown(topic, queue_id):
-                if request.connection.is_open:
-                    self._try(request, warm=False)
+        self._waking.wake([request for queue in queues for request in self.waiting.grown(*queue)])
 
     def resubscribed(self, group: ConsumerGroup, topic: str) -> None:
         """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
@@ -429,29 +444,40 @@ class Pulls:
                     low, end, _next, _stored = self._kernel.queue_state(topic, request.queue_id)
                     self._refuse(request, NO_MATCH, (request.offset, low, end))
                 else:
-                    self._try(request, warm=False)
+                    self._waking.wake([request])
 
     def reset(self, topic: str, queue_id: int) -> None:
-        """Somebody was sent elsewhere in this queue: a pull of theirs that waits hears of it now."""
+        """A group was moved in this queue: pulls of its members that wait hear of it now, all of them."""
         for request in self.waiting.grown(topic, queue_id):
-            target = self.take_reset(request.group, topic, queue_id, request.offset)
-            if target is not None:
-                self._send_elsewhere(request, target)
-            elif request.connection.is_open:
-                self._try(request, warm=False)
+            if request.connection.is_open and not self._moved(request, parked=True):
+                self._waking.wake([request])
 
-    def _send_elsewhere(self, request: PullRequest, target: int) -> None:
+    def _moved(self, request: PullRequest, *, parked: bool = False) -> bool:
+        """Tell a pull where its group is, if that was reset and the client has not heard of it: see resets.py."""
+        place = (request.group, request.topic, request.queue_id)
+        stored = self._offsets.get(*place)
+        if stored is None or self._clients.is_broadcasting(request.group):
+            return False
+        client, _member = self._clients.identify(request.connection, request.group)
+        now = self._clock.liveness()
+        if not self._resets.must_move(client, place, request.offset, stored, now, parked=parked):
+            return False
         low, end, _next, _stored = self._kernel.queue_state(request.topic, request.queue_id)
-        self._refuse(request, TOO_SMALL, (target, low, end))
+        header = PullMessageResponse(suggested_broker_id=0, next_offset=stored, min_offset=low, max_offset=end)
+        self.missed += 1
+        self._answer(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", header.encode())
+        return True
 
     def expire(self) -> None:
         """From time to time: pulls that have waited long enough get the answer that there is nothing."""
-        for request in self.waiting.expired(self._clock.liveness()):
+        expired = self.waiting.expired(self._clock.liveness())
+        for request in expired:
             request.suspend_ms = 0
-            self._try(request, warm=False)
+        self._waking.wake(expired)
 
     def lost(self, connection: Connection) -> None:
         self.waiting.drop(connection)
+        self._waking.lost(connection)
 
     def _refuse(self, request: PullRequest, verdict: int, payload: Any) -> None:
         self.missed += 1
@@ -465,10 +491,3 @@ class Pulls:
     def _answer(self, request: PullRequest, code: ResponseCode, remark: str, ext: dict[str, str]) -> None:
         response = Frame(code=code, opaque=request.opaque, flag=1, remark=remark, ext=ext, binary=request.binary)
         request.connection.send(response.encode())
-
-
-def tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
-    """The hashes a heartbeat's subscription asks for; None for all messages."""
-    # Not from its codeSet: C++ clients send zeros there.
-    wanted = Subscription.parse(subscription.expression)
-    return None if wanted.everything else wanted.codes

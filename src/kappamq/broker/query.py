@@ -46,13 +46,13 @@ class Queries:
         total = 0
         candidates = count * 4
         while True:
-            offsets = self._store.index.query(topic, key, candidates, begin_ms, end_ms)
+            offsets = self._store.query(topic, key, candidates, begin_ms, end_ms)
             for log_offset in offsets:
                 if log_offset in seen:
                     continue
                 seen.add(log_offset)
                 data = self._store.record(log_offset)
-                if data is None or not _is_wanted(decode(data), topic, key, begin_ms, end_ms):
+                if data is None or not self._is_wanted(decode(data), topic, key, begin_ms, end_ms):
                     continue
                 full = bool(found) and total + len(data) > _ANSWER_BYTES_MAX
                 if not full:
@@ -71,9 +71,10 @@ class Queries:
             raise BrokerError(f"can not find message by offset {header.log_offset}")
         return reply(frame, body=data)
 
-
-def _is_wanted(record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
-    if record.topic != topic or not begin_ms <= record.stored_ms <= end_ms:
-        return False
-    properties = record.property_map()
-    return properties.get("UNIQ_KEY") == key or key in keys_of(properties.get("KEYS"))
+    def _is_wanted(self, record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+        if record.topic != topic:
+            return False
+        if not self._store.clock_steps.within(record.log_offset, record.stored_ms, begin_ms, end_ms):
+            return False
+        properties = record.property_map()
+        return properties.get("UNIQ_KEY") == key or key in keys_of(properties.get("KEYS"))

@@ -8,7 +8,6 @@ from kappamq.broker.burst import Handler
 from kappamq.broker.clients import Clients
 from kappamq.broker.consumer_filters import FilterData
 from kappamq.broker.filtering import SQL92
-from kappamq.broker.pull import tag_codes
 from kappamq.broker.slices import Worker, in_slices, rows, spliced
 from kappamq.broker.topics import Topics
 from kappamq.errors import BrokerError, InvalidParameter
@@ -16,6 +15,7 @@ from kappamq.message import MessageQueue
 from kappamq.native.layout import ENTRY
 from kappamq.net.connection import Connection
 from kappamq.protocol.bodies_admin import ConsumeQueueData, QueryConsumeQueueResponse, TopicOffset, TopicStatsTable
+from kappamq.protocol.bodies_clients import SubscriptionData
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers_admin import GetTopicStats, QueryConsumeQueue
@@ -36,6 +36,7 @@ class QueueViews:
         self._worker = worker
         self.filter_of: Callable[[str, str], FilterData | None] = lambda group, topic: None
         self.put_tps: Callable[[str], float] = lambda topic: 0.0
+        self.tag_codes: Callable[[SubscriptionData], frozenset[int] | None] = lambda subscription: None
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -81,7 +82,7 @@ class QueueViews:
             )  # entries alone do not tell: all of them may match
             answer.filter_data = known.to_text() if known is not None else None
         elif wanted is not None:
-            codes = tag_codes(wanted)
+            codes = self.tag_codes(wanted)
         if not low <= header.index < end:
             raise BrokerError(f"Index {header.index} of {queue_id}@{name} is not exist: it holds [{low}, {end})")
         count = min(max(header.count, 1), _ENTRIES_MAX, end - header.index)

@@ -25,6 +25,7 @@ from kappamq.store.message_store import MessageStore
 _TAG = "_RECALL_TAG_"
 _LOOK_AGAIN_S = 0.05
 _CANDIDATES_MAX = 256
+_STEPS_LOOKED_AT = 16
 
 
 class Recalls:
@@ -55,23 +56,40 @@ class Recalls:
         if handle.broker != self._config.name:
             raise IllegalOperation(f"recall failed, the message lies at broker {handle.broker}: ask that one")
         now_ms = self._clock.message_ms()
-        if handle.due_ms <= now_ms:
+        times = self._possible_times(handle.due_ms)
+        if max(times) <= now_ms:
             raise IllegalOperation("recall failed, timestamp invalid: the time of the message has come already")
-        if handle.due_ms - now_ms > self._config.timer_delay_max_s * 1000:
+        if min(time for time in times if time > now_ms) - now_ms > self._config.timer_delay_max_s * 1000:
             raise IllegalOperation("recall failed, timestamp invalid: no message can wait for so long")
-        pairs = {
-            properties.TIMER_DELETE_UNIQUE_KEY: delete_key(handle.topic, handle.key),
-            properties.UNIQUE_KEY: handle.key,
-            properties.TIMER_DELIVER_MS: str(handle.due_ms),
-            properties.TAGS: _TAG,
-            properties.BORN_TIMESTAMP: str(now_ms),
-        }
-        if header.producer_group:
-            pairs[properties.PRODUCER_GROUP] = header.producer_group
-        draft = Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=connection.born)
-        placed = self._appender.append(draft)
-        await self._appender.stored(placed.end)
-        return reply(frame, header=RecallMessageResponse(message_id=handle.key))
+        wishes: list[Draft] = []
+        for due_ms in times:
+            if not 0 < due_ms - now_ms <= self._config.timer_delay_max_s * 1000:
+                continue
+            pairs = {
+                properties.TIMER_DELETE_UNIQUE_KEY: delete_key(handle.topic, handle.key),
+                properties.UNIQUE_KEY: handle.key,
+                properties.TIMER_DELIVER_MS: str(due_ms),
+                properties.TAGS: _TAG,
+                properties.BORN_TIMESTAMP: str(now_ms),
+            }
+            if header.producer_group:
+                pairs[properties.PRODUCER_GROUP] = header.producer_group
+            wishes.append(Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=connection.born))
+        if len(wishes) == 1:
+            end = self._appender.append(wishes[0]).end
+        else:
+            end = self._appender.append_group(wishes)[-1].end
+        await self._appender.stored(end)
+        return reply(frame, header=RecallMessageResponse(message_id=handle.key, region=self._config.region))
+
+    def _possible_times(self, due_ms: int) -> list[int]:
+        """When a message may be due whose handle says `due_ms`: if it asked for a delay, its time has moved with the wall clock each
+        time that was set since. Where the message lies, and so which of them it is, the handle does not say."""
+        times, shift_ms = [due_ms], 0
+        for step in reversed(self._store.clock_steps.steps[-_STEPS_LOOKED_AT:]):
+            shift_ms += step.step_ms
+            times.append(due_ms + shift_ms)
+        return sorted(set(times))
 
     async def is_recalled(self, record: Record, key: str) -> bool:
         """Whether somebody has taken this parked message back, by the key index: for when the slot cannot tell."""
@@ -83,7 +101,7 @@ class Recalls:
 
     def _look_up(self, unique: str, key: str) -> bool:
         now_ms = self._clock.message_ms()
-        for log_offset in self._store.index.query(TIMER_TOPIC, unique, _CANDIDATES_MAX, 0, now_ms):
+        for log_offset in self._store.query(TIMER_TOPIC, unique, _CANDIDATES_MAX, 0, now_ms):
             found = self._store.decoded(log_offset)
             if found is not None and found.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY) == key:
                 return True

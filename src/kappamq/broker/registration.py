@@ -261,6 +261,8 @@ class Registration:
         answer = await channel.request(request(header, body), timeout=self._config.register_timeout_ms / 1000)
         if answer.code != 0:
             raise KappaError(f"code {answer.code}: {answer.remark}")
+        if answer.remark:
+            log.warning("name server %s says: %s", channel.address, answer.remark)
         if answer.body:
             self.on_order_topics(list(KVTable.decode(answer.body).table))
 

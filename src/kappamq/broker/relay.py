@@ -9,8 +9,10 @@ from kappamq.broker.clients import Client, Clients
 from kappamq.broker.groups import Groups
 from kappamq.broker.slices import Worker
 from kappamq.broker.topics import Topics
-from kappamq.errors import BrokerError, ConsumeTimeout, NotConnected, ProtocolError, RequestTimeout
+from kappamq.errors import BrokerError, Busy, ConsumeTimeout, NotConnected, ProtocolError, RequestTimeout
+from kappamq.net.beside import Beside
 from kappamq.net.connection import Connection
+from kappamq.net.request_limits import VALUE_BYTES, check_values
 from kappamq.protocol import address
 from kappamq.protocol.bodies_admin import ConsumerStatus
 from kappamq.protocol.codes import VERSION_CALLABLE, RequestCode
@@ -25,12 +27,13 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 10.0
 _STATUS_S = 5.0
+_STATUS_BYTES_MAX = 2 << 20  # about 20,000 queues
 _VERSION_STATUS = 28  # the first client version that tells its offsets
 
 
 class Relay:
     def __init__(
-        self, broker_name: str, store: MessageStore, topics: Topics, groups: Groups, clients: Clients, worker: Worker
+        self, broker_name: str, store: MessageStore, topics: Topics, groups: Groups, clients: Clients, worker: Worker, beside: Beside
     ) -> None:  # fmt: skip
         self._broker_name = broker_name
         self._store = store
@@ -38,6 +41,7 @@ class Relay:
         self._groups = groups
         self._clients = clients
         self._worker = worker
+        self._beside = beside
         self.call_s = _CALL_S
 
     def handlers(self) -> dict[int, Handler]:
@@ -108,13 +112,24 @@ class Relay:
             status = await self._status_of(client, header)
             if status is not None:
                 answer.clients[client.client_id] = status.offsets
-        return reply(frame, body=answer.encode())
+        return reply(frame, body=await self._beside.run(connection, answer.encode))
 
     async def _status_of(self, client: Client, header: GetConsumerStatusByBroker) -> ConsumerStatus | None:
         asked = request(GetClientStatus(topic=header.topic, group=header.group, client_address=header.client_address))
         try:
             answer = await client.connection.request(asked, min(_STATUS_S, self.call_s))
-            return ConsumerStatus.decode(answer.body) if answer.code == 0 else None
-        except (RequestTimeout, NotConnected, ProtocolError) as error:
+            if answer.code != 0:
+                return None
+            # A peer's answer is as little to be trusted as its requests.
+            return await self._beside.run(client.connection, _status, answer.body, size=len(answer.body))
+        except (Busy, RequestTimeout, NotConnected, ProtocolError) as error:
             log.info("client %s does not tell its offsets: %s", client.client_id, error)  # the others still may
             return None
+
+
+def _status(body: bytes) -> ConsumerStatus:
+    """Beside the loop: what a client says about its offsets."""
+    if len(body) > _STATUS_BYTES_MAX:
+        raise ProtocolError(f"its answer has {len(body)} bytes, {_STATUS_BYTES_MAX} at most")
+    check_values(body, _STATUS_BYTES_MAX // VALUE_BYTES)
+    return ConsumerStatus.decode(body)  # queues are keys, which is not standard JSON: all of it is read slowly

@@ -1,15 +1,23 @@
-"""Moving a group to another place in its queues: the next pull of each queue is told to go there.
+"""Moving a group to another place in its queues, and making sure that every consumer hears of it.
 
 A reset is in the table of offsets at once. But a consumer that runs knows better where it is: it would pull on from there,
-and commit that. So a reset stays pending, queue by queue: a pull is told to go there (code 21, with the new offset), and the
-pull after it shows that the consumer has heard of it. Until then commits of that queue are ignored (one may be on its way
-while we tell), who asks for the offset gets the new one, and the kernel answers no pull of this group and topic by itself.
+and commit that. So commits of a queue that was reset count only if they come from a client that has heard of the reset. A
+client hears of it in one of two ways: its pull is told to go elsewhere (code 21, with the new offset), and its next pull
+shows that the answer has arrived; or it asks for the offset, as every new owner of a queue does, and pulls from there.
+
+A queue is *open* until somebody has heard and nobody else is awaited: those who were members when it was reset, for a
+minute, and whoever shows later, by a commit, that it has not heard. While a queue is open the kernel answers no pull of this
+group and topic by itself. After that the reset is remembered all the same: a member that was cut off for an hour and comes
+back with a commit from before must not undo it.
+
+Members of a broadcasting group keep their own offsets: a reset does not move them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from kappamq.errors import KappaError
@@ -17,46 +25,111 @@ from kappamq.errors import KappaError
 log = logging.getLogger(__name__)
 
 Record = Callable[[str, Any], int]
+AWAITED_S = 60.0
+"""A consumer that has a queue pulls or commits it several times in this time."""
+HEARD_MAX = 64
+"""Clients that are remembered for each queue, or as many as its group has members. A client that is forgotten is told again, and
+begins where the group is then."""
+UNSETTLED_MAX = 1000
+"""Clients of each open queue that were told, have asked or are awaited, or as many as its group has members."""
+REMEMBERED_MAX = 10_000
+"""Queues that are not open and remembered all the same; the oldest are forgotten first."""
+
+Queue = tuple[str, str, int]  # group, topic, queue id
+
+
+@dataclass(slots=True)
+class Reset:
+    """What is known of one queue since it was reset."""
+
+    offset: int
+    heard: dict[str, None] = field(default_factory=dict)  # clients, in the order in which they heard of it
+    told: dict[str, None] = field(default_factory=dict)  # they were answered with it, and have not come again yet
+    asked: dict[str, int] = field(default_factory=dict)  # client -> the offset that it was given when it asked
+    awaited: dict[str, float] = field(default_factory=dict)  # client -> liveness time up to which we wait for it
 
 
 class PendingResets:
-    """Which queue of which group is to go where. A fold over the log: a restart does not lose a reset."""
+    """Which queue of which group is to go where, and who knows. A fold over the log: a restart does not lose a reset."""
 
     file = "kappamq.resets.json"
-    kinds = ("reset", "reset-done", "reset-forgotten")
+    kinds = ("reset", "reset-heard", "reset-done", "reset-forgotten")
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._pending: dict[tuple[str, str], dict[int, int]] = {}  # (group, topic) -> queue id -> offset
-        self._told: set[tuple[str, str, int]] = set()
+        self._resets: dict[Queue, Reset] = {}
+        self._open: dict[tuple[str, str], set[int]] = {}  # (group, topic) -> queue ids
+        self._remembered: dict[Queue, None] = {}  # those that are not open, oldest first
         self.dirty = False
         self.on_change: Callable[[str, str], None] = lambda group, topic: None
+        self.member_count: Callable[[str], int] = lambda group: 0  # of a group, now
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where this queue is to go, if its consumer is not known to have gone there."""
-        queues = self._pending.get((group, topic))
-        return queues.get(queue_id) if queues is not None else None
+        """Where this queue is to go, if nobody is known to have gone there."""
+        reset = self._resets.get((group, topic, queue_id))
+        return reset.offset if reset is not None and not reset.heard else None
 
     def is_pending(self, group: str, topic: str) -> bool:
-        return (group, topic) in self._pending
+        return (group, topic) in self._open
 
-    def take(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """A pull at `offset` has come: where it must go instead, None if it may go on. It is told once."""
-        target = self.get(group, topic, queue_id)
-        if target is None:
-            return None
-        if target != offset and (group, topic, queue_id) not in self._told:
-            self._told.add((group, topic, queue_id))
-            return target
-        # It is there, or it has been told and has its own mind.
-        self._done(group, topic, queue_id)
-        self._note("reset-done", [group, topic, queue_id])
-        return None
+    # -- what clients do ---------------------------------------------------------------------------------------------------
+
+    def must_move(
+        self, client: str, queue: Queue, offset: int, stored: int, now: float, *, parked: bool = False
+    ) -> bool:
+        """Whether a pull from `offset` is to be told that its group is at `stored`. Each client is told once.
+
+        `parked`: the pull has been waiting since before the reset, so it shows nothing."""
+        reset = self._resets.get(queue)
+        if reset is None or client in reset.heard:
+            if reset is not None:
+                self._close(queue, reset, now)
+            return False
+        if not parked and (offset in (stored, reset.asked.get(client)) or client in reset.told):
+            # It is there, or it has been told and has its own mind.
+            self._hear(reset, client)
+            self._limit(reset.heard, queue, HEARD_MAX)
+            self._note("reset-heard", [*queue, client])
+            self._close(queue, reset, now)
+            return False
+        reset.told[client] = None
+        self._limit(reset.told, queue, UNSETTLED_MAX)
+        self._await(queue, reset, client, now)
+        return True
+
+    def asked(self, client: str, queue: Queue, offset: int, now: float, *, member: bool) -> None:
+        """A client was given the offset of a queue. If it is going to consume, it will pull from there."""
+        reset = self._resets.get(queue)
+        if reset is not None and client not in reset.heard and (member or self._is_open(queue)):
+            reset.asked[client] = offset
+            self._limit(reset.asked, queue, UNSETTLED_MAX)
+            if member:
+                self._await(queue, reset, client, now)
+
+    def may_commit(self, client: str, queue: Queue, now: float, *, member: bool, tool: bool) -> bool:
+        """Whether a commit counts. One that does not shows who has not heard yet: its next pull will be told.
+
+        `tool`: it waits for an answer and does not say that it may be late. Without a heartbeat that is an operator's
+        decision, which may follow a reset; but not while the reset itself is not settled, as RocketMQ has it."""
+        reset = self._resets.get(queue)
+        if reset is None or client in reset.heard:
+            return True
+        if member:
+            self._await(queue, reset, client, now)
+        return tool and not member and not self._is_open(queue)
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._record("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
         self._add(group, topic, offsets)
         self.on_change(group, topic)
+
+    def expect(self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float) -> None:
+        """These clients may have the queues, which were just reset."""
+        awaited = dict.fromkeys(clients, now + AWAITED_S)
+        for queue_id in queue_ids:
+            self._resets[group, topic, queue_id].awaited = dict(awaited)
 
     def forget(self, group: str | None = None, topic: str | None = None) -> None:
         """The group or the topic is gone."""
@@ -70,45 +143,106 @@ class PendingResets:
         except KappaError as error:
             log.info("not recorded: %s", error)
 
-    def _add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        self._pending.setdefault((group, topic), {}).update(offsets)
-        self._told.difference_update((group, topic, queue_id) for queue_id in offsets)
+    def _is_open(self, queue: Queue) -> bool:
+        return queue not in self._remembered
+
+    def _await(self, queue: Queue, reset: Reset, client: str, now: float) -> None:
+        """This one has not heard of it: its next pull must come to us, and not be answered by the kernel."""
+        reset.awaited[client] = now + AWAITED_S
+        self._limit(reset.awaited, queue, UNSETTLED_MAX)
+        if not self._is_open(queue):
+            del self._remembered[queue]
+            self._open.setdefault(queue[:2], set()).add(queue[2])
+            self.on_change(*queue[:2])
+
+    def _limit(self, clients: dict[str, Any], queue: Queue, limit: int) -> None:
+        """One client was added: forget the oldest if there are too many. Members are never too many: if each of them pushed
+        another one out, they would be told again and again."""
+        if len(clients) > limit and len(clients) > self.member_count(queue[0]):
+            del clients[next(iter(clients))]
+
+    def _hear(self, reset: Reset, client: str) -> None:
+        reset.heard[client] = None
+        reset.told.pop(client, None)
+        reset.asked.pop(client, None)
+        reset.awaited.pop(client, None)
         self.dirty = True
 
-    def _done(self, group: str, topic: str, queue_id: int) -> None:
-        queues = self._pending.get((group, topic), {})
-        queues.pop(queue_id, None)
-        if not queues:
-            self._pending.pop((group, topic), None)
-        self._told.discard((group, topic, queue_id))
+    def _close(self, queue: Queue, reset: Reset, now: float) -> None:
+        """If somebody has heard and nobody is awaited any more, the kernel may take over again."""
+        if not self._is_open(queue) or not reset.heard:
+            return
+        for client in [client for client, until in reset.awaited.items() if until < now]:
+            del reset.awaited[client]
+        if not reset.awaited:
+            self._remember(queue, reset)
+
+    def _remember(self, queue: Queue, reset: Reset) -> None:
+        reset.told.clear()
+        reset.asked.clear()
+        self._no_longer_open(queue)
+        self._remembered[queue] = None
+        if len(self._remembered) > REMEMBERED_MAX:
+            oldest = next(iter(self._remembered))
+            del self._remembered[oldest], self._resets[oldest]
+
+    def _no_longer_open(self, queue: Queue) -> None:
+        queue_ids = self._open.get(queue[:2])
+        if queue_ids is not None:
+            queue_ids.discard(queue[2])
+            if not queue_ids:
+                del self._open[queue[:2]]
+
+    def _add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        for queue_id, offset in offsets.items():
+            queue = (group, topic, queue_id)
+            self._remembered.pop(queue, None)
+            self._resets[queue] = Reset(offset)
+            self._open.setdefault((group, topic), set()).add(queue_id)
+        self.dirty = True
+
+    def _drop(self, queue: Queue) -> None:
+        self._resets.pop(queue, None)
+        self._remembered.pop(queue, None)
+        self._no_longer_open(queue)
         self.dirty = True
 
     def _forget(self, group: str | None, topic: str | None) -> bool:
-        gone = [key for key in self._pending if group in (None, key[0]) and topic in (None, key[1])]
-        for key in gone:
-            self._told.difference_update((*key, queue_id) for queue_id in self._pending.pop(key))
-        self.dirty |= bool(gone)
+        gone = [queue for queue in self._resets if group in (None, queue[0]) and topic in (None, queue[1])]
+        for queue in gone:
+            self._drop(queue)
         return bool(gone)
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> dict[str, Any]:
-        return {
-            "pending": [
-                {"group": group, "topic": topic, "offsets": {str(queue): offset for queue, offset in queues.items()}}
-                for (group, topic), queues in self._pending.items()
-            ]
-        }
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for (group, topic, queue_id), reset in self._resets.items():
+            row = rows.setdefault((group, topic), {"group": group, "topic": topic, "offsets": {}, "heard": {}})
+            row["offsets"][str(queue_id)] = reset.offset
+            if reset.heard:
+                row["heard"][str(queue_id)] = list(reset.heard)
+        return {"pending": list(rows.values())}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         for row in table.get("pending") or []:
             self.apply("reset", [row["group"], row["topic"], row["offsets"]])
+            for queue_id, clients in (row.get("heard") or {}).items():
+                for client in clients:
+                    self.apply("reset-heard", [row["group"], row["topic"], queue_id, client])
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "reset":
             group, topic, offsets = change
             self._add(str(group), str(topic), {int(queue): int(offset) for queue, offset in offsets.items()})
-        elif kind == "reset-done":
-            self._done(str(change[0]), str(change[1]), int(change[2]))
-        else:
+        elif kind == "reset-forgotten":
             self._forget(change[0], change[1])
+        else:
+            queue = (str(change[0]), str(change[1]), int(change[2]))
+            reset = self._resets.get(queue)
+            if kind == "reset-done":  # of earlier versions, which remembered queues and not clients
+                self._drop(queue)
+            elif reset is not None:
+                self._hear(reset, str(change[3]))
+                if self._is_open(queue):
+                    self._remember(queue, reset)

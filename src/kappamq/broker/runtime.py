@@ -12,6 +12,7 @@ from kappamq.broker.slices import Worker
 from kappamq.broker.stats import Stats
 from kappamq.clock import Clock
 from kappamq.net.connection import Connection
+from kappamq.net.loop_watch import LoopWatch
 from kappamq.protocol import names
 from kappamq.protocol.bodies_topics import KVTable
 from kappamq.protocol.codes import VERSION, RequestCode
@@ -34,7 +35,8 @@ _POOLS = {
 
 class Runtime:
     def __init__(
-        self, store: MessageStore, clock: Clock, stats: Stats, latency: PutLatency, gate: Gate, kernel_name: str, worker: Worker
+        self, store: MessageStore, clock: Clock, stats: Stats, latency: PutLatency, gate: Gate, kernel_name: str, worker: Worker,
+        watch: LoopWatch,
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
@@ -43,6 +45,7 @@ class Runtime:
         self._gate = gate
         self._kernel_name = kernel_name
         self._worker = worker
+        self._watch = watch
         self._began_ms = clock.message_ms()
         self._began = clock.liveness()
         self.connections: Callable[[], int] = lambda: 0
@@ -50,6 +53,8 @@ class Runtime:
         self.delay_position: Callable[[int], int] = lambda level: 0
         self.parked_pulls: Callable[[], int] = lambda: 0
         self.conflicts: Callable[[], Iterable[tuple[str, list[str]]]] = lambda: ()
+        self.wall_clock: Callable[[], dict[str, str]] = dict
+        self.damage: Callable[[], dict[str, str]] = dict
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.info}
@@ -153,7 +158,11 @@ class Runtime:
             "kappamqConnections": str(self.connections()),
             "kappamqParkedPulls": str(self.parked_pulls()),
             "kappamqConflictingGroups": _conflicts(self.conflicts()),
+            **self.wall_clock(),
+            "kappamqLongTurns": str(self._watch.long_turns),
+            "kappamqLongestTurnMs": f"{self._watch.longest_turn_s * 1000:.0f}",
             "kappamqRefusing": "; ".join(self._gate.reasons) or "nothing",
+            **self.damage(),
         }
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
-from kappamq.broker.appending import SYS_PREPARED, Appender, Draft, Placed
+from kappamq.broker.appending import SYS_PREPARED, Appender, Draft, Placed, member
 from kappamq.broker.burst import Bursts
 from kappamq.broker.half_records import is_half
 from kappamq.broker.timer_placing import recall_handle
@@ -15,7 +15,10 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, InvalidParameter, NotSupported, ProtocolError
 from kappamq.native.layout import SYS_PLAIN, SYS_TRANSACTION
+from kappamq.native.pure_record import GroupMember
 from kappamq.net.connection import Connection
+from kappamq.net.request_limits import BESIDE_BYTES
+from kappamq.net.request_reader import InOrder
 from kappamq.protocol import batch, names, properties
 from kappamq.protocol.bodies_topics import TopicConfig
 from kappamq.protocol.codes import RequestCode
@@ -28,17 +31,16 @@ _OURS = (
     "MSG_REGION",
     "TRACE_ON",
     "CLUSTER",
-    "__CRC32#",
-    "__BATCH#",
     "REAL_TOPIC",
     "REAL_QID",
-    "POP_CK",
     "INNER_MULTI_QUEUE_OFFSET",
     "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS",
     "TIMER_ROLL_TIMES",
+    *sorted(properties.BROKER_ONLY),
 )
 """What only a broker may say about a message: a sender's claims are dropped."""
+_TAIL_CRC = properties.TAIL_CRC + properties.NAME_END
 _SYS_MULTI_TAGS = 0x2
 
 
@@ -52,6 +54,14 @@ class Stored(NamedTuple):
     end: int
     waits: bool  # for the disk, where the broker syncs
     recall_handle: str | None = None  # of a message that waits for a time
+
+
+class _Batch(NamedTuple):
+    """A batch that was read: what the kernel appends."""
+
+    members: list[GroupMember]
+    queue_id: int
+    waits: bool
 
 
 class Sends:
@@ -72,13 +82,14 @@ class Sends:
         self._bursts = bursts
         self._appender = appender
         self._unique_ids = unique_ids
+        self._beside = bursts.reader.beside
         self.check_gate: Callable[[], None] = lambda: None
         self.run: Callable[[Coroutine[Any, Any, None]], None]
         self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
         self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
         self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
+    def handle(self, connection: Connection, frame: Frame) -> InOrder | None:
         if frame.code == RequestCode.SEND_MESSAGE:
             header = SendMessage.decode(frame.ext)
         else:
@@ -88,14 +99,20 @@ class Sends:
         topic = self._topics.for_send(header)
         queue_id = self.queue_of(header, topic)
         self.check_supported(header, topic)
-        store = self._batch if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE else self._single
-        stored = store(connection, frame, header, topic, queue_id)
+        if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
+            self._check_batch(frame, header, topic)
+            if len(frame.body) > BESIDE_BYTES:
+                return InOrder(self._batch_beside(connection, frame, header, topic, queue_id, fresh))
+            stored = self._batch(connection, frame, header, topic, queue_id)
+        else:
+            stored = self._single(connection, frame, header, topic, queue_id)
         if fresh:
             # Who made a topic by sending to it asks for its route next: the name servers should know it by then.
             self._bursts.set_turn()
             self.run(self._answer_when_told(connection, frame, stored))
         else:
             self._answer(connection, frame, stored)
+        return None
 
     async def _answer_when_told(self, connection: Connection, frame: Frame, stored: Stored) -> None:
         await self.told()
@@ -131,6 +148,9 @@ class Sends:
             )
 
     def _check_properties(self, pairs: dict[str, str]) -> None:
+        for name, value in pairs.items():
+            if _TAIL_CRC in value:
+                raise IllegalMessage(f"property {name}: its value holds {_TAIL_CRC!r}, which only a broker may write")
         if "TIMER_DEL_UNIQKEY" in pairs:
             raise IllegalMessage(
                 "TIMER_DEL_UNIQKEY is the broker's: recall a message by its handle (RECALL_MESSAGE, 370)"
@@ -178,18 +198,22 @@ class Sends:
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {body_max}B, got {len(frame.body)}B"
             )
-        pairs = properties.decode(header.properties or "")
+        pairs = _properties(header)
         self._check_properties(pairs)
         for name in _OURS:
             pairs.pop(name, None)
         if "UNIQ_KEY" not in pairs:
             pairs["UNIQ_KEY"] = self._unique_ids.next(self._clock.message_ms())
-        pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
-        pairs["CLUSTER"] = self._config.cluster
+        self._add_ours(pairs)
         sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
         return Draft(
             topic.name, queue_id, frame.body, pairs, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0
         )  # fmt: skip
+
+    def _add_ours(self, pairs: dict[str, str]) -> None:
+        """What the broker says about every message; its sender cannot have said it before."""
+        pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
+        pairs["CLUSTER"] = self._config.cluster
 
     def offset_id(self, log_offset: int) -> str:
         host: bytes = self._store.kernel.store_host
@@ -206,9 +230,8 @@ class Sends:
 
     # -- a batch -----------------------------------------------------------------------------------------------------------
 
-    def _batch(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Stored:
+    def _check_batch(self, frame: Frame, header: SendMessage, topic: TopicConfig) -> None:
+        """What can be said about a batch without reading it."""
         if names.is_retry_topic(topic.name):
             raise IllegalMessage(f"batch request does not support retry group {topic.name}: send them one by one")
         if header.sys_flag & SYS_TRANSACTION:
@@ -216,37 +239,96 @@ class Sends:
         limit = self._store.config.message_bytes_max
         if len(frame.body) > limit:
             raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")
+        _not_delayed(_properties(header))
+
+    def _batch(
+        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
+    ) -> Stored:
+        read = self._read_batch(connection, frame, header, topic, queue_id)
+        placed = self._appender.append_members(read.members)
+        return self._stored_batch(read, placed, self._ids(placed))
+
+    async def _batch_beside(
+        self,
+        connection: Connection,
+        frame: Frame,
+        header: SendMessage,
+        topic: TopicConfig,
+        queue_id: int,
+        fresh: bool,
+    ) -> None:
+        """A large batch is read beside the loop. What was appended is answered at once: its sender waits for nobody else's work."""
+        size = len(frame.body)
+        read = await self._beside.run(
+            connection, self._read_batch, connection, frame, header, topic, queue_id, size=size
+        )
+        self.queue_of(header, self._topics.for_send(header))  # it may have changed, or gone
+        placed = self._appender.append_members(read.members)
+        if fresh:
+            await self.told()
+        self._answer(connection, frame, self._stored_batch(read, placed, self._ids(placed)))
+
+    def _read_batch(
+        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
+    ) -> _Batch:
+        """What is in a batch, checked. Raises IllegalMessage. Any thread may call it."""
         try:
-            split = batch.split(frame.body)
+            split = batch.split(frame.body, self._config.batch_members_max)
         except ProtocolError as error:
             raise IllegalMessage(f"the batch cannot be read: {error}") from error
         if not split:
             raise IllegalMessage("the batch is empty")
-        _not_delayed(properties.decode(header.properties or ""))
-        drafts = []
+        inherited = _inherited(header)
+        limit = self._store.config.message_bytes_max
+        size = len(frame.body) + len(split) * len(properties.encode(inherited).encode())
+        if size > limit:
+            raise IllegalMessage(
+                f"the batch has {size} bytes, since each member gets the batch's own properties; the limit is {limit}: split it"
+            )
+        members = []
         wait: str | None = None
-        for member in split:
-            pairs = properties.decode(member.properties)
+        for one in split:
+            pairs = properties.decode(one.properties)
+            if not one.body:
+                raise IllegalMessage("a message of the batch has no body")
+            for name, value in inherited.items():
+                pairs.setdefault(name, value)
             self._check_properties(pairs)
             _not_delayed(pairs)
-            if not member.body:
-                raise IllegalMessage("a message of the batch has no body")
             if is_half(pairs, 0):
                 raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
             for name in _OURS:
                 pairs.pop(name, None)
+            self._add_ours(pairs)
             wait = pairs.get("WAIT", wait)
-            drafts.append(
-                Draft(
-                    topic.name, queue_id, member.body, pairs, member.flag, header.sys_flag, header.born_ms, connection.born,
-                    header.reconsume_times or 0,
-                )
+            draft = Draft(
+                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, connection.born,
+                header.reconsume_times or 0,
             )  # fmt: skip
-        placed = self._appender.append_group(drafts)
-        ids = ",".join(self.offset_id(place.log_offset) for place in placed)
-        return Stored(
-            ids, queue_id, placed[0].queue_offset, None, placed[-1].end, (wait or "true").lower() != "false"
-        )  # fmt: skip
+            members.append(member(draft))
+        return _Batch(members, queue_id, (wait or "true").lower() != "false")
+
+    def _ids(self, placed: list[Placed]) -> str:
+        return ",".join(self.offset_id(place.log_offset) for place in placed)
+
+    def _stored_batch(self, read: _Batch, placed: list[Placed], ids: str) -> Stored:
+        return Stored(ids, read.queue_id, placed[0].queue_offset, None, placed[-1].end, read.waits)
+
+
+def _properties(header: SendMessage) -> dict[str, str]:
+    """The properties in the header of a send. Raises IllegalMessage if they are too long to be read, or stored."""
+    text = header.properties or ""
+    if len(text) > properties.TEXT_BYTES_MAX:
+        raise IllegalMessage(
+            f"the message is illegal: its properties have {len(text)} characters; msg properties length limit 32768"
+        )
+    return properties.decode(text)
+
+
+def _inherited(header: SendMessage) -> dict[str, str]:
+    """The batch's own properties, which are those of each member that does not say otherwise; but ids are not shared."""
+    pairs = _properties(header)
+    return {name: value for name, value in pairs.items() if name != "UNIQ_KEY" and name not in _OURS}
 
 
 def _not_delayed(pairs: dict[str, str]) -> None:

@@ -24,7 +24,10 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError, InvalidParameter, KappaError
+from kappamq.net.beside import Beside
 from kappamq.net.connection import Connection
+from kappamq.net.request_limits import BESIDE_BYTES
+from kappamq.net.request_reader import InOrder
 from kappamq.protocol.bodies_topics import DataVersion
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, reply
@@ -53,17 +56,24 @@ class Settings:
         self.dirty = False
         self.on_change: dict[str, Callable[[], None]] = {}  # by field, as in "store.transfer_bytes_max"
         self.when_safe: WhenSafe
+        self.beside: Beside
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.UPDATE_BROKER_CONFIG: self.update, RequestCode.GET_BROKER_CONFIG: self.show}
 
     # -- requests ----------------------------------------------------------------------------------------------------------
 
-    def update(self, connection: Connection, frame: Frame) -> None:
-        try:
-            given = java.parse_bytes(frame.body, where="the request")
-        except ConfigError as error:
-            raise InvalidParameter(str(error)) from error
+    def update(self, connection: Connection, frame: Frame) -> InOrder | None:
+        if len(frame.body) > BESIDE_BYTES:
+            return InOrder(self._update_later(connection, frame))
+        self._update(connection, frame, _parsed(frame.body))
+        return None
+
+    async def _update_later(self, connection: Connection, frame: Frame) -> None:
+        given = await self.beside.run(connection, _parsed, frame.body, size=len(frame.body))
+        self._update(connection, frame, given)
+
+    def _update(self, connection: Connection, frame: Frame, given: Mapping[str, str]) -> None:
         if not given:
             raise InvalidParameter("the request names no property: send lines of the form name=value")
         self.change(given)
@@ -137,3 +147,11 @@ class Settings:
 
     def apply(self, kind: str, change: Any) -> None:
         self._note({str(name): (str(text), instead_of) for name, (text, instead_of) in change.items()})
+
+
+def _parsed(body: bytes) -> dict[str, str]:
+    """The properties in a request. Raises InvalidParameter."""
+    try:
+        return java.parse_bytes(body, where="the request")
+    except ConfigError as error:
+        raise InvalidParameter(str(error)) from error

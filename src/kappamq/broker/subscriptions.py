@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+Key = tuple[str, str, bool]  # group, topic, whether the pull names what it wants
 _ROWS_MAX = 1_000_000
 
 
@@ -25,7 +26,9 @@ class Subscriptions:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._rows: dict[int, Row] = {}
-        self._numbers: dict[tuple[str, str, bool], int] = {}
+        self._numbers: dict[Key, int] = {}
+        self._by_group: dict[str, set[Key]] = {}
+        self._by_topic: dict[str, set[Key]] = {}
         self._next = 0
         self.may_allow: Callable[[str, str], bool] = lambda group, topic: True
 
@@ -35,7 +38,10 @@ class Subscriptions:
         if len(self._numbers) >= _ROWS_MAX or not self.may_allow(group, topic):
             return
         self._next += 1
-        self._numbers[group, topic, explicit] = self._next
+        key = group, topic, explicit
+        self._numbers[key] = self._next
+        self._by_group.setdefault(group, set()).add(key)
+        self._by_topic.setdefault(topic, set()).add(key)
         self._rows[self._next] = Row(group, topic, codes)
         self._kernel.set_row(self._next, group, topic, explicit, version, codes)
 
@@ -43,9 +49,14 @@ class Subscriptions:
         return self._rows[number]
 
     def drop(self, group: str, topic: str, explicit: bool) -> None:
-        number = self._numbers.pop((group, topic, explicit), None)
+        key = group, topic, explicit
+        number = self._numbers.pop(key, None)
         if number is not None:
             del self._rows[number]
+            for name, index in ((group, self._by_group), (topic, self._by_topic)):
+                index[name].discard(key)
+                if not index[name]:
+                    del index[name]
             self._kernel.drop_row(group, topic, explicit)
 
     def drop_pair(self, group: str, topic: str) -> None:
@@ -54,9 +65,9 @@ class Subscriptions:
             self.drop(group, topic, explicit)
 
     def drop_group(self, group: str) -> None:
-        for key in [key for key in self._numbers if key[0] == group]:
+        for key in list(self._by_group.get(group, ())):
             self.drop(*key)
 
     def drop_topic(self, topic: str) -> None:
-        for key in [key for key in self._numbers if key[1] == topic]:
+        for key in list(self._by_topic.get(topic, ())):
             self.drop(*key)

@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 from kappamq.broker.timer_near import PACKED, Bucket, Timer
 from kappamq.broker.timer_progress import FOREVER, Late, TimerProgress
+from kappamq.broker.timer_times import is_done
 from kappamq.errors import StoreDamaged, StoreFormatError
 from kappamq.native.layout import ENTRY, FILLER_BYTES
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.tags import java_hash
 from kappamq.protocol.timing import Parked, parked
 from kappamq.store.message_store import MessageStore
-from kappamq.store.timer_entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, Unit, roll_ms, slot_ms
+from kappamq.store.timer_acts import acts, not_after, not_before
+from kappamq.store.timer_entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, Unit, slot_ms
 from kappamq.store.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class TimerBook:
         checkpoint = self._files.checkpoint
         if not stamp.ours:
             return self._adopt(low, end, progress)
+        if progress.built_behind < self.last_step:
+            return self.rebuild(progress, "the wall clock was set")
         if not (stamp.same_boot or stamp.clean):
             return self.rebuild(progress, "the machine went down")
         if not low <= checkpoint.queue_offset <= end:
@@ -120,8 +124,18 @@ class TimerBook:
         return Opened(entered, read_ms, change, False)
 
     def _stored_ms(self, queue_offset: int) -> int:
-        """When a message of the timer topic was stored: it, and all behind it, are due later than that."""
-        return self._store.store_ms(TIMER_TOPIC, 0, queue_offset) or 0
+        """A time that a message of the timer topic, and all behind it, were stored at or after: they are due later than that."""
+        stored, entry = (
+            self._store.store_ms(TIMER_TOPIC, 0, queue_offset),
+            self._store.entry(TIMER_TOPIC, 0, queue_offset),
+        )
+        return 0 if stored is None or entry is None else self._store.clock_steps.floor_ms(entry[0], stored)
+
+    @property
+    def last_step(self) -> int:
+        """Where in the log the wall clock was last set."""
+        steps = self._store.clock_steps.steps
+        return steps[-1].log_offset if steps else 0
 
     def reach_ms(self, progress: TimerProgress) -> int:
         """What is pending was stored no longer than this before it is looked at."""
@@ -144,24 +158,28 @@ class TimerBook:
         counts: dict[bytes, int] = {}
         stored_ms = 0
         entries = entries or self._entries(first, count)
-        for log_offset, size, said in self._parked(entries):
-            stored_ms = said.stored_ms
-            kind, at_ms = PLAIN | (CANCEL if said.cancels else 0), said.due_ms
-            roll = roll_ms(at_ms, stored_ms)
-            if roll is not None:
-                kind, at_ms = kind | ROLL, roll
-            if progress.is_done(at_ms, log_offset):
+        steps = self._store.clock_steps
+        for log_offset, size, said in self._parked(entries, now_ms):
+            stored_ms = steps.floor_ms(log_offset, said.stored_ms)
+            act = acts(said, log_offset, steps)
+            at_ms = act.at_ms
+            kind = PLAIN | (CANCEL if said.cancels else 0) | (ROLL if act.rolls else 0)
+            if is_done(said, log_offset, at_ms, steps, progress):
                 continue  # files are built again, or it is late and delivered on its own
+            at_ms = not_before(at_ms, now_ms)
             topic_hash = self.hashes.get(said.real_topic)
             if topic_hash is None:
                 if len(self.hashes) > 1000:
                     self.hashes.clear()
                 topic_hash = self.hashes[said.real_topic] = java_hash(said.real_topic.decode("utf-8", "replace"))
-            slot = self._files.add(kind, stored_ms, at_ms, log_offset, size, topic_hash)
+            written_ms = max(
+                min(act.stored_ms, at_ms), at_ms - WEEK_MS
+            )  # files know the time between the two in 32 bits
+            slot = self._files.add(kind, written_ms, at_ms, log_offset, size, topic_hash)
             pending_ms = min(pending_ms, at_ms)
             if slot < loaded_ms:
                 near.append(Timer(at_ms, log_offset, size, kind))
-                if kind & CANCEL and roll is None:
+                if kind & CANCEL and not act.rolls:
                     cancels.append((said.cancels.decode("utf-8", "replace"), at_ms))
             else:
                 slots.add(slot)
@@ -182,7 +200,8 @@ class TimerBook:
         ]
         return (late.first + len(entries) // ENTRY.size) if entries else late.stop, found
 
-    def _parked(self, entries: bytes) -> list[tuple[int, int, Parked]]:
+    def _parked(self, entries: bytes, now_ms: int = FOREVER) -> list[tuple[int, int, Parked]]:
+        """What records of the timer topic say. None was stored after `now_ms`, whatever its stamp says."""
         found: list[tuple[int, int, Parked]] = []
         for log_offset, size, _code in ENTRY.iter_unpack(entries):
             said = None
@@ -192,7 +211,7 @@ class TimerBook:
             if said is None:
                 log.error("the record at %d in the timer topic is no timer: passed over", log_offset)
             else:
-                found.append((log_offset, size, said))
+                found.append((log_offset, size, not_after(said, log_offset, self._store.clock_steps, now_ms)))
         return found
 
     def _entries(self, first: int, count: int) -> bytes:

@@ -15,6 +15,8 @@ from kappamq.protocol import properties
 from kappamq.protocol.recall import delete_key
 from kappamq.protocol.record import Record, decode
 from kappamq.protocol.timing import due_ms, value
+from kappamq.store.clock_steps import ClockSteps
+from kappamq.store.message_store import MessageStore
 from kappamq.store.timer_entries import CANCEL, PLAIN, ROLL, slot_ms
 
 log = logging.getLogger(__name__)
@@ -27,8 +29,9 @@ class Made(NamedTuple):
 
 
 class TimerCopies:
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, store: MessageStore) -> None:
         self._unparking = Unparking(topics)
+        self._store = store
         self._cancelled: dict[str, int] = {}  # key -> when the message would have been due
 
     def cancel(self, wishes: Iterable[tuple[str, int]]) -> None:
@@ -61,11 +64,12 @@ class TimerCopies:
 
     def _special(self, timer: Timer, data: bytes, now_ms: int, wishes: dict[str, int]) -> GroupMember | None:
         record = decode(data)
-        if timer.kind & ROLL and due_of(record) > now_ms:
-            return member(rolled(record))
+        due = due_of(record, self._store.clock_steps)
+        if timer.kind & ROLL and due > now_ms:
+            return member(rolled(record, due))
         if timer.kind & ROLL and timer.kind & CANCEL:
             # Overdue on its way: it never gets to the slot of its message, which is still to come.
-            wishes[record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")] = due_of(record)
+            wishes[record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")] = due
             self.cancel(wishes.items())
         if timer.kind & CANCEL or delete_key_of(record) in self._cancelled:
             return None
@@ -76,10 +80,12 @@ def real_topic(data: bytes) -> str:
     return value(data, b"REAL_TOPIC\x01").decode("utf-8", "replace")
 
 
-def due_of(record: Record) -> int:
-    """When a parked record is due."""
+def due_of(record: Record, steps: ClockSteps) -> int:
+    """When a parked record is due, by today's clock."""
     pairs = record.property_map()
-    return due_ms(*(int(pairs.get(name, "0")) for name in (properties.TIMER_OUT_MS, properties.TIMER_DELIVER_MS)))
+    due = due_ms(*(int(pairs.get(name, "0")) for name in (properties.TIMER_OUT_MS, properties.TIMER_DELIVER_MS)))
+    is_delay = properties.TIMER_DELAY_SECONDS in pairs or properties.TIMER_DELAY_MS in pairs
+    return due + steps.shift_ms(record.log_offset) if is_delay else due
 
 
 def delete_key_of(record: Record) -> str:
@@ -88,9 +94,12 @@ def delete_key_of(record: Record) -> str:
     return delete_key(pairs.get(properties.REAL_TOPIC, ""), pairs.get(properties.UNIQUE_KEY, ""))
 
 
-def rolled(record: Record) -> Draft:
+def rolled(record: Record, due: int) -> Draft:
     """A timer that is stored again on its way to a time far ahead."""
     draft = Draft.of(record)
+    if due_of(record, ClockSteps()) != due:  # the clock was set since: the copy says it by today's
+        draft.properties[properties.TIMER_OUT_MS] = str(slot_ms(due))
+        draft.properties[properties.TIMER_DELIVER_MS] = str(due)
     draft.waited = True
     times = draft.properties.get(properties.TIMER_ROLL_TIMES, "0")
     draft.properties[properties.TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() else 1)

@@ -61,7 +61,8 @@ class DueTimers:
         self._reading: list[Timer] = []  # due, and being read
         self._held: tuple[list[Timer], list[bytes | None]] | None = None  # due, and read
         self._near = Near()
-        self._copies = TimerCopies(topics)
+        self._copies = TimerCopies(topics, store)
+        self._message_store = store
         self.pause_ms = 0  # nothing is delivered before
         self.delivered = 0
         self._copies.cancel(progress.wishes.items())
@@ -160,10 +161,11 @@ class DueTimers:
     async def _look_for_wish(self, record: Record, now_ms: int, is_recalled: IsRecalled) -> None:
         """If the broker was away when a timer should have been stored again, and its time has come meanwhile: the wish to drop
         it, if there is one, would have met it in the slot that it does not get to."""
-        if due_of(record) <= now_ms:
+        due = due_of(record, self._message_store.clock_steps)
+        if due <= now_ms:
             key = delete_key_of(record)
             if await is_recalled(record, key):
-                self._copies.cancel([(key, due_of(record))])
+                self._copies.cancel([(key, due)])
 
     def _store(self, now_ms: int) -> None:
         assert self._held is not None

@@ -12,11 +12,13 @@ from kappamq.broker.sources import Place, Sources
 from kappamq.broker.timer_book import TimerBook
 from kappamq.broker.timer_copies import due_of, rolled
 from kappamq.broker.timer_progress import TimerMetrics, TimerProgress
+from kappamq.broker.timer_times import is_done
 from kappamq.protocol import properties
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.record import decode
+from kappamq.protocol.timing import parked
 from kappamq.store.message_store import MessageStore
-from kappamq.store.timer_entries import roll_ms
+from kappamq.store.timer_acts import acts
 
 _SOON_MS = 5000  # what is about to be delivered is left alone: the log can wait for so long
 
@@ -75,13 +77,12 @@ class TimerKeeper:
             if log_offset >= log_min or (drafts and total + size > GROUP_BYTES_MAX):
                 break
             if data is not None:
-                record = decode(data)
-                due_ms = due_of(record)
-                at_ms = roll_ms(due_ms, record.stored_ms) or due_ms
-                if not self._progress.is_done(at_ms, log_offset):
+                record, said, steps = decode(data), parked(data), self._store.clock_steps
+                at_ms = acts(said, log_offset, steps).at_ms if said is not None else 0
+                if said is not None and not is_done(said, log_offset, at_ms, steps, self._progress):
                     if at_ms <= now_ms + _SOON_MS:
                         break
-                    drafts.append(rolled(record))
+                    drafts.append(rolled(record, due_of(record, steps)))
                     total += size
             count += 1
         moved = places[count - 1][0] + 1 if count else 0

@@ -2,7 +2,7 @@
 
 A timer is stored when its time is still to come, and the progress names only times that have passed. So of any two records
 of the timer topic the one that this table calls delivered *is* delivered, and the other one is not: nothing else needs to be
-remembered, however many are pending.
+remembered, however many are pending. Only where the wall clock was set, how far it was before is remembered for what lies below.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kappamq.protocol.bodies_topics import DataVersion
+from kappamq.store.clock_steps import STEPS_MAX, ClockStep
 from kappamq.store.timer_entries import slot_ms
 
 FOREVER = (1 << 62) - 1
@@ -36,6 +37,9 @@ class TimerProgress:
         self.foreign_ms = 0  # another broker's timers may reach a week beyond this
         # Of messages to be dropped, where the wish itself is done with already: key -> when the message is due.
         self.wishes: dict[str, int] = {}
+        # Where the wall clock was set, and up to which (time, log offset) what lies below had been delivered by the clock before.
+        self.passed: list[tuple[int, int, int]] = []
+        self.built_behind = 0  # the timer files are built by the clock behind this log offset
         self._first_wish_ms = FOREVER  # when the first of them is no longer needed
         self.dirty = False
 
@@ -57,6 +61,12 @@ class TimerProgress:
             self.due_ms, self.log_offset = (int(number) for number in change["due"])
             if slot_ms(self._first_wish_ms) < slot_ms(self.due_ms):
                 self._wish({key: due for key, due in self.wishes.items() if slot_ms(due) >= slot_ms(self.due_ms)})
+        if "step" in change:
+            self._step(ClockStep(*(int(number) for number in change["step"])))
+        if "passed" in change:
+            self.passed = [(int(below), int(due), int(last)) for below, due, last in change["passed"]]
+        if "built" in change:
+            self.built_behind = int(change["built"])
         if "moved" in change:
             self.moved_below = max(self.moved_below, int(change["moved"]))  # what is stored again once is so for good
         if "late" in change:
@@ -69,6 +79,24 @@ class TimerProgress:
             self._wish(change["wishes"])
         self.dirty = True
 
+    def stepped(self, step: ClockStep) -> tuple[str, Any] | None:
+        """The wall clock was set: returns the change to be recorded with that."""
+        if not self.due_ms:
+            return None
+        change = {"step": list(step)}
+        self.set(change)
+        return "timer", change
+
+    def _step(self, step: ClockStep) -> None:
+        if any(below >= step.log_offset for below, _due, _last in self.passed):
+            return  # known already
+        self.passed = [*self.passed, (step.log_offset, self.due_ms, self.log_offset)][-STEPS_MAX:]
+        # What pends is due later than the progress, and what asked for a delay moves along with the clock. So nothing that pends is
+        # due before this; what is delivered and due after it is told by `passed`.
+        self.due_ms += min(step.step_ms, 0)
+        if self.due_ms > step.to_ms:
+            self.due_ms, self.log_offset = step.to_ms, FOREVER
+
     def _wish(self, wishes: dict[str, Any]) -> None:
         self.wishes = {str(key): int(due) for key, due in wishes.items()}
         self._first_wish_ms = min(self.wishes.values(), default=FOREVER)
@@ -80,6 +108,8 @@ class TimerProgress:
             "late": None if self.late is None else list(self.late),
             "foreign": self.foreign_ms,
             "wishes": self.wishes,
+            "passed": [list(entry) for entry in self.passed],
+            "built": self.built_behind,
         }
 
     def from_snapshot(self, table: dict[str, Any]) -> None:

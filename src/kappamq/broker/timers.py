@@ -26,9 +26,12 @@ from kappamq.broker.timer_near import Timer
 from kappamq.broker.timer_progress import Late, TimerMetrics, TimerProgress
 from kappamq.broker.timer_window import TimerWindow
 from kappamq.broker.topics import Topics
+from kappamq.clock import TOLERANCE_MS
 from kappamq.errors import KappaError, StoreDamaged
 from kappamq.protocol.names import TIMER_TOPIC
+from kappamq.store.clock_steps import ClockStep
 from kappamq.store.message_store import MessageStore
+from kappamq.store.timer_acts import OVERDUE_MS
 from kappamq.store.timer_entries import slot_ms
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ class Timers:
         self._pool = ThreadPoolExecutor(1, "kappamq-timers")
         self._due = self._new_due()
         self._window = TimerWindow(0)
+        # What lies behind is ours, and due later: it is stored by today's clock, from now on.
+        self._began = ClockStep(int(store.kernel.append_offset), 0, now_ms())
         self._opened = False
         self._generation = 0  # raised when the files are let go of: what was under way for the ones before is void
         self._broken: str | None = None  # why the files are to be built again
@@ -173,18 +178,47 @@ class Timers:
             self._begin(opened)
 
     def _begin(self, opened: Opened) -> None:
-        if opened.change is not None:
-            self._appender.append_group([], [("timer", opened.change)])
-            self._progress.set(opened.change)
+        change = dict(opened.change or {})
+        if self._progress.built_behind < self._book.last_step:
+            change["built"] = self._book.last_step
+        if change:
+            self._appender.append_group([], [("timer", change)], own=True)
+            self._progress.set(change)
+        if self._progress.due_ms > self._now_ms() + TOLERANCE_MS:
+            # Another broker's clock was ahead of ours: what it has delivered is delivered, but what is stored from now on is not.
+            step = self._began
+            if any(below >= step.log_offset for below, _due, _last in self._progress.passed):  # the clock was set since
+                step = ClockStep(int(self._store.kernel.append_offset), 0, self._now_ms())
+            ahead = {"step": list(step)}
+            self._appender.append_group([], [("timer", ahead)], own=True)
+            self._progress.set(ahead)
+            self._build_again("they were delivered by a clock that was ahead of ours")
+            return
+        read_ms = opened.read_ms
         if opened.rebuilt:
             self._metrics.clear()
+            read_ms = max(
+                read_ms, self._now_ms() - OVERDUE_MS
+            )  # nothing is entered for a slot before, so none is looked at
         self._delivered_before += self._due.delivered
         self._due = self._new_due()
-        self._window = TimerWindow(opened.read_ms)
+        self._window = TimerWindow(read_ms)
         self._queue_offset = opened.queue_offset
         self._entered_ms = 0
         self._broken = None
         self._opened = True
+
+    def clock_stepped(self, _step: ClockStep) -> None:
+        """The wall clock was set: who asked for a delay is due at another time now, so the files are built again."""
+        self._rest_ms = self._saved_ms = 0
+        if self._opened or self._working:
+            self._build_again("the wall clock was set")
+        self._agenda.wake()
+
+    def _build_again(self, why: str) -> None:
+        self._opened = False
+        self._generation += 1
+        self._broken = why
 
     def _let_go(self, error: Exception) -> None:
         """The files make no sense, or cannot be used for now: they are built again from the queue, or opened again."""
@@ -196,6 +230,11 @@ class Timers:
             if error.errno in _PASSING:
                 return
         self._broken = str(error)
+
+    def files_are_damaged(self, why: str) -> None:
+        """Somebody has found that the files make no sense: they are built again from the queue."""
+        self._let_go(StoreDamaged(why))
+        self._agenda.wake()
 
     # -- entering, loading, delivering -----------------------------------------------------------------------------------------
 
@@ -223,7 +262,7 @@ class Timers:
         for topic, number in entered.counts.items():
             self._metrics.add(topic.decode("utf-8", "replace"), number)
         self._queue_offset = entered.queue_offset
-        self._entered_ms = max(self._entered_ms, entered.stored_ms)
+        self._entered_ms = max(self._entered_ms, entered.stored_ms)  # of what comes, nothing was stored before
         self._saved_ms = now_ms
         self.entered += count
 

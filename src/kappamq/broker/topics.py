@@ -19,17 +19,17 @@ from kappamq.protocol.bodies_topics import (
     TopicTable,
 )  # fmt: skip
 from kappamq.protocol.headers_client import SendMessage
+from kappamq.store.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE
 
 Record = Callable[[str, Any], int]
 
 _READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
-_DELETED = "kappamqDeleted"
 _DELETED_AT = "kappamqDeletedAt"
 
 
 class Topics:
-    file = "topics.json"
-    kinds = ("topic", "topic-deleted")
+    file = FILE
+    kinds = (CHANGED_KIND, DELETED_KIND)
 
     def __init__(self, config: BrokerConfig, kernel: Any, now_ms: Callable[[], int], record: Record) -> None:
         self._config = config
@@ -46,6 +46,7 @@ class Topics:
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
         self.on_delete: Callable[[str], None] = lambda name: None
+        self.on_forget: Callable[[str], None] = lambda name: None  # a deleted topic: its numbering may start again at 0
         self.make_retry_topic: Callable[[str], TopicConfig] = self.existing
         for topic in self._built_in():
             self._put(topic)
@@ -91,6 +92,11 @@ class Topics:
         if not topic.permission & PERMISSION_READ:
             raise NoPermission(f"the topic[{name}] pulling message is forbidden")
         return topic
+
+    def first_offset(self, name: str, queue_id: int) -> int:
+        """The number of a queue's first message in the topic's present life: 0 unless it was deleted and made again."""
+        ends = self.deleted.get(name)
+        return ends.get(queue_id, 0) if ends is not None else 0
 
     def is_system(self, name: str) -> bool:
         return names.is_system_topic(name, self.own_system)
@@ -139,7 +145,7 @@ class Topics:
         for count in (topic.read_queues, topic.write_queues):
             if not 0 <= count <= self._config.topic_queues_max:
                 raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
-        self._record("topic", topic.to_json())
+        self._record(CHANGED_KIND, topic.to_json())
         self._changed(topic)
         self.on_change(topic)
         return topic
@@ -151,7 +157,7 @@ class Topics:
         ends = {queue_id: self._kernel.queue_state(name, queue_id)[2] for queue_id in self._kernel.queue_ids(name)}
         at = int(self._kernel.append_offset)
         self._record(
-            "topic-deleted",
+            DELETED_KIND,
             {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}, "at": at},
         )
         self._removed(name, ends, at)
@@ -197,6 +203,7 @@ class Topics:
             if at <= log_min and self._kernel.forget_topic(name):
                 del self.deleted[name], self._deleted_at[name]
                 self.dirty = True
+                self.on_forget(name)
 
     def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
         self.table.pop(name, None)
@@ -246,7 +253,7 @@ class Topics:
         for name, topic in loaded.topics.items():
             topic.name = name
             self._put(topic)
-        for name, ends in (table.get(_DELETED) or {}).items():
+        for name, ends in (table.get(DELETED) or {}).items():
             self.deleted[name] = {int(queue_id): int(end) for queue_id, end in ends.items()}
         for name, at in (table.get(_DELETED_AT) or {}).items():
             self._deleted_at[name] = int(at)
@@ -254,17 +261,29 @@ class Topics:
     def hide_deleted(self) -> list[str]:
         """After loading: messages from before a deletion stay gone, also where queues were built anew from the log.
         Returns the deleted topics that have not been made again."""
-        for name, ends in self.deleted.items():
+        for name, ends in list(self.deleted.items()):
             for queue_id, end in ends.items():
                 low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
                 if known_end < end or name not in self.table:
-                    self._kernel.set_queue(name, queue_id, max(end, known_end), max(end, known_end))
+                    begin = max(end, known_end)
+                    self._kernel.set_queue(name, queue_id, begin, begin)
+                    if begin > end:  # sent since, to a topic whose making was lost
+                        self.deleted[name] = {**self.deleted[name], queue_id: begin}
+                        self.dirty = True
                 elif low < end:
                     self._kernel.set_queue_min(name, queue_id, end)
         return [name for name in self.deleted if name not in self.table]
 
+    def add_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """After loading: topics that are not in the table, and of which nothing is left but where they ended, count as deleted.
+        If one is made again, its first messages have these numbers; else it is forgotten in time."""
+        for name, queues in ends.items():
+            if name not in self.table and name not in self.deleted:
+                self.deleted[name] = dict(queues)
+                self.dirty = True
+
     def apply(self, kind: str, change: Any) -> None:
-        if kind == "topic-deleted":
+        if kind == DELETED_KIND:
             ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}
             at = change.get("at")
             self._removed(str(change["topicName"]), ends, None if at is None else int(at))
@@ -280,4 +299,4 @@ def _snapshot(
 ) -> dict[str, Any]:
     ends = {name: {str(queue_id): end for queue_id, end in queues.items()} for name, queues in deleted.items()}
     table = TopicTable(topics=topics, data_version=version).to_json()
-    return {**table, _DELETED: ends, _DELETED_AT: deleted_at}
+    return {**table, DELETED: ends, _DELETED_AT: deleted_at}

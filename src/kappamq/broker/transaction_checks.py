@@ -31,6 +31,7 @@ from kappamq.protocol import names, properties
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers_client import CheckTransaction
 from kappamq.protocol.record import Record
+from kappamq.store.clock_steps import ClockStep
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,12 @@ class TransactionChecks:
         if self._is_behind():
             return self._renew_from_ms if due is None else min(due, self._renew_from_ms)
         return due
+
+    def clock_stepped(self, step: ClockStep) -> None:
+        """The wall clock was set: who waits, waits as long as before."""
+        self._log.halves.shift_times(step.step_ms)
+        self._spent_ms = min(self._spent_ms + step.step_ms, self._clock.message_ms())
+        self._renew_from_ms += step.step_ms
 
     def run(self, now_ms: int) -> None:
         until = self._clock.liveness() + _SLICE_S

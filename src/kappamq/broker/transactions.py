@@ -112,7 +112,8 @@ class Transactions:
             named = self._log.record_at(header.log_offset)
             root = self._root(header, named)
             record = self._at_hand(root, named)
-            if record is not None or outcome is not Outcome.COMMITTED:
+            known = self._log.halves.get(root) is not None or self._log.halves.ended(root) is not None
+            if known and (record is not None or outcome is not Outcome.COMMITTED):
                 self._decide(connection, frame, header, outcome, root, record)
                 return None
         return self._end_slowly(connection, frame, header, outcome)
@@ -121,6 +122,7 @@ class Transactions:
         """Something has to be read from the disk first."""
         named = await self._worker(self._log.record_at, header.log_offset)
         root = self._root(header, named)
+        await self._log.recall(root, self._worker)
         record = self._at_hand(root, named)
         if record is None and outcome is Outcome.COMMITTED:
             record = await self._log.load_slowly(root, self._worker)

@@ -14,7 +14,7 @@ from kappamq.broker.burst import Bursts
 from kappamq.broker.gate import DISK_FULL, FILES, NO_ROOM, Gate
 from kappamq.broker.metadata import Collected, Metadata
 from kappamq.broker.offsets import Offsets
-from kappamq.clock import Clock
+from kappamq.clock import WatchedClock
 from kappamq.errors import KappaError, NotAvailable
 from kappamq.store import retention
 from kappamq.store.commit_log import Segment
@@ -49,7 +49,7 @@ class Keeper(Protocol):
 
 class Upkeep:
     def __init__(
-        self, store: MessageStore, bursts: Bursts, gate: Gate, metadata: Metadata, offsets: Offsets, clock: Clock
+        self, store: MessageStore, bursts: Bursts, gate: Gate, metadata: Metadata, offsets: Offsets, clock: WatchedClock
     ) -> None:
         self._store = store
         self._bursts = bursts
@@ -64,6 +64,7 @@ class Upkeep:
         self._preparer = ThreadPoolExecutor(1, "kappamq-next")
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
+        self._held: set[asyncio.Future[None]] = set()
         self._cleaning = asyncio.Lock()
         self._synced_at = clock.liveness()
         self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
@@ -184,9 +185,18 @@ class Upkeep:
     async def _flush(self) -> None:
         self._store.request_flush()
 
+    def hold_entries(self) -> asyncio.Future[None]:
+        """Queue entries stay in memory until the caller has set the result. Nothing else waits for it."""
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held.add(held)
+        held.add_done_callback(self._held.discard)
+        return held
+
     async def write_derived(self) -> None:
         """Bring queue entries and keys into their files. What cannot be written now waits for the next time."""
         async with self._derived:
+            while self._held:
+                await asyncio.wait(self._held)
             if self._store.failed is not None:
                 return
             work = self._store.collect()
@@ -241,8 +251,8 @@ class Upkeep:
         if work:
             await self._save(work)
 
-    async def _save(self, work: list[Collected]) -> None:
-        """Write snapshots, but none that knows more than the disk: after a power cut it would be believed."""
+    async def _save(self, work: list[Collected]) -> set[str]:
+        """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
         try:
             async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
                 await self._bursts.on_disk(self._store.kernel.append_offset)
@@ -257,6 +267,18 @@ class Upkeep:
             if not self._snapshots_fail:
                 log.error("settings and offsets are in the log only, their files cannot be written: %s", error)
             self._snapshots_fail = True
+            return set()
+        return {item[0] for item in work}
+
+    async def write_snapshot_again(self, name: str) -> bool:
+        """The file was damaged: write it from memory, twice, for the damaged one becomes the .bak. False if that is not possible."""
+        if not self._metadata.has_table(name):
+            return False
+        for _ in range(2):
+            self._metadata.due_again({name})
+            if name not in await self._save(self._metadata.collect()):
+                return False
+        return True
 
     async def _catch_up(self) -> None:
         """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""
@@ -307,7 +329,9 @@ class Upkeep:
         files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
         safe = min(store.flushed.offset, store.dispatched.offset)
         needed_from = safe if needed_from is None else min(safe, needed_from)
-        return retention.plan(files, self._clock.message_ms(), store.config, usage, needed_from, asked=asked)
+        # Nobody gets a file back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
+        now_ms = self._clock.message_ms() if asked else self._clock.settled_ms()
+        return retention.plan(files, now_ms, store.config, usage, needed_from, asked=asked)
 
     async def raise_minimums(self) -> None:
         """The log has lost its beginning: queues and index lose theirs."""
@@ -324,6 +348,8 @@ class Upkeep:
                 self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
                 if await self.write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
+        if log_min == self._store.log.min:
+            self._store.kernel.mins_raised = True
         await self.write(self._store.index.expire, log_min)
         self.on_shortened(log_min)
 

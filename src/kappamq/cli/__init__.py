@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import bench, doctor, query, send, serve, shop, store, tail, topic
+from kappamq.cli import bench, doctor, pipeline, query, send, serve, shop, store, tail, topic
 from kappamq.cli.options import OutputOption
 from kappamq.cli.output import Format, Output
 from kappamq.cli.usage import Commands
@@ -58,6 +58,7 @@ app.command("tail")(tail.tail)
 app.add_typer(query.app, name="query")
 app.command("bench")(bench.bench)
 app.add_typer(store.app, name="store")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("shop")(shop.shop)
 app.command("doctor")(doctor.doctor)
 app.command("version")(show_version)

@@ -150,19 +150,41 @@ def data_directory(root: Path, why: str) -> list[Finding]:
         ]
     if (root / "lock").exists():
         found.append(_lock(root))
-    return found
+    return found + _clock_of_store(root)
+
+
+def _clock_of_store(root: Path) -> list[Finding]:
+    """Whether the clock was set while a broker had the store: nothing to say if it was not."""
+    from kappamq.cli.output import counted, when
+    from kappamq.store.reader import StoreReader
+
+    if not (root / "commitlog").is_dir():
+        return []
+    steps = StoreReader(root).clock_steps().steps
+    if not steps:
+        return []
+    last = steps[-1]
+    by = f" by {abs(last.step_ms) / 1000:g} s" if last.step_ms else ""
+    direction = "" if not last.step_ms else " forward" if last.step_ms > 0 else " back"
+    return [
+        note(
+            "clock of the store",
+            f"the clock was set {counted(len(steps), 'time')} since the log begins, last{direction}{by} to {when(last.to_ms)}",
+            "store times before and after are not in order; delays and timers follow the clock. If nobody set it on purpose, check the "
+            "time synchronisation (chronyc tracking, timedatectl)",
+        )
+    ]
 
 
 def _space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     config = StoreConfig(root=place)
-    # The broker's measure, by which it deletes and refuses, counts what is kept for root as used; df leaves that out.
-    used = 1 - usage.free / usage.total if usage.total else 1.0
+    # As df and the broker count it: what is reserved for root is neither used nor free.
     usable = usage.used + usage.free
-    shown = math.ceil(100 * usage.used / usable) if usable else 100
-    text = f"{usage.free >> 20} MiB free, {shown}% used on the disk of {place}"
-    if used >= config.disk_clean_ratio and round(used * 100) > shown:
-        text += f" ({used:.0%} with what is kept for root, which is what the broker goes by)"
+    used = usage.used / usable if usable else 1.0
+    from kappamq.cli.output import size
+
+    text = f"{size(usage.free)} free, {math.ceil(100 * used)}% used on the disk of {place}"
     if usage.free < 2 * config.segment_bytes:
         return bad(
             "disk space",

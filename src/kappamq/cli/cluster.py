@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     import ssl
 
     from kappamq.client.admin import AsyncAdmin
+    from kappamq.errors import KappaError
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+E = TypeVar("E", bound="KappaError")
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
@@ -54,7 +56,7 @@ TlsNoVerifyOption = Annotated[
     typer.Option(
         "--tls-no-verify",
         envvar="KAPPAMQ_TLS_NO_VERIFY",
-        help="Encrypt, but believe any server; switches TLS on.",
+        help="Encrypt, but do not check the server's certificate; switches TLS on.",
     ),
 ]
 TlsCertOption = Annotated[
@@ -93,6 +95,15 @@ class Cluster:
         }
 
     @property
+    def spark_options(self) -> dict[str, str]:
+        """TLS as options of Spark's format `kappamq`; paths as this directory sees them."""
+        if not self.tls:
+            return {"tls": "false"}  # said, for Spark's processes look at the environment, too
+        paths = {"tlsCa": self.tls_trust, "tlsCert": self.tls_cert, "tlsKey": self.tls_key}
+        found = {name: str(path.expanduser().absolute()) for name, path in paths.items() if path is not None}
+        return {"tls": "true", "tlsNoVerify": str(not self.tls_verify).lower(), **found}
+
+    @property
     def nameservers(self) -> tuple[str, ...]:
         from kappamq.config.client import split_addresses
 
@@ -104,16 +115,31 @@ class Cluster:
         options = self.options
         return tls_context(client_config(options.pop("nameserver"), None, options))
 
-    def ask(self, timeout: float, work: Callable[[AsyncAdmin], Awaitable[T]]) -> T:
-        """Run `work` with an admin of its own."""
+    def ask(self, timeout: float, work: Callable[[AsyncAdmin], Awaitable[T]], topic: str | None = None) -> T:
+        """Run `work` with an admin of its own. If `topic` does not exist, the error says which one may have been meant."""
         from kappamq.client.admin import AsyncAdmin
+        from kappamq.errors import TopicNotFound, UnknownTopic
         from kappamq.event_loop import run
 
         async def main() -> T:
             async with AsyncAdmin(**self.options, request_timeout_ms=max(1, int(timeout * 1000))) as admin:
                 return await work(admin)
 
-        return run(main())
+        try:
+            return run(main())
+        except (TopicNotFound, UnknownTopic) as error:
+            raise error if topic is None else self.with_hint(error, topic, timeout) from None
+
+    def with_hint(self, error: E, topic: str, timeout: float = 5.0) -> E:
+        """`error`, which says that there is no such topic; naming one with a similar name instead, if there is one."""
+        from kappamq.errors import KappaError as AnyError
+        from kappamq.spark.suggestions import nearest
+
+        try:
+            near = nearest(topic, self.ask(timeout, lambda admin: admin.topics()))
+        except AnyError:
+            return error
+        return type(error)(f"there is no topic {topic!r}{near}") if near else error
 
 
 def _options(

@@ -21,14 +21,25 @@ def doctor(
     data: DataOption = None,
     timeout: Annotated[float, typer.Option(min=0.01, max=60, help="Seconds to wait for each connection.")] = 2.0,
     offline: Annotated[bool, typer.Option("--offline", help="Only this machine and the data directory.")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Also what Spark needs; without it only if a part of it is installed.")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(help="Start Spark there and ask its executors, too.", show_default=False)
+    ] = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Check this machine, the data directory, and every address a client would be sent to."""
-    from kappamq.cli import checks
+    from kappamq.cli import checks, spark_checks
 
     out = Output(output)
     found = [checks.kernel(), checks.event_loop(), checks.open_files(), checks.clock()]
     found += checks.data_directory(data_directory(data), why_this_directory(data))
+    if spark or master is not None or spark_checks.wanted():
+        here = spark_checks.this_machine()
+        found += here
+        if master is not None and all(finding.health is not checks.Health.BAD for finding in here):
+            found += spark_checks.executors(master)
     if not offline:
         from kappamq.cli import reach
         from kappamq.event_loop import run

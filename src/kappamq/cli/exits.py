@@ -17,11 +17,13 @@ class Exit(enum.IntEnum):
     NOT_FOUND = 5  # the topic, message or group does not exist
     REFUSED = 6  # a server said no
     STORE = 7  # the data directory cannot be used: locked, damaged, full, no rights
+    FINDINGS = 8  # an audit found messages lost, duplicated or out of order
     INTERRUPTED = 130  # Ctrl-C
 
 
 # First match wins: special kinds before the general ones.
 _BY_KIND: list[tuple[type[KappaError], Exit]] = [
+    (errors.NoSuchTopic, Exit.NOT_FOUND),
     (errors.ConfigError, Exit.CONFIG),
     (errors.StoreError, Exit.STORE),
     (errors.TopicNotFound, Exit.NOT_FOUND),

@@ -63,7 +63,7 @@ def fail(out: Output, error: BaseException | str, code: Exit | None = None) -> N
     if code is None:
         code = exit_for(error) if isinstance(error, BaseException) else Exit.FAILED
     if code is Exit.INTERRUPTED:
-        out.note("interrupted")
+        out.note(str(error) or "interrupted")
     else:
         out.error(error, code)
     raise typer.Exit(int(code))
@@ -82,6 +82,20 @@ def data_directory(given: Path | None) -> Path:
         if place.is_file():
             raise StoreError(f"the data directory cannot be {found}: {place} is a file; name a directory with --data")
     return found
+
+
+def store_directory(given: Path | None) -> Path:
+    """The same, of a store that is there. Raises StoreError, which says where the path comes from if nobody gave it."""
+    from kappamq.store.reader import check_is_store
+
+    root = data_directory(given)
+    try:
+        check_is_store(root)
+    except StoreError as error:
+        if given is not None:
+            raise
+        raise StoreError(f"{error}. This path is {why_this_directory(given)}") from None
+    return root
 
 
 def why_this_directory(given: Path | None) -> str:

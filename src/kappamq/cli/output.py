@@ -171,6 +171,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """a; a and b; a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:

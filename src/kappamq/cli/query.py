@@ -44,7 +44,7 @@ def key(
 ) -> None:
     """Find messages by a key they were sent with."""
     begin, end = _span(from_, to)
-    found = cluster.ask(timeout, lambda admin: admin.query_by_key(topic, key, count=count, begin=begin, end=end))
+    found = cluster.ask(timeout, lambda admin: admin.query_by_key(topic, key, count=count, begin=begin, end=end), topic)
     _show(Output(output), found, f"no message in {topic} has the key {key}", long)
 
 
@@ -66,7 +66,7 @@ def id_(
     """Find one message by its id."""
     if topic is None:
         _check_place(message_id)
-    messages.details(Output(output), cluster.ask(timeout, lambda admin: admin.query_by_id(message_id, topic)))
+    messages.details(Output(output), cluster.ask(timeout, lambda admin: admin.query_by_id(message_id, topic), topic))
 
 
 @app.command("time")
@@ -85,7 +85,7 @@ def time_(
 ) -> None:
     """Find messages by when they were stored, oldest first."""
     begin, end = _span(from_, to)
-    found = cluster.ask(timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags))
+    found = cluster.ask(timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags), topic)
     _show(Output(output), found, f"{topic} got no message in that time", long)
 
 

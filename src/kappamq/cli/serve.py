@@ -26,6 +26,7 @@ from kappamq.cli.output import Format, Output
 if TYPE_CHECKING:
     from kappamq.config.apache import BrokerSettings, Findings
 
+LOOPBACK = "127.0.0.1"
 PortOption = Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)]
 AdvertiseOption = Annotated[
     str | None,
@@ -53,7 +54,7 @@ def up(
             show_default=False,
         ),
     ] = None,
-    listen: ListenOption = "0.0.0.0",
+    listen: ListenOption = LOOPBACK,
     advertise: AdvertiseOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -261,13 +262,12 @@ def prepare_process(verbose: bool) -> None:
     import resource
 
     from kappamq import interrupts
+    from kappamq.cli.logs import OneLine
 
     interrupts.end_at_once()
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine())
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -314,7 +314,7 @@ def run_server(
     import os
     import signal
 
-    from kappamq.event_loop import run
+    from kappamq.event_loop import run, spare_garbage_collections
 
     give_memory_back()
 
@@ -348,6 +348,7 @@ def run_server(
         except BaseException:
             waiting.cancel()
             raise
+        spare_garbage_collections()  # takes some 25 ms: before anybody is told to come
         ready(process_seconds())
         await waiting
         out.note("stopping ...")

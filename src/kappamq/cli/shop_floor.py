@@ -13,7 +13,8 @@ from pathlib import Path
 
 from kappamq.cli.books import Books, Order
 from kappamq.cli.output import Output, counted
-from kappamq.cli.serve import process_seconds
+from kappamq.cli.serve import LOOPBACK, process_seconds
+from kappamq.cli.shop_sales import SALES_TOPIC, Figures, Sales
 from kappamq.client.admin import AsyncAdmin
 from kappamq.client.consumer import AsyncConsumer
 from kappamq.client.producer import AsyncProducer
@@ -40,16 +41,25 @@ class Shop:
         *,
         nameserver_port: int | None = None,
         broker_port: int | None = None,
+        listen: str = LOOPBACK,
         properties: Mapping[str, str] | None = None,
+        spark: bool = False,
+        kept: bool = True,
     ) -> None:
+        """`kept`: whether `data` is still there when the shop has closed."""
         self.out = out
-        self.local = Local.at(data, nameserver_port=nameserver_port, broker_port=broker_port, properties=properties)
+        self.spark = spark
+        self.kept = kept
+        self.figures: Figures | None = None
+        self.local = Local.at(
+            data, nameserver_port=nameserver_port, broker_port=broker_port, host=listen, properties=properties
+        )
         self.books = Books(secrets.token_hex(3))
         self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self.failures: list[str] = []
 
     async def run(self, orders: int | None, rate: float) -> bool:
-        """Sell `orders` (None: until Ctrl-C), then check. Returns whether the books are right."""
+        """Sell `orders` (None: until Ctrl-C), then check. Returns whether the check found nothing wrong."""
         closing = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, closing.set)
@@ -72,15 +82,32 @@ class Shop:
                 )
                 await stack.enter_async_context(consumer)
             screen = asyncio.create_task(self._screen(orders))
+            figures = asyncio.create_task(self._figures(local, admin, stack)) if self.spark else None
             try:
                 async with AsyncProducer(local.nameserver, group="shop_till") as producer:
                     await self._sell(producer, orders, FAST_RATE if orders is not None else rate, closing)
                 await self._until(lambda: self.books.complete, CATCH_UP_S)
                 await self._look_up(admin)
+                if figures is not None:
+                    await self._finish_figures(await figures)
             finally:
                 screen.cancel()
                 await asyncio.gather(screen, return_exceptions=True)
         return self._summary(time.perf_counter() - began)
+
+    async def _figures(self, local: Local, admin: AsyncAdmin, stack: AsyncExitStack) -> Sales:
+        """Start the query on Spark while the shop sells; Spark is stopped before the broker is."""
+        await admin.create_topic(SALES_TOPIC, queues=2)
+        sales = Sales(local.nameserver, TOPIC, local.data)
+        stack.push_async_callback(asyncio.to_thread, sales.stop)
+        self.out.note("starting Spark, which takes some seconds ...")
+        await asyncio.to_thread(sales.start)
+        self.events.append("[magenta]figures[/]   Spark sums up the orders")
+        return sales
+
+    async def _finish_figures(self, sales: Sales) -> None:
+        self.out.note("the shop is closed; Spark sums up what is left and archives the orders ...")
+        self.figures = await asyncio.to_thread(sales.finish)
 
     async def _sell(self, producer: AsyncProducer, orders: int | None, rate: float, closing: asyncio.Event) -> None:
         number = 0
@@ -148,9 +175,12 @@ class Shop:
             return
         console = self.out.console(err=True)
         if not console.is_terminal:
+            said = ""
             while True:  # a log file gets a line now and then
                 await asyncio.sleep(LINE_S)
-                self.out.note(self._counts())
+                if said != self._counts():
+                    said = self._counts()
+                    self.out.note(said)
         from rich.console import Group
         from rich.live import Live
         from rich.text import Text
@@ -173,12 +203,20 @@ class Shop:
         problems = self.failures + books.problems()
         if not books.sold:
             problems.append("nothing was sold")
+        told: dict[str, object] = {}
+        if self.figures is not None:
+            problems += self.figures.problems(len(books.sold))
+            told = self._show_figures(self.figures)
         self.out.line(
             f"sold {counted(len(books.sold), 'order')}, {len(books.paid)} of them paid\n"
             f"billing  saw {_seen(books.billing)}\n"
             f"shipping saw {_seen(books.shipping)}\n"
             f"found {books.looked_up - len(books.not_found)} of {counted(books.looked_up, 'order')} by their key\n"
-            + ("[bold red]the books are wrong[/]" if problems else "[bold green]the books are right[/]"),
+            + (
+                "[bold red]the check failed: see the warnings[/]"
+                if problems
+                else "[bold green]the check passed: every order arrived exactly once[/]"
+            ),
             sold=len(books.sold),
             paid=len(books.paid),
             billing=len(books.billing),
@@ -189,10 +227,29 @@ class Shop:
             found=books.looked_up - len(books.not_found),
             seconds=round(seconds, 2),
             problems=problems,
+            **told,
         )
         for problem in problems:
             self.out.warn(problem)
         return not problems
+
+    def _show_figures(self, figures: Figures) -> dict[str, object]:
+        """A table for people; for programs what is added to the books."""
+        if self.out.json:
+            return {"sales": figures.sales, "archived": figures.archived, "archive": figures.archive}
+        rows = [
+            {"what": sale.what, "orders": sale.orders, "pieces": sale.pieces, "earned": f"{sale.cents / 100:.2f}"}
+            for sale in figures.sales
+        ]
+        self.out.table(f"by Spark, from the topic {SALES_TOPIC}", ["what", "orders", "pieces", "earned"], rows)
+        if self.kept:
+            self.out.line(f"archived {counted(figures.archived, 'order')} as Parquet in {figures.archive}")
+        else:
+            self.out.line(
+                f"archived {counted(figures.archived, 'order')} as Parquet; the archive is removed with the shop: --data DIR "
+                "(make run DATA=dir) keeps it"
+            )
+        return {}
 
 
 def _seen(orders: Counter[str]) -> str:

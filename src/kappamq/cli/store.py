@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kappamq.cli.exits import Exit
-from kappamq.cli.options import DataOption, OutputOption, SetOption, data_directory, properties, spoken
+from kappamq.cli.options import DataOption, OutputOption, SetOption, properties, spoken, store_directory
 from kappamq.cli.output import Format, Output, counted, size, when
 from kappamq.cli.usage import Family, topic_name
 
 if TYPE_CHECKING:
     from kappamq.config.store import StoreConfig
-    from kappamq.store.reader import StoreReader
+    from kappamq.store.reader import QueueRange, StoreReader
     from kappamq.store.verify_report import Report
+
+_LOOKED_AT_MAX = 100_000
+"""Records behind what the queues know that `inspect` looks at: it is to be quick, `verify` counts them all."""
 
 app = typer.Typer(
     cls=Family, help="Look into a data directory and check it.", no_args_is_help=True, rich_markup_mode=None
@@ -43,7 +46,7 @@ def inspect(
     out = Output(output)
     config = _config(data, set_)
     with StoreReader(config.root, index_slots=config.index_slots, index_entries=config.index_entries) as reader:
-        summary = _summary(reader)
+        summary = {**_summary(reader), "not_in_queues": _not_in_queues(reader)}
         by_queue = _by_queue(reader, topic)
         shown: dict[str, Any] = {"topics": _by_topic(by_queue)}
         if queues or topic is not None:
@@ -58,6 +61,10 @@ def inspect(
                 out.table("", ["topic", "queues", "messages"], shown["topics"])
             total = sum(row["messages"] for row in by_queue)
             out.note(f"{counted(total, 'message')} in {counted(len(by_queue), 'queue')}")
+            if missing := summary["not_in_queues"]:
+                least = "at least " if missing >= _LOOKED_AT_MAX else ""
+                who = "the broker is about to enter" if summary["state"] == "running" else "the next start enters"
+                out.note(f"not in their queues yet: {least}{counted(missing, 'record')} of the log; {who} them")
         if log:
             _records(out, reader, at, log)
 
@@ -92,7 +99,7 @@ def _config(data: Path | None, set_: list[str] | None) -> StoreConfig:
     """The sizes of index files are not written anywhere: `--set` names them where they are not the usual ones."""
     from kappamq.config import apache
 
-    root = data_directory(data)
+    root = store_directory(data)
     return apache.broker_settings(properties(set_), overrides={"store": {"root": root}})[0].store
 
 
@@ -136,9 +143,9 @@ def _print_summary(out: Output, summary: dict[str, Any]) -> None:
     checkpoint = summary["checkpoint"]
     process = f"process {summary['process']}" if summary["process"] else "unknown process"
     state = {
-        "stopped": "stopped in good order",
+        "stopped": "stopped cleanly",
         "running": f"a broker has it open ({process}); what follows is one moment of it",
-        "crashed": f"the last broker ({process}) did not stop in good order; the next start recovers",
+        "crashed": f"the last broker ({process}) did not stop cleanly; the next start recovers",
     }[summary["state"]]
     out.console().print(
         f"data        {escape(summary['data'])}\n"
@@ -150,6 +157,37 @@ def _print_summary(out: Output, summary: dict[str, Any]) -> None:
         f"index       {counted(summary['index_entries'], 'entry')} in {counted(summary['index_files'], 'file')} "
         f"(one for each key and id of a message)\n"
     )
+
+
+def _not_in_queues(reader: StoreReader) -> int:
+    """Records that a broker has stored, and has not entered into their queues before it ended; counts no further than is quick."""
+    from itertools import islice
+
+    from kappamq.store.files import Files
+    from kappamq.store.lock import AbortFile
+    from kappamq.store.log_reader import Found
+    from kappamq.store.position import Position
+    from kappamq.store.verify import wants_entry
+
+    position, _why = Position.load(reader.root / "kappamq.position", Files())
+    if position is None and not AbortFile(reader.root).exists():
+        return 0  # a Java broker that has stopped in good order has entered everything
+    queues = reader.queues()
+    ends = {(queue.topic, queue.queue_id): queue.max for queue in queues}
+    start = position.dispatched if position is not None else _newest_entry(reader, queues)
+    count = 0
+    for found in islice(reader.log.scan(start), _LOOKED_AT_MAX):
+        if isinstance(found, Found) and wants_entry(found.record):
+            key = (found.record.topic, found.record.queue_id)
+            count += found.record.queue_offset >= ends.get(key, 0)
+    return count
+
+
+def _newest_entry(reader: StoreReader, queues: list[QueueRange]) -> int:
+    """The newest log offset that a queue knows, else where the log begins."""
+    lasts = [reader.entries(queue.topic, queue.queue_id, queue.max - 1, queue.max) for queue in queues if queue.count]
+    known = [log_offset for entries in lasts for _number, log_offset, _size, _code in entries]
+    return max((at for at in known if at < reader.log.limit), default=reader.log.min)
 
 
 def _by_queue(reader: StoreReader, topic: str | None) -> list[dict[str, Any]]:
@@ -206,6 +244,8 @@ def _tell(out: Output, report: Report) -> None:
             "log_max_offset": found.pop("log_end"),
         }
         del found["problems_max"]
+        for problem in found["problems"]:
+            del problem["fix"]  # for a running broker
         out.raw({**named, **found, "ok": report.ok})
         return
     from rich.markup import escape

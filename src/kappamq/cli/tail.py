@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.options import OutputOption, TopicArgument, spoken
-from kappamq.cli.output import Format, Output
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import OutputOption, TopicArgument, fail, spoken
+from kappamq.cli.output import Format, Output, counted
 from kappamq.cli.times import parse_time
 
 
@@ -26,11 +27,29 @@ def tail(
 ) -> None:
     """Print the messages of a topic as they come, in the order in which they were stored; Ctrl-C ends."""
     from kappamq.cli.tailing import Tail
+    from kappamq.errors import UnknownTopic
     from kappamq.event_loop import run
 
     out = Output(output)
     start = from_ if from_ in ("end", "start") else parse_time("--from", from_, int(time.time() * 1000))
+    tail = Tail(topic, start, tags, count, follow, cluster, out)
     try:
-        run(Tail(topic, start, tags, count, follow, cluster, out).run())
+        run(tail.run())
+    except UnknownTopic as error:
+        raise cluster.with_hint(error, topic) from None
     except KeyboardInterrupt:
         out.note("stopped")  # the usual end of it
+    unreadable = [
+        f"{counted(number, 'message')} {why}"
+        for number, why in (
+            (tail.damaged, "damaged"),
+            (tail.missing, "left out by the broker, which could not read them"),
+        )
+        if number
+    ]
+    if unreadable:
+        fail(
+            out,
+            f"not everything could be shown: {', '.join(unreadable)}; run `kappamq store verify` there",
+            Exit.FAILED,
+        )

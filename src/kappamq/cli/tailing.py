@@ -50,6 +50,8 @@ class Tail:
         self.follow = follow
         self.cluster = cluster
         self.out = out
+        self.damaged = 0  # messages that could not be shown: what the broker sent is not what was stored
+        self.missing = 0  # offsets that the broker left out
         self._changed = asyncio.Event()
         self._lines: list[Line] = []
         self._heads: list[tuple[tuple[int, str, int], int]] = []  # a heap: age of its first message, number of a line
@@ -68,6 +70,7 @@ class Tail:
             try:
                 return await self._show()
             finally:
+                self.damaged, self.missing = reader.damaged, reader.missing
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)

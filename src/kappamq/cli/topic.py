@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, spoken
+from kappamq.cli.exits import Exit
+from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
 from kappamq.cli.output import Format, Output, counted, when
 from kappamq.cli.usage import Family, wrong
 
@@ -60,7 +61,14 @@ def list_(
 ) -> None:
     """List the topics that the name server knows."""
     out = Output(output)
-    topics = cluster.ask(timeout, lambda admin: admin.topics(system=all_))
+
+    async def work(admin: AsyncAdmin) -> list[str]:
+        topics = await admin.topics(system=all_)
+        if not topics:
+            await admin.masters()  # without a broker there are no topics, but that is another matter
+        return topics
+
+    topics = cluster.ask(timeout, work)
     for topic in topics:
         out.line(_escaped(topic), topic=topic)
     if not topics:
@@ -81,24 +89,41 @@ def create(
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Make a topic on every broker; one that exists gets these settings."""
+    """Make a topic on every broker; one that exists is not changed: `topic update` does that."""
     out = Output(output)
+    wanted = {
+        "write_queues": queues,
+        "read_queues": read_queues or queues,
+        "permission": letters(permission.bits),
+        "order": order,
+    }
 
     async def work(admin: AsyncAdmin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        before = await _settings_if_any(admin, topic)
+        asked = await admin.masters(only_cluster)
+        before = [row for row in await _settings_if_any(admin, topic) if row["broker"] in asked]
+        if any(row[name] != value for row in before for name, value in wanted.items()):
+            return before, []
+        # Also where it exists: another broker may not have it yet, and the same settings change nothing.
         await admin.create_topic(
             topic, queues, read_queues=read_queues, permission=permission.bits, order=order, cluster=only_cluster
         )
         return before, await _settings(admin, topic)
 
     before, rows = cluster.ask(timeout, work)
-    _tell_out_of_reach(out, before, rows)
+    if not rows:
+        fail(
+            out,
+            f"{topic} exists already with {_told_settings(before, wanted)}: nothing changed; `kappamq topic update {topic}` changes it",
+            Exit.REFUSED,
+        )
     if out.json:
         out.table(topic, SETTINGS, rows)
+        return
+    where = ", ".join(row["broker"] for row in rows)
+    if len(before) == len(rows):
+        out.line(f"[bold]{_escaped(topic)}[/] exists already with {counted(queues, 'queue')} on {_escaped(where)}")
     else:
-        where = ", ".join(row["broker"] for row in rows)
-        done, to = ("changed", "to") if before else ("made", "with")
-        out.line(f"{done} [bold]{_escaped(topic)}[/] {to} {counted(queues, 'queue')} on {_escaped(where)}")
+        out.line(f"made [bold]{_escaped(topic)}[/] with {counted(queues, 'queue')} on {_escaped(where)}")
 
 
 @app.command()
@@ -124,7 +149,7 @@ def update(
         await admin.update_topic(topic, queues=queues, read_queues=read_queues, permission=bits, order=order)
         return before, await _settings(admin, topic)
 
-    before, rows = cluster.ask(timeout, work)
+    before, rows = cluster.ask(timeout, work, topic)
     _tell_out_of_reach(out, before, rows)
     out.table(topic, SETTINGS, rows)
 
@@ -141,12 +166,18 @@ def delete(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Delete a topic and with it every message in it."""
-    if not yes:
-        cluster.ask(timeout, lambda admin: admin.route(topic))  # nobody need be asked about one that is not there
-        if not on_a_terminal():
-            raise wrong("--yes", f"nobody is there to ask whether to delete {topic}: use --yes")
-        typer.confirm(f"Delete {topic} and every message in it?", abort=True, err=True)
-    cluster.ask(timeout, lambda admin: admin.delete_topic(topic, cluster=only_cluster))
+    from kappamq.errors import TopicNotFound
+
+    try:
+        if not yes:
+            cluster.ask(timeout, lambda admin: admin.route(topic))  # no question about a topic that is not there
+            if not on_a_terminal():
+                raise wrong("--yes", f"standard input is no terminal, so nobody can confirm: --yes deletes {topic}")
+            typer.confirm(f"Delete {topic} and every message in it?", abort=True, err=True)
+        cluster.ask(timeout, lambda admin: admin.delete_topic(topic, cluster=only_cluster))
+    except TopicNotFound:
+        nothing = TopicNotFound(f"there is no topic {topic!r}: nothing was deleted")
+        raise cluster.with_hint(nothing, topic, timeout) from None
     Output(output).line(f"deleted [bold]{_escaped(topic)}[/]", topic=topic, deleted=True)
 
 
@@ -177,7 +208,7 @@ def route(
         ]
 
     columns = ["broker", "role", "address", "write_queues", "read_queues"]
-    Output(output).table(topic, columns, cluster.ask(timeout, work))
+    Output(output).table(topic, columns, cluster.ask(timeout, work, topic))
 
 
 @app.command()
@@ -191,7 +222,7 @@ def status(
 ) -> None:
     """Show for each queue where it starts and ends, and when it got its last message."""
     out = Output(output)
-    found = cluster.ask(timeout, lambda admin: admin.topic_stats(topic))
+    found = cluster.ask(timeout, lambda admin: admin.topic_stats(topic), topic)
     rows: list[dict[str, Any]] = [
         {
             "topic": topic,
@@ -223,6 +254,19 @@ async def _settings(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:
         }
         for broker, config in (await admin.topic_config(topic)).items()
     ]
+
+
+def _told_settings(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> str:
+    """The number of queues, and what else is not as it was wanted; of the first broker that differs."""
+    row = next(row for row in rows if any(row[name] != value for name, value in wanted.items()))
+    told = [counted(row["write_queues"], "queue")]
+    if row["read_queues"] not in (row["write_queues"], wanted["read_queues"]):
+        told.append(counted(row["read_queues"], "read queue"))
+    if row["permission"] != wanted["permission"]:
+        told.append(f"permission {row['permission']}")
+    if row["order"] != wanted["order"]:
+        told.append("ordered" if row["order"] else "not ordered")
+    return ", ".join(told)
 
 
 async def _settings_if_any(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:

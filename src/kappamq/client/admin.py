@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self, Unpack
 
+from kappamq.client import arguments
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
 from kappamq.client.group_admin import GroupAdmin
 from kappamq.client.resizing import Resizing
-from kappamq.client.routes import MASTER_ID, Route
+from kappamq.client.routes import MASTER_ID, Route, no_broker
 from kappamq.client.settings import client_config
 from kappamq.client.trace import TraceQueries
 from kappamq.config import properties as properties_text
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ClientClosed, InvalidParameter, NoRoute, TopicNotFound
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_admin import (
@@ -61,9 +62,13 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | None = None, *, config: ClientConfig | None = None, **options: Any
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self.config = client_config(nameserver, config, options)
+        self.config = client_config(nameserver, config, options, type(self))
         self._core: ClientCore | None = None
         self._closed = False
 
@@ -111,10 +116,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         found = {name: info.brokers[name].addresses.get(MASTER_ID) for name in sorted(names)}
         masters = {name: address for name, address in found.items() if address is not None}
         if not masters:
-            raise NoRoute(
-                f"no broker is registered with {', '.join(self.config.nameservers)}: start one, for example with "
-                "`kappamq broker`, or check which name server it registers with"
-            )
+            raise no_broker(", ".join(self.config.nameservers))
         return masters
 
     async def runtime_info(self, broker: str) -> dict[str, str]:
@@ -133,6 +135,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         await self.start().ask(await self._address(broker), UpdateBrokerConfig(), body)
 
     async def _address(self, broker: str) -> str:
+        arguments.expect("broker", broker, str, "its name or its address")
         return broker if ":" in broker else (await self.masters(brokers=[broker]))[broker]
 
     # --- topics ---
@@ -151,9 +154,11 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         )
 
     async def route(self, topic: str) -> Route:
-        """Return where the queues of a topic are, asked anew. Raises TopicNotFound."""
-        route = await self.start().routes.refresh(topic, at_once=True)
+        """Return where the queues of a topic are, asked anew. Raises TopicNotFound, NoRoute if there is no broker at all."""
+        routes = self.start().routes
+        route = await routes.refresh(topic, at_once=True)
         if route is None:
+            await routes.check_any_broker()
             raise TopicNotFound(f"there is no topic {topic!r}: create it with `kappamq topic create {topic}`")
         return route
 
@@ -187,6 +192,9 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         Returns when the name server shows it, so that the next send finds it.
         """
         check_topic(topic)
+        arguments.number("queues", queues)
+        if read_queues is not None:
+            arguments.number("read_queues", read_queues)
         if queues < 1 or (read_queues is not None and read_queues < 1):
             raise InvalidParameter(f"a topic has at least 1 queue; got {queues} and {read_queues}")
         header = UpdateTopic(
@@ -249,6 +257,21 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         found: dict[MessageQueue, TopicOffset] = {}
         for broker in sorted(route.addresses):
             answer = await self.start().ask(route.reader(broker), GetTopicStats(topic=topic))
+            found |= TopicStatsTable.decode(answer.body).offsets
+        return dict(sorted(found.items()))
+
+    async def master_stats(self, topic: str, *, partial: bool = False) -> dict[MessageQueue, TopicOffset]:
+        """The same by what masters say, for those who plan by it: a slave may lag behind.
+
+        Raises NoRoute for a broker that has no master now; `partial`: its queues are left out."""
+        route = await self.route(topic)
+        found: dict[MessageQueue, TopicOffset] = {}
+        for broker, addresses in sorted(route.addresses.items()):
+            if MASTER_ID not in addresses:
+                if partial:
+                    continue
+                raise NoRoute(f"broker {broker!r} has no master now: nobody knows where its queues of {topic!r} end")
+            answer = await self.start().ask(addresses[MASTER_ID], GetTopicStats(topic=topic))
             found |= TopicStatsTable.decode(answer.body).offsets
         return dict(sorted(found.items()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from kappamq.client import arguments
 from kappamq.errors import IllegalMessage
 from kappamq.message import Message
 from kappamq.protocol import batch
@@ -18,11 +19,15 @@ def cut(messages: Iterable[Message], bytes_max: int, count_max: int) -> Iterator
     Takes from `messages` only what the next list needs, so they may be endless. Raises IllegalMessage, after what came
     before was given, for a message that cannot be in a batch, or not in one with its neighbours.
     """
+    arguments.number("count_max", count_max)
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages are several, such as a list; got {arguments.shown(messages)}")
     if count_max < 1:
         raise ValueError(f"{count_max=}: a batch has at least 1 message")
     part: list[Message] = []
     length = 0
     for message in messages:
+        arguments.message(message)
         size = size_of(message)
         if part and (length + size > bytes_max or len(part) >= count_max):
             yield part
@@ -42,6 +47,16 @@ def cut(messages: Iterable[Message], bytes_max: int, count_max: int) -> Iterator
         length += size
     if part:
         yield part
+
+
+def listed(messages: Iterable[Message]) -> list[Message]:
+    """What is to be one batch, as a list. Raises TypeError if it is no number of messages."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise TypeError(f"a batch is a list of messages; got {arguments.shown(messages)}")
+    found = list(messages)
+    for message in found:
+        arguments.message(message)
+    return found
 
 
 def check(message: Message, first: Message) -> None:

@@ -5,16 +5,17 @@ Everything may be called from any number of threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
+from kappamq.client import arguments
 from kappamq.client.admin import AsyncAdmin
 from kappamq.client.loop_thread import Blocking, blocking
 from kappamq.client.pressure import Allowance
 from kappamq.client.producer import DEFAULT_GROUP, AsyncProducer
 from kappamq.client.selection import Selection
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.message import Message, MessageQueue, SendResult
 
 
@@ -32,7 +33,7 @@ class Producer(Blocking[AsyncProducer]):
         group: str = DEFAULT_GROUP,
         selection: str | Selection = "round-robin",
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self._make(AsyncProducer(nameserver, group=group, selection=selection, config=config, **options))
 
@@ -46,6 +47,7 @@ class Producer(Blocking[AsyncProducer]):
 
     send = blocking(AsyncProducer.send)
     send_batch = blocking(AsyncProducer.send_batch)
+    send_encoded = blocking(AsyncProducer.send_encoded)
     send_oneway = blocking(AsyncProducer.send_oneway)
     request = blocking(AsyncProducer.request)
     reply = blocking(AsyncProducer.reply)
@@ -66,10 +68,27 @@ class Producer(Blocking[AsyncProducer]):
         send may take; with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on
         the client's own thread and must not block.
         """
+        arguments.message(message)
+        arguments.seconds("timeout", timeout)
+        return self._submit(
+            len(message.body), timeout, lambda: self.inner.send(message, key=key, queue=queue, timeout=timeout)
+        )
+
+    def send_encoded_async(
+        self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
+    ) -> Future[SendResult]:
+        """`send_encoded` without waiting, as `send_async` is `send` without waiting."""
+        return self._submit(
+            len(body), timeout, lambda: self.inner.send_encoded(topic, body, queue=queue, timeout=timeout)
+        )
+
+    def _submit(
+        self, size: int, timeout: float | None, send: Callable[[], Coroutine[Any, Any, SendResult]]
+    ) -> Future[SendResult]:
         limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
-        taken = self._allowance.take(len(message.body), limit)
+        taken = self._allowance.take(size, limit)
         try:
-            future = self._at_home().submit(self.inner.send(message, key=key, queue=queue, timeout=timeout))
+            future = self._at_home().submit(send())
         except BaseException:
             self._allowance.give_back(taken)
             raise
@@ -89,7 +108,11 @@ class Admin(Blocking[AsyncAdmin]):
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | None = None, *, config: ClientConfig | None = None, **options: Any
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(AsyncAdmin(nameserver, config=config, **options))
 
@@ -109,6 +132,7 @@ class Admin(Blocking[AsyncAdmin]):
     resize_topic = blocking(AsyncAdmin.resize_topic)
     delete_topic = blocking(AsyncAdmin.delete_topic)
     topic_stats = blocking(AsyncAdmin.topic_stats)
+    master_stats = blocking(AsyncAdmin.master_stats)
     groups = blocking(AsyncAdmin.groups)
     groups_of_topic = blocking(AsyncAdmin.groups_of_topic)
     create_group = blocking(AsyncAdmin.create_group)
@@ -118,6 +142,7 @@ class Admin(Blocking[AsyncAdmin]):
     reset_offset = blocking(AsyncAdmin.reset_offset)
     clone_offsets = blocking(AsyncAdmin.clone_offsets)
     query_by_key = blocking(AsyncAdmin.query_by_key)
+    find_in_index = blocking(AsyncAdmin.find_in_index)
     query_by_id = blocking(AsyncAdmin.query_by_id)
     query_copies = blocking(AsyncAdmin.query_copies)
     query_by_time = blocking(AsyncAdmin.query_by_time)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Self, TypeVar, Unpack
 
 from kappamq.client.balance import Strategy
 from kappamq.client.consumer import AsyncConsumer
@@ -16,10 +16,11 @@ from kappamq.client.loop_thread import Blocking, blocking
 from kappamq.client.offsets import ConsumeFrom
 from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.client.pulling import Wanted
+from kappamq.client.raw_reads import LANES, STRIPE, Pace
 from kappamq.client.subscription import Topics
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ConfigError
-from kappamq.message import MessageQueue, ReceivedMessage
+from kappamq.message import MessageQueue, PulledBytes, ReceivedMessage
 
 M = TypeVar("M", bound=GroupMember)
 R = TypeVar("R")
@@ -54,6 +55,11 @@ class _Member(Blocking[M]):
         return self.inner.assigned
 
     @property
+    def damaged(self) -> int:
+        """How many damaged messages were skipped so far; the log names them."""
+        return self.inner.damaged
+
+    @property
     def positions(self) -> dict[MessageQueue, int]:
         """For each of our queues the offset below which everything is done."""
         return self.inner.positions
@@ -85,7 +91,7 @@ class Consumer(_Member[AsyncConsumer]):
         balance: str | Strategy = "averagely",
         idle_timeout: float | None = None,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """See AsyncConsumer for the arguments."""
         super().__init__(
@@ -98,6 +104,7 @@ class Consumer(_Member[AsyncConsumer]):
                 broadcasting=broadcasting,
                 consume_from=consume_from,
                 balance=balance,
+                idle_timeout=idle_timeout,
                 config=config,
                 **options,
             )
@@ -141,7 +148,8 @@ class Consumer(_Member[AsyncConsumer]):
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         while (message := self.poll(self._idle_timeout)) is not None:
-            yield message
+            with self.inner.reading():
+                yield message
 
     def _take(self, timeout: float | None) -> Delivery | None:
         if self._has_listener:
@@ -178,7 +186,7 @@ class LitePullConsumer(_Member[AsyncLitePullConsumer]):
         auto_commit: bool = True,
         idle_timeout: float | None = None,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """See AsyncLitePullConsumer for the arguments."""
         super().__init__(
@@ -189,6 +197,7 @@ class LitePullConsumer(_Member[AsyncLitePullConsumer]):
                 consume_from=consume_from,
                 balance=balance,
                 auto_commit=auto_commit,
+                idle_timeout=idle_timeout,
                 config=config,
                 **options,
             )
@@ -226,7 +235,8 @@ class LitePullConsumer(_Member[AsyncLitePullConsumer]):
             messages = self.poll(POLL_S if self._idle_timeout is None else self._idle_timeout, 1)
             if not messages and self._idle_timeout is not None:
                 return
-            yield from messages
+            with self.inner.reading():
+                yield from messages
 
     subscribe = blocking(AsyncLitePullConsumer.subscribe)
     assign = blocking(AsyncLitePullConsumer.assign)
@@ -236,8 +246,11 @@ class LitePullConsumer(_Member[AsyncLitePullConsumer]):
     seek_to_end = blocking(AsyncLitePullConsumer.seek_to_end)
     seek_to_time = blocking(AsyncLitePullConsumer.seek_to_time)
     search = blocking(AsyncLitePullConsumer.search)
-    commit = blocking(AsyncLitePullConsumer.commit)
     committed = blocking(AsyncLitePullConsumer.committed)
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store these offsets, by default that all that was polled is done, and wait until the brokers have them."""
+        self._run(self.inner.commit(offsets))
 
 
 class PullConsumer(Blocking[AsyncPullConsumer]):
@@ -254,7 +267,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         *,
         group: str,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(AsyncPullConsumer(nameserver, group=group, config=config, **options))
 
@@ -263,6 +276,8 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
 
     queues = blocking(AsyncPullConsumer.queues)
     pull = blocking(AsyncPullConsumer.pull)
+    pull_bytes = blocking(AsyncPullConsumer.pull_bytes)
+    pull_each = blocking(AsyncPullConsumer.pull_each)
     position = blocking(AsyncPullConsumer.position)
     commit = blocking(AsyncPullConsumer.commit)
     committed = blocking(AsyncPullConsumer.committed)
@@ -270,9 +285,33 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
     min_offset = blocking(AsyncPullConsumer.min_offset)
     max_offset = blocking(AsyncPullConsumer.max_offset)
 
+    @property
+    def damaged(self) -> int:
+        """How many damaged messages were skipped so far; the log names them."""
+        return self.inner.damaged
+
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let the next `pull` without an offset begin here."""
         self.inner.seek(queue, offset)
+
+    def read_bytes(
+        self,
+        queue: MessageQueue,
+        start: int,
+        stop: int,
+        *,
+        lanes: int = LANES,
+        stripe: int = STRIPE,
+        tags: str = "*",
+        pace: Pace | None = None,
+    ) -> Iterator[PulledBytes]:
+        """Yield the stored bytes of the messages [start, stop), in order, with several pulls under way at once.
+
+        With `tags` only those whose tag has the hash of a wanted one, and maybe some beyond `stop`. `pace` slows it down to a
+        rate, which several reads may share."""
+        parts = self.inner.read_bytes_parts(queue, start, stop, lanes=lanes, stripe=stripe, tags=tags, pace=pace)
+        for answers in self._each(parts):
+            yield from answers
 
     def read(
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"

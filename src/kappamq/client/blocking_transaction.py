@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from kappamq.client.blocking import Producer
 from kappamq.client.checks import Check, Verdict, decision_of
 from kappamq.client.selection import Selection
 from kappamq.client.sending import Key
 from kappamq.client.transaction import AsyncTransaction, AsyncTransactionProducer, Listener
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ConfigError
 from kappamq.message import Decision, Message, MessageQueue, SendResult
 
@@ -84,7 +84,7 @@ class TransactionProducer(Producer):
         topics: Sequence[str] = (),
         selection: str | Selection = "round-robin",
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """`check`: says whether the work for a message was done; called in threads, `check_threads` at once. Or a
         `listener` with methods `execute` and `check`. See AsyncTransactionProducer."""

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 
-from kappamq.errors import ClientClosed, NotConnected, RequestTimeout
+from kappamq.errors import ClientClosed, NotConnected, NotUnderstood, RequestTimeout
 from kappamq.net.channel import Channel, OnRequest
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers import Header
@@ -29,19 +29,34 @@ class Channels:
         tls: ssl.SSLContext | None = None,
         on_request: OnRequest | None = None,
         on_open: OnOpen | None = None,
+        role: str = "",
     ) -> None:
+        """`role`: what those at the other ends are, for messages."""
         self._connect_timeout = connect_timeout
         self._pending_max = pending_max
         self._tls = tls
         self._on_request = on_request
         self._on_open = on_open
+        self._role = role
         self._open: dict[str, Channel] = {}
         self._opening: dict[str, asyncio.Task[Channel]] = {}
+        self._numbers: dict[str, int] = {}  # of the open channels, counted over all addresses
+        self._opened_count = 0
         self._closed = False
 
     @property
     def open(self) -> list[Channel]:
         return list(self._open.values())
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for an answer that comes at once, and connections for being made."""
+        return sum(channel.unanswered for channel in self.open) + len(self._opening)
+
+    def number(self, address: str) -> int | None:
+        """Return which connection to `address` is open, None if there is none. No two connections have the same number."""
+        channel = self._open.get(address)
+        return self._numbers[address] if channel is not None and channel.is_open else None
 
     async def get(self, address: str, timeout: float | None = None) -> Channel:
         """Return the open channel to `address`, opening it if need be. Raises NotConnected, which says why."""
@@ -60,8 +75,8 @@ class Channels:
             async with asyncio.timeout(limit):
                 return await asyncio.shield(task)
         except TimeoutError:
-            raise NotConnected(
-                f"no connection to {address} within {limit:g} s: is the address right, and reachable?"
+            raise self._silent(
+                address, f"no connection to {address} within {limit:g} s: is the address right, and reachable?"
             ) from None
         except asyncio.CancelledError:
             if task.cancelled() and self._closed:
@@ -102,14 +117,19 @@ class Channels:
             await channel.wait_closed()
 
     async def _connect(self, address: str) -> Channel:
-        channel = await Channel.connect(
-            address,
-            timeout=self._connect_timeout,
-            tls=self._tls,
-            on_request=self._on_request,
-            on_closed=self._lost,
-            pending_max=self._pending_max,
-        )
+        try:
+            channel = await Channel.connect(
+                address,
+                timeout=self._connect_timeout,
+                tls=self._tls,
+                on_request=self._on_request,
+                on_closed=self._lost,
+                pending_max=self._pending_max,
+            )
+        except NotUnderstood:
+            raise
+        except NotConnected as error:
+            raise self._silent(address, str(error)) from error
         if self._on_open is not None:
             try:
                 await self._on_open(channel)
@@ -117,6 +137,9 @@ class Channels:
                 channel.close()
                 raise
         return channel
+
+    def _silent(self, address: str, why: str) -> NotConnected:
+        return NotConnected(f"{self._role} {address} does not answer: {why}" if self._role else why)
 
     def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
         del self._opening[address]
@@ -127,6 +150,8 @@ class Channels:
             channel.close()
         elif channel.is_open:
             self._open[address] = channel
+            self._opened_count += 1
+            self._numbers[address] = self._opened_count
 
     def _lost(self, channel: Channel) -> None:
         if self._open.get(channel.address) is channel:

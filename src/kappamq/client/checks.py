@@ -108,6 +108,11 @@ class Checks:
         if not several:
             self._answering.pop(answering.group, None)
 
+    @property
+    def unanswered(self) -> int:
+        """How many questions the application has not answered yet."""
+        return sum(answering.unanswered for several in list(self._answering.values()) for answering in several)
+
     def serve(self, channel: Channel, frame: Frame) -> None:
         try:
             header = CheckTransaction.decode(frame.ext)
@@ -160,6 +165,10 @@ class Answering:
         task = asyncio.get_running_loop().create_task(self._answer(channel, header, message))
         self._asked[message.message_id] = task
         task.add_done_callback(lambda _: self._asked.pop(message.message_id, None))
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._asked)
 
     async def close(self) -> None:
         """Nothing is asked or answered any more. A `check` that runs in a thread is not waited for."""

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from kappamq.client.damage import DamageReports
 from kappamq.protocol.bodies_admin import ConsumeStatus
 
 STRETCH_S: Final = 10
@@ -34,6 +35,7 @@ class Stretch:
 
 class ConsumeStats:
     def __init__(self) -> None:
+        self.damage = DamageReports()
         self._topics: dict[str, deque[Stretch]] = {}
         self._lock = threading.Lock()
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Unpack
 
+from kappamq.client import arguments
 from kappamq.client.balance import Strategy, strategy
 from kappamq.client.broker_requests import Consume
 from kappamq.client.core import ClientCore
@@ -24,7 +25,7 @@ from kappamq.client.redelivery import NO_LIMIT, RECONSUME_MAX, Redelivery
 from kappamq.client.settings import client_config
 from kappamq.client.subscription import Topics, wanted_topics
 from kappamq.client.tracing import Reading, Tracer, traced
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ConfigError
 from kappamq.message import RETRY, ReceivedMessage, Redeliver
 from kappamq.protocol import trace
@@ -52,7 +53,7 @@ class AsyncConsumer(GroupMember):
         balance: str | Strategy = "averagely",
         idle_timeout: float | None = None,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """`listener`: a function (called in threads) or coroutine function (called in tasks), `consume_threads` of them
         at once; with `consume_batch` above 1 it gets lists of messages of one queue. What it raises, or returns as
@@ -62,7 +63,7 @@ class AsyncConsumer(GroupMember):
         ClientConfig.
         """
         super().__init__(
-            client_config(nameserver, config, options),
+            client_config(nameserver, config, options, type(self)),
             group,
             wanted_topics(topics),
             start=check_consume_from(consume_from),
@@ -73,6 +74,7 @@ class AsyncConsumer(GroupMember):
         )
         if listener is not None and not callable(listener):
             raise ConfigError(f"the listener is a function that takes a message; got {listener!r}")
+        arguments.seconds("idle_timeout", idle_timeout)
         self._listener = listener
         self._idle_timeout = idle_timeout
         self._listening: Listening | None = None
@@ -89,12 +91,10 @@ class AsyncConsumer(GroupMember):
             self._acknowledge_in_hand()
         await self.close()
 
-    @property
-    def unfinished(self) -> int:
-        """How many messages the listener has not dealt with yet."""
-        if self._listener is None or self._assignment is None:
-            return 0
-        return sum(queue.count for queue in self._assignment.queues)
+    def unfinished(self, besides: object = None) -> int:
+        if self._listener is None:
+            return super().unfinished(besides)
+        return sum(queue.count - queue.resting for queue in self.held if not queue.suspended and not queue.paused)
 
     def _begin(self, core: ClientCore) -> None:
         self._outcome = self._make_outcome(core)
@@ -129,11 +129,11 @@ class AsyncConsumer(GroupMember):
         if self.ordered:
             redelivery = Redelivery(core, self.group, NO_LIMIT if limit is None else limit)
             suspend = config.suspend_ms / 1000
-            return InOrder(self.inbox, None if self.broadcasting else redelivery, suspend, limit)
+            return InOrder(self.inbox, None if self.broadcasting else redelivery, suspend, limit, core.later)
         if self.broadcasting:
             return Broadcast()
         redelivery = Redelivery(core, self.group, RECONSUME_MAX if limit is None else limit)
-        return Concurrent(self.inbox, redelivery, config.again_ms / 1000)
+        return Concurrent(self.inbox, redelivery, config.again_ms / 1000, core.later)
 
     def _measure(self, delivery: Delivery, seconds: float, ok: bool) -> None:
         queue = delivery.queue
@@ -159,6 +159,7 @@ class AsyncConsumer(GroupMember):
 
     def ack(self, message: ReceivedMessage) -> None:
         """This message is done. From any thread; late is fine, and twice does no harm."""
+        arguments.received(message)
         queue = self._assignment.get(message.queue) if self._assignment is not None else None
         if queue is not None:
             queue.acknowledge(message.queue_offset)
@@ -167,6 +168,8 @@ class AsyncConsumer(GroupMember):
 
     async def retry(self, message: ReceivedMessage, verdict: Redeliver = RETRY) -> None:
         """This message is not done: let it come again later, as if a listener had failed with it."""
+        arguments.received(message)
+        arguments.expect("verdict", verdict, Redeliver, "RETRY, or a Redeliver")
         queue = self._assignment.get(message.queue) if self._assignment is not None else None
         if queue is not None and self._outcome is not None:
             delivery = self.inbox.out(message.queue, message.queue_offset) or Delivery(queue, [message])
@@ -183,7 +186,8 @@ class AsyncConsumer(GroupMember):
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         while (message := await self.poll(self._idle_timeout)) is not None:
-            yield message
+            with self.reading():
+                yield message
 
     def acknowledge(self, delivery: Delivery) -> None:
         """What was taken from the inbox is done. From any thread."""

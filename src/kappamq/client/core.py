@@ -17,8 +17,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from kappamq.client import pauses, registry
 from kappamq.client.channels import Channels
 from kappamq.client.checks import Checks
+from kappamq.client.damage import DamageReports
 from kappamq.client.nameservers import NameServers
 from kappamq.client.requests import Requests
 from kappamq.client.routes import MASTER_ID, Route, Routes
@@ -53,6 +55,9 @@ class Member(Protocol):
     def group_changed(self) -> None:
         """Another member joined or left."""
 
+    def look_again(self) -> None:
+        """There may be new queues to read."""
+
     def serve(self, frame: Frame) -> Frame | Awaitable[Frame] | None:
         """Answer a broker's request about this group; None if it is not supported."""
 
@@ -74,6 +79,7 @@ class ClientCore:
             tls=tls,
             on_request=self._serve,
             on_open=self._greet,
+            role="broker",
         )
         self.request_timeout = config.request_timeout_ms / 1000
         self.nameservers = NameServers(config.nameservers, self._nameserver_channels, self.request_timeout)
@@ -83,9 +89,11 @@ class ClientCore:
             default_queues=config.default_topic_queues,
             now=self.clock.liveness,
             nameservers=", ".join(config.nameservers),
+            any_broker=self.nameservers.know_a_broker,
         )
         self.requests = Requests(self.clock)
         self.checks = Checks()
+        self.damage = DamageReports()
         self._producers: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._remarks: dict[str, str | None] = {}  # what brokers last said to our heartbeats
@@ -94,6 +102,8 @@ class ClientCore:
         self._closed = False
 
     def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        registry.add(self)
         self._tasks = [
             asyncio.create_task(every(self.config.route_poll_ms / 1000, self.routes.refresh_all, "route refresh")),
             asyncio.create_task(every(self.config.heartbeat_ms / 1000, self.heartbeat, "heartbeat")),
@@ -101,11 +111,33 @@ class ClientCore:
 
     async def close(self) -> None:
         self._closed = True
+        registry.remove(self)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.brokers.close()
         await self._nameserver_channels.close()
+
+    def later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
+        """Call something after a pause, which ends earlier if the clock is turned forward."""
+        pauses.later(self.clock, seconds, call, *args)
+
+    # --- for whoever waits until there is nothing to do ---
+
+    @property
+    def members(self) -> list[Member]:
+        return list(self._members.values())
+
+    @property
+    def questions_out(self) -> int:
+        """How many requests wait for their answer here or there, without pulls; for a look from any thread."""
+        return self.brokers.unanswered + self._nameserver_channels.unanswered + self.checks.unanswered
+
+    async def look_again(self) -> None:
+        """Ask for all routes and share the queues out, now and not when it is time."""
+        await self.routes.refresh_all()
+        for member in self.members:
+            member.look_again()
 
     # --- asking ---
 
@@ -159,6 +191,14 @@ class ClientCore:
                 raise
         address = route.reader(queue.broker, broker_id)
         return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
+
+    def connection_to(self, queue: MessageQueue) -> int | None:
+        """Return the number of the open connection to the master that has `queue`, None if there is none.
+
+        While it stays the same, the broker at the other end is the same process: it has forgotten nothing."""
+        route = self.routes.cached(queue.topic)
+        address = route.addresses.get(queue.broker, {}).get(MASTER_ID) if route is not None else None
+        return self.brokers.number(address) if address is not None else None
 
     async def ask_nameserver(self, header: Header, body: bytes = b"") -> Frame:
         if self._closed:
@@ -324,7 +364,8 @@ def acquire(config: ClientConfig, *, consumer_group: str | None = None, lasting_
         if consumer_group is None or not core.has_member(consumer_group):
             break
     else:
-        core = ClientCore(config, config.clock, lasting_id=lasting_id)
+        clock = config.clock or registry.lent_clock(config.nameservers)
+        core = ClientCore(config, clock, lasting_id=lasting_id)
         core.start()
         cores.append(core)
     core.users += 1

@@ -11,7 +11,7 @@ import asyncio
 import datetime
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self, Unpack
 
 from kappamq.client.admin import AsyncAdmin
 from kappamq.client.loop_thread import Blocking, blocking
@@ -20,7 +20,7 @@ from kappamq.client.outgoing import single
 from kappamq.client.producer import AsyncProducer
 from kappamq.client.pull_consumer import AsyncPullConsumer
 from kappamq.client.settings import client_config
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import InvalidParameter, QueryNotFound, TopicNotFound, UnknownTopic
 from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from kappamq.protocol import properties
@@ -93,10 +93,10 @@ class AsyncDeadLetters:
         *,
         group: str,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self.group = check_group(group)
-        self.config = client_config(nameserver, config, options)
+        self.config = client_config(nameserver, config, options, type(self))
         self._admin = AsyncAdmin(config=self.config)
         self._reader = AsyncPullConsumer(group=TOOLS_GROUP, config=self.config)
         self._producer = AsyncProducer(group=f"{TOOLS_GROUP}-resend", config=self.config)
@@ -287,7 +287,7 @@ class DeadLetters(Blocking[AsyncDeadLetters]):
         *,
         group: str,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(AsyncDeadLetters(nameserver, group=group, config=config, **options))
 

@@ -6,6 +6,7 @@ import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+from kappamq.client import arguments
 from kappamq.client.core import ClientCore
 from kappamq.client.offsets import time_ms
 from kappamq.client.routes import Route
@@ -59,6 +60,7 @@ class GroupAdmin(ABC):
 
     async def create_group(self, group: SubscriptionGroupConfig | str) -> None:
         """Create a consumer group on every broker, or give it these settings."""
+        arguments.expect("group", group, (str, SubscriptionGroupConfig), "a name, or a SubscriptionGroupConfig")
         config = SubscriptionGroupConfig(name=group) if isinstance(group, str) else group
         check_group(config.name)
         for address in (await self.masters()).values():
@@ -66,6 +68,7 @@ class GroupAdmin(ABC):
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Delete a group on every broker; `offsets`: forget where it was, too."""
+        arguments.text("group", group)
         for address in (await self.masters()).values():
             await self.start().ask(address, DeleteGroup(group=group, clean_offset=offsets))
 
@@ -83,6 +86,7 @@ class GroupAdmin(ABC):
 
     async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
         """Return for each queue the group reads how far it is and where the queue ends."""
+        arguments.text("group", group)
         found: dict[MessageQueue, ConsumeOffset] = {}
         for address in (await self.masters()).values():
             answer = await self.start().ask(address, GetConsumeStats(consumer_group=group, topic=topic))
@@ -95,6 +99,8 @@ class GroupAdmin(ABC):
         """Let a group go on with the messages stored from a time on (0: all), or at the end (None).
 
         Consumers that are connected go there, too. Returns where each queue goes on."""
+        if to is not None:
+            arguments.moment("to", to, " (0: all messages), or None for the end")
         route = await self.route(topic)
         header = ResetOffsetByBroker(
             topic=topic, group=group, queue_id=-1, offset=-1, timestamp=-1 if to is None else time_ms(to), force=True

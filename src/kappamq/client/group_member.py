@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection
+import threading
+from collections.abc import Awaitable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Final, Self
 
+from kappamq.client import arguments
 from kappamq.client import core as sharing
 from kappamq.client.assignment import Assignment, Sharing, Store
 from kappamq.client.balance import Strategy
@@ -17,6 +20,7 @@ from kappamq.client.core import ClientCore, every
 from kappamq.client.inbox import Inbox
 from kappamq.client.local_offsets import LocalOffsets
 from kappamq.client.offsets import ConsumeFrom, Offsets
+from kappamq.client.process_queue import ProcessQueue
 from kappamq.client.pulling import Interest, PullStyle, Wanted
 from kappamq.client.running_info import running_info
 from kappamq.client.shares import Shares
@@ -79,7 +83,13 @@ class GroupMember:
         self._requests: BrokerRequests | None = None
         self._committing: asyncio.Task[None] | None = None
         self._started_ms = 0
+        self._readers: set[object] = set()
         self._closed = False
+
+    @property
+    def damaged(self) -> int:
+        """How many damaged messages were skipped so far; the log names them."""
+        return self.stats.damage.count
 
     # --- life ---
 
@@ -141,6 +151,7 @@ class GroupMember:
 
     async def close(self, drain: float = DRAIN_S) -> None:
         """Stop pulling, let listeners finish for up to `drain` seconds, store the offsets, leave the group."""
+        arguments.expect("drain", drain, (int, float), "a number of seconds")
         if self._closed:
             return
         self._closed = True
@@ -208,6 +219,39 @@ class GroupMember:
         """For each of our queues the offset below which everything is done."""
         return {queue.queue: queue.committable for queue in self._assignment.queues} if self._assignment else {}
 
+    # --- for whoever waits until there is nothing to do; a look from any thread ---
+
+    @property
+    def is_started(self) -> bool:
+        return self._committing is not None
+
+    @property
+    def held(self) -> list[ProcessQueue]:
+        return self._assignment.queues if self._assignment is not None else []
+
+    @property
+    def shared_topics(self) -> list[str]:
+        """The topics whose queues are shared out among the group; all of each, if it is broadcasting."""
+        return [interest.topic for interest in self._interests] if self._joins else []
+
+    def unfinished(self, besides: object = None) -> int:
+        """How many messages somebody is at work with, or about to be; not counting `besides`, a task or thread."""
+        return len(self._readers - {besides}) + self.inbox.is_wanted
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Whoever iterates has a message in hand until it asks for the next one."""
+        reader = current_reader()
+        self._readers.add(reader)
+        try:
+            yield
+        finally:
+            self._readers.discard(reader)
+
+    def look_again(self) -> None:
+        if self._assignment is not None:
+            self._assignment.soon()
+
     # --- topics ---
 
     async def subscribe(self, topics: Topics, wanted: Wanted = "*") -> None:
@@ -253,10 +297,12 @@ class GroupMember:
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Pull and hand out nothing of these queues, by default of all, until `resume`. What is out stays out."""
+        _check_queues(queues)
         self._started().pause(queues)
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Go on with these queues, by default with all."""
+        _check_queues(queues)
         self._started().resume(queues)
 
     def _started(self) -> Assignment:
@@ -310,3 +356,19 @@ class GroupMember:
     def _now(self) -> float:
         assert self._core is not None
         return self._core.clock.liveness()
+
+
+def current_reader() -> object:
+    """The task that runs, or outside of tasks the thread."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()
+
+
+def _check_queues(queues: Collection[MessageQueue] | None) -> None:
+    if queues is None:
+        return
+    arguments.expect("queues", queues, Collection, "a list of queues")
+    for queue in queues:
+        arguments.queue(queue)

@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from kappamq.clock import SystemClock, WatchedClock
 from kappamq.errors import ConfigError
 from kappamq.message import ReceivedMessage, Redeliver
 from kappamq.protocol import properties
@@ -69,7 +70,7 @@ def idempotent(
     keep_s: float = KEEP_S,
     identity: Identity = identity,
     paramstyle: str | None = None,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
 ) -> Callable[[Work], Idempotent]:
     """Return a decorator that makes a listener out of `work(message, connection)`.
 
@@ -94,7 +95,7 @@ class Idempotent:
         keep_s: float,
         identity: Identity,
         paramstyle: str | None,
-        clock: Callable[[], float],
+        clock: Callable[[], float] | None,
     ) -> None:
         if inspect.iscoroutinefunction(work):
             raise ConfigError("DB-API connections block: the work of an idempotent listener is a plain function")
@@ -108,6 +109,7 @@ class Idempotent:
         self._connect = database if callable(database) else lambda: _sqlite(database)
         self._scope, self._table = scope, table
         self._keep_s, self._identity, self._clock = keep_s, identity, clock
+        self._machine = WatchedClock(SystemClock())
         self._paramstyle = paramstyle
         self._own = threading.local()
         self._lock = threading.Lock()
@@ -172,7 +174,7 @@ class Idempotent:
             self._execute(
                 connection,
                 f"INSERT INTO {self._table} (scope, message_id, done_ms) VALUES ({{}}, {{}}, {{}})",
-                (self._scope, name, round(self._clock() * 1000)),
+                (self._scope, name, self._now_ms()),
             )
         except Exception:
             # Drivers differ in how they call a second row with the same key. Whether it was that, the table can tell.
@@ -198,7 +200,7 @@ class Idempotent:
 
     def _clean(self, connection: Any) -> None:
         """Remove ids that are old; a part of them each time, with the next message if there are more."""
-        now = self._clock()
+        now = time.monotonic() if self._clock is None else self._clock()
         with self._lock:
             if now < self._clean_at:
                 return
@@ -208,7 +210,7 @@ class Idempotent:
             old = self._execute(
                 connection,
                 f"SELECT message_id {condition} AND done_ms < {{}}",
-                (self._scope, round((now - self._keep_s) * 1000)),
+                (self._scope, self._settled_ms() - round(self._keep_s * 1000)),
             ).fetchmany(CLEAN_ROWS)
             for (name,) in old:
                 self._execute(connection, f"DELETE {condition} AND message_id = {{}}", (self._scope, name))
@@ -218,6 +220,16 @@ class Idempotent:
         except Exception:
             self._undo(connection)
             log.exception("old ids in table %s could not be removed; trying again later", self._table)
+
+    def _now_ms(self) -> int:
+        if self._clock is not None:
+            return round(self._clock() * 1000)
+        self._machine.adopt()
+        return self._machine.message_ms()
+
+    def _settled_ms(self) -> int:
+        """A wall clock that is a year ahead for a second must not make us forget what was done."""
+        return round(self._clock() * 1000) if self._clock is not None else self._machine.settled_ms()
 
     def _undo(self, connection: Any) -> None:
         try:

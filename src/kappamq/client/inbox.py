@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from kappamq.client import arguments
 from kappamq.client.process_queue import ProcessQueue
 from kappamq.message import MessageQueue, ReceivedMessage
 
@@ -63,6 +64,11 @@ class Inbox:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def is_wanted(self) -> bool:
+        """Is there a message for a reader that waits for one? It is about to be taken, then."""
+        return bool(self._turns) and bool(self._threads_waiting or self._tasks)
+
     # --- filling ---
 
     def put(self, queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
@@ -104,6 +110,7 @@ class Inbox:
 
     def take_blocking(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
         """Wait for a message. Returns None after `timeout` seconds, or at once when the inbox is closed."""
+        arguments.seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._threads:
             while (delivery := self._take(count_max)) is None and not self._closed:
@@ -119,6 +126,7 @@ class Inbox:
 
     async def take_async(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
         """The same for a task on the loop."""
+        arguments.seconds("timeout", timeout)
         loop = self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         deadline = None if timeout is None else loop.time() + timeout

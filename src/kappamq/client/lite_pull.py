@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, Unpack
 
+from kappamq.client import arguments
 from kappamq.client.assignment import Sharing, Store
 from kappamq.client.balance import Strategy, strategy
 from kappamq.client.core import ClientCore
@@ -20,7 +21,7 @@ from kappamq.client.pulling import PullStyle, Wanted
 from kappamq.client.settings import client_config
 from kappamq.client.shares import Assigned
 from kappamq.client.subscription import Topics, wanted_topics
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ConfigError, InvalidParameter
 from kappamq.message import MessageQueue, ReceivedMessage
 from kappamq.protocol.bodies_clients import ConsumeType
@@ -49,7 +50,7 @@ class AsyncLitePullConsumer(GroupMember):
         auto_commit: bool = True,
         idle_timeout: float | None = None,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """`topics`: shared with the other members of the group; leave it out to `assign` queues yourself.
         `auto_commit`: what was polled before the last poll is stored every `commit_ms`, when a queue goes to another
@@ -57,7 +58,7 @@ class AsyncLitePullConsumer(GroupMember):
         offsets yet. `idle_timeout`: iteration ends after so many seconds without a message. `options`: fields of
         ClientConfig.
         """
-        chosen = client_config(nameserver, config, options)
+        chosen = client_config(nameserver, config, options, type(self))
         super().__init__(
             chosen,
             group,
@@ -68,6 +69,7 @@ class AsyncLitePullConsumer(GroupMember):
             retries=False,
             joins=topics is not None,
         )
+        arguments.seconds("idle_timeout", idle_timeout)
         self._auto_commit = auto_commit
         self._idle_timeout = idle_timeout
         self._assigned = Assigned()
@@ -96,13 +98,16 @@ class AsyncLitePullConsumer(GroupMember):
             messages = await self.poll(POLL_S if idle is None else idle, 1)
             if not messages and idle is not None:
                 return
-            for message in messages:
-                yield message
+            with self.reading():
+                for message in messages:
+                    yield message
 
     def next_poll(self, count_max: int | None) -> int:
         """What was polled before is done; returns how many messages may come now. From any thread."""
         if not self._topics:
             raise ConfigError("nothing to poll: subscribe to a topic, or assign queues")
+        if count_max is not None:
+            arguments.number("count_max", count_max)
         if count_max is not None and count_max < 1:
             raise ConfigError(f"{count_max=}: a poll is for at least 1 message")
         self.acknowledge()
@@ -135,7 +140,11 @@ class AsyncLitePullConsumer(GroupMember):
         """Read exactly these queues from now on, whoever else does; nobody is told, and nothing is shared out."""
         if self._joins:
             raise ConfigError("this consumer has subscribed: a second one can have queues assigned")
-        self._assigned.queues = set(queues)
+        arguments.expect("queues", queues, Iterable, "a list of queues")
+        chosen = list(queues)
+        for queue in chosen:
+            arguments.queue(queue)
+        self._assigned.queues = set(chosen)
         topics = {queue.topic for queue in self._assigned.queues}
         self._topics = wanted_topics(topics, wanted) if topics else {}
         if self._core is None or self._assignment is None:
@@ -152,6 +161,8 @@ class AsyncLitePullConsumer(GroupMember):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let the next poll go on here. Raises InvalidParameter if the queue is not ours or has no such offset."""
+        arguments.queue(queue)
+        arguments.number("offset", offset)
         assignment = self._started()
         if assignment.get(queue) is None:
             raise InvalidParameter(f"{queue} is not among the queues of this consumer")
@@ -180,13 +191,26 @@ class AsyncLitePullConsumer(GroupMember):
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store these offsets, by default that all that was polled is done, and wait until the brokers have them."""
-        if offsets is not None:
-            await Offsets(self._at_work(), self.group).commit(offsets, strict=True)
-            return
-        self.acknowledge()
         assignment = self._started()
         assert isinstance(self._store, _OnDemand)
+        if offsets is not None:
+            arguments.expect("offsets", offsets, Mapping, "a mapping from queue to offset")
+            for queue, offset in offsets.items():
+                arguments.queue(queue)
+                arguments.number("offset", offset)
+            await self._commit_as_it_is(self._store, offsets)
+            return
+        self.acknowledge()
         await self._store.offsets.commit(assignment.offsets(), strict=True)
+
+    async def _commit_as_it_is(self, store: _OnDemand, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store offsets forward or backward. Those of our own queues are repeated if their broker forgets them."""
+        mine = offsets.keys() & self.positions.keys() if not self._auto_commit else set()
+        for queue in mine:
+            store.forget(queue)
+        await store.offsets.commit({queue: offsets[queue] for queue in mine}, strict=True)
+        others = {queue: offset for queue, offset in offsets.items() if queue not in mine}
+        await Offsets(self._at_work(), self.group).commit(others, strict=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue, None if there is none."""
@@ -207,7 +231,7 @@ class AsyncLitePullConsumer(GroupMember):
 
 
 class _OnDemand:
-    """Offsets that are stored by themselves only if `always`."""
+    """Offsets that are stored by themselves only if `always`; else only what was stored on demand is repeated."""
 
     def __init__(self, offsets: Offsets, *, always: bool) -> None:
         self.offsets = offsets
@@ -219,6 +243,8 @@ class _OnDemand:
     async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None:
         if self._always:
             await self.offsets.commit(offsets, strict=strict)
+        else:
+            await self.offsets.commit_again(strict=strict)
 
     def forget(self, queue: MessageQueue) -> None:
         self.offsets.forget(queue)

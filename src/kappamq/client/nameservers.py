@@ -6,7 +6,17 @@ import random
 from collections.abc import Sequence
 
 from kappamq.client.channels import Channels
-from kappamq.errors import ConfigError, NotConnected, NotSupported, RequestTimeout, TopicNotFound, for_code
+from kappamq.errors import (
+    ConfigError,
+    KappaError,
+    NotConnected,
+    NotSupported,
+    NotUnderstood,
+    RequestTimeout,
+    TopicNotFound,
+    for_code,
+)
+from kappamq.protocol.bodies_topics import ClusterInfo
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers import Header
@@ -34,7 +44,7 @@ class NameServers:
         A topic that one does not know is asked of the others too: each knows what has registered with it, no more.
         Raises the error of the answer, or NotConnected if none answers.
         """
-        first, failures = self._current, []
+        first, failures = self._current, list[KappaError]()
         unknown: TopicNotFound | None = None
         for step in range(len(self.addresses)):
             index = (first + step) % len(self.addresses)
@@ -42,7 +52,7 @@ class NameServers:
             try:
                 answer = await self._channels.request(address, header, body, self.timeout)
             except (NotConnected, RequestTimeout) as error:
-                failures.append(str(error))
+                failures.append(error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 if failures:
@@ -58,22 +68,40 @@ class NameServers:
             unknown = error_
         if unknown is not None:
             raise unknown
-        raise NotConnected(
-            f"no name server answers ({'; '.join(failures)}). Is one running? `kappamq up` starts one here; else check "
-            "the address, or set KAPPAMQ_NAMESERVER"
-        )
+        raise _nobody(failures)
+
+    async def know_a_broker(self) -> bool:
+        """Whether any of them has a broker; also if one cannot be asked, for then nobody knows."""
+        for address in self.addresses:
+            try:
+                answer = await self._channels.request(address, GetClusterInfo(), b"", self.timeout)
+            except (NotConnected, RequestTimeout):
+                return True
+            if answer.code != ResponseCode.SUCCESS or ClusterInfo.decode(answer.body).brokers:
+                return True
+        return False
 
     async def request_all(self, header: Header, body: bytes = b"") -> None:
         """Tell every name server; those that cannot be reached are passed over as long as one can."""
-        failures, told = [], 0
+        failures, told = list[KappaError](), 0
         for address in self.addresses:
             try:
                 answer = await self._channels.request(address, header, body, self.timeout)
             except (NotConnected, RequestTimeout) as error:
-                failures.append(str(error))
+                failures.append(error)
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 raise for_code(answer.code, answer.remark)
             told += 1
         if not told:
-            raise NotConnected(f"no name server answers ({'; '.join(failures)})")
+            raise _nobody(failures)
+
+
+def _nobody(failures: Sequence[KappaError]) -> NotConnected:
+    told = "; ".join(map(str, failures))
+    if any(isinstance(failure, NotUnderstood) for failure in failures):
+        return NotUnderstood(f"no name server could be used: {told}")
+    return NotConnected(
+        f"no name server answers ({told}). Is one running? `kappamq up` starts one here; else check the address, or set "
+        "KAPPAMQ_NAMESERVER"
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from kappamq.client import batching
+from kappamq.client import arguments, batching
 from kappamq.config.client import ClientConfig
 from kappamq.errors import IllegalMessage
 from kappamq.message import Message
@@ -70,6 +70,7 @@ def single(
 
     `sys_flag` and `extra`: bits and reserved properties that the client itself sets, as for a request or a transaction.
     """
+    arguments.message(message)
     _check_topic(message.topic)
     _check_body(len(message.body), config.message_bytes_max, "message")
     body, kind = message.body, 0
@@ -107,6 +108,14 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
     return Outgoing(
         RequestCode.SEND_BATCH_MESSAGE, first.topic, body, properties.encode(own), 0, 0, born_ms, tuple(message_ids)
     )
+
+
+def encoded(topic: str, body: bytes, born_ms: int, config: ClientConfig) -> Outgoing:
+    """Prepare a batch whose body is encoded already."""
+    _check_topic(topic)
+    _check_body(len(body), config.message_bytes_max, "batch")
+    text = properties.encode({properties.WAIT: "true"})
+    return Outgoing(RequestCode.SEND_BATCH_MESSAGE, topic, body, text, 0, 0, born_ms, ("",))
 
 
 def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:

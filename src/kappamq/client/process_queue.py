@@ -38,6 +38,8 @@ class ProcessQueue:
         """By the application: nothing is pulled or handed out."""
         self.suspended = False
         """Ordered consumption only: its first message failed and comes again after a moment."""
+        self.resting = 0
+        """How many of its messages wait to be tried again here, because no broker took them back."""
         self.lease_until = math.inf
         """Ordered consumption only: liveness time up to which the broker's lock counts as ours."""
         self.limits = limits

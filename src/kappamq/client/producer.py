@@ -7,12 +7,12 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Final, Self, Unpack
 
-from kappamq.client import batching, recalling
+from kappamq.client import arguments, batching, recalling
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
-from kappamq.client.outgoing import Outgoing, single, together
+from kappamq.client.outgoing import Outgoing, encoded, single, together
 from kappamq.client.requesting import Requesting
 from kappamq.client.routes import MASTER_ID
 from kappamq.client.selection import Selection
@@ -20,7 +20,7 @@ from kappamq.client.selection import selection as named_selection
 from kappamq.client.sending import Key, Sending
 from kappamq.client.settings import client_config
 from kappamq.client.tracing import Tracer, trace_group
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ClientClosed, IllegalMessage, KappaError
 from kappamq.message import Message, MessageQueue, SendResult
 from kappamq.protocol.address import pack_ip
@@ -46,10 +46,10 @@ class AsyncProducer(Requesting):
         group: str = DEFAULT_GROUP,
         selection: str | Selection = "round-robin",
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """`selection`: "round-robin", "sticky", or an object with `choose`. `options`: fields of ClientConfig."""
-        self.config = client_config(nameserver, config, options)
+        self.config = client_config(nameserver, config, options, type(self))
         self.group = check_group(group)
         self.sending = Sending(self.config, self.group, named_selection(selection))
         self._core: ClientCore | None = None
@@ -100,6 +100,7 @@ class AsyncProducer(Requesting):
         `queue`: exactly there. `timeout`: seconds over all tries, default `send_timeout_ms`.
         Raises SendTimeout, TooManyRequests, NoRoute, NotConnected, IllegalMessage, or the error a broker answered with.
         """
+        arguments.message(message)
         core = self.start()
         now_ms = core.clock.message_ms()
         chosen = key if key is not None else message.sharding_key or None
@@ -123,7 +124,7 @@ class AsyncProducer(Requesting):
 
         Returns a result for each. More than one request can hold is refused; `in_batches` cuts a long list.
         """
-        listed = list(messages)
+        listed = batching.listed(messages)
         if not listed:
             raise IllegalMessage("the batch has no messages")
         core = self.start()
@@ -131,6 +132,16 @@ class AsyncProducer(Requesting):
         ids = [self._next_id(now_ms) for _ in listed]
         outgoing = together(listed, ids, now_ms, self.config)
         return await self._deliver(core, listed, outgoing, key, queue, timeout)
+
+    async def send_encoded(
+        self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
+    ) -> SendResult:
+        """Send a batch whose body is encoded already (`kappamq.native` makes many at a time); see `send_batch`.
+
+        Returns where its first message lies. The members must have ids of their own."""
+        core = self.start()
+        outgoing = encoded(topic, body, core.clock.message_ms(), self.config)
+        return (await self.sending.deliver(core, outgoing, None, queue, timeout))[0]
 
     async def send_oneway(
         self,
@@ -163,6 +174,7 @@ class AsyncProducer(Requesting):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of `topic` that take messages."""
+        arguments.text("topic", topic)
         return list((await self.start().routes.find_for_sending(topic)).publish)
 
     async def _deliver(

@@ -5,21 +5,29 @@ The group only names whose offsets `commit` stores and `committed` reads.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, Self
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, Self, Unpack
 
+from kappamq.client import arguments
 from kappamq.client import core as sharing
 from kappamq.client.core import ClientCore
+from kappamq.client.damage import DamageReports
 from kappamq.client.offsets import Offsets, time_ms
-from kappamq.client.pulling import Interest, Wanted, pull
+from kappamq.client.pulling import Interest, Wanted, pull, pull_bytes
+from kappamq.client.raw_reads import LANES, STRIPE, Pace, ask_again, read_in_lanes, read_in_turn
 from kappamq.client.settings import client_config
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ClientClosed
-from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage
+from kappamq.message import MessageQueue, PulledBytes, PullResult, PullStatus, ReceivedMessage, SqlFilter
 from kappamq.protocol.headers_client import BoundaryType
 from kappamq.protocol.names import check_group
+from kappamq.protocol.tags import Subscription
 
+PULLS_AT_ONCE: Final = 64
 GRACE_S: Final = 10.0
 """How much longer than it may hold a pull a broker gets for its answer."""
 
@@ -38,13 +46,21 @@ class AsyncPullConsumer:
         *,
         group: str,
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self.config = client_config(nameserver, config, options)
+        self.config = client_config(nameserver, config, options, type(self))
         self.group = check_group(group)
         self._core: ClientCore | None = None
         self._closed = False
         self._positions: dict[MessageQueue, int] = {}
+        self._damage = DamageReports()
+        self.missing = 0
+        """How many offsets brokers left out, though everything was asked for."""
+
+    @property
+    def damaged(self) -> int:
+        """How many damaged messages were skipped so far; the log names them."""
+        return self._damage.count
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -86,6 +102,12 @@ class AsyncPullConsumer:
         Without an offset: go on where the last pull or `seek` left, else at the committed offset, else at the start.
         `wait`: if there is nothing, how many seconds the broker may hold the question until something comes.
         """
+        arguments.queue(queue)
+        arguments.seconds("wait", wait)
+        for name, number in (("offset", offset), ("count", count)):
+            if number is not None:
+                arguments.number(name, number)
+        arguments.expect("tags", tags, (str, SqlFilter), 'a text such as "new || paid", or sql("price > 100")')
         core = self.start()
         if offset is None:
             offset = await self.position(queue)
@@ -101,7 +123,79 @@ class AsyncPullConsumer:
             introduced=False,
         )
         self._positions[queue] = result.next_offset
+        for damaged in result.damaged:
+            self._damage.report(damaged)
+        self.missing += result.missing
         return result
+
+    async def pull_bytes(
+        self, queue: MessageQueue, offset: int, *, count: int | None = None, wait: float = 0.0, tags: str = "*"
+    ) -> PulledBytes:
+        """Return the stored bytes of messages from `offset` on, undecoded: for who reads many and wants little of each.
+
+        With `tags` the broker leaves out those whose tag has another hash; some of the others may have another tag, too."""
+        core = self.start()
+        return await pull_bytes(
+            core,
+            self.group,
+            queue,
+            offset,
+            Interest(queue.topic, tags, core.clock.message_ms()),
+            count=self.config.pull_batch if count is None else count,
+            hold_ms=int(wait * 1000),
+            timeout=wait + GRACE_S,
+            introduced=False,
+        )
+
+    async def pull_each(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PulledBytes]:
+        """`pull_bytes` of one message of each of many queues, side by side."""
+        limit = asyncio.Semaphore(PULLS_AT_ONCE)
+
+        async def one(queue: MessageQueue, offset: int) -> PulledBytes:
+            async with limit:
+                return await self.pull_bytes(queue, offset, count=1)
+
+        answers = await asyncio.gather(*(one(queue, offset) for queue, offset in offsets.items()))
+        return dict(zip(offsets, answers, strict=True))
+
+    async def read_bytes(
+        self,
+        queue: MessageQueue,
+        start: int,
+        stop: int,
+        *,
+        lanes: int = LANES,
+        stripe: int = STRIPE,
+        tags: str = "*",
+        pace: Pace | None = None,
+    ) -> AsyncIterator[PulledBytes]:
+        """Yield the stored bytes of the messages [start, stop), in order, with several pulls under way at once.
+
+        An answer whose status is not FOUND tells that messages are missing there; see `read_in_lanes`. With `tags` the broker
+        sends only those whose tag has the hash of a wanted one, in one pull at a time, and may send some beyond `stop`. `pace`
+        slows it down to a rate, which several reads may share."""
+        parts = self.read_bytes_parts(queue, start, stop, lanes=lanes, stripe=stripe, tags=tags, pace=pace)
+        async with aclosing(parts):
+            async for answers in parts:
+                for answer in answers:
+                    yield answer
+
+    def read_bytes_parts(
+        self,
+        queue: MessageQueue,
+        start: int,
+        stop: int,
+        *,
+        lanes: int = LANES,
+        stripe: int = STRIPE,
+        tags: str = "*",
+        pace: Pace | None = None,
+    ) -> AsyncGenerator[list[PulledBytes]]:
+        """The same in lists of the answers that have come meanwhile: another thread has to wait less often."""
+        if not Subscription.parse(tags).everything:
+            return read_in_turn(functools.partial(self.pull_bytes, queue, tags=tags), start, stop, pace=pace)
+        pull = functools.partial(self.pull_bytes, queue)
+        return read_in_lanes(pull, start, stop, lanes=lanes, stripe=stripe, pace=pace)
 
     async def read(
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
@@ -115,10 +209,13 @@ class AsyncPullConsumer:
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> AsyncIterator[list[ReceivedMessage]]:
         """The same in lists, one for each pull."""
+        arguments.number("start", start)
+        if stop is not None:
+            arguments.number("stop", stop)
         end = await self.max_offset(queue) if stop is None else stop
         offset = start
         while offset < end:
-            result = await self.pull(queue, offset, tags=tags)
+            result = await ask_again(functools.partial(self.pull, queue, offset, tags=tags), offset)
             part = [message for message in result.messages if start <= message.queue_offset < end]
             if part:
                 yield part
@@ -136,10 +233,15 @@ class AsyncPullConsumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let the next `pull` without an offset begin here."""
+        arguments.queue(queue)
+        arguments.number("offset", offset)
         self._positions[queue] = offset
 
     async def commit(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Store the group's offset of a queue, by default the position, and wait until the broker has it."""
+        arguments.queue(queue)
+        if offset is not None:
+            arguments.number("offset", offset)
         chosen = await self.position(queue) if offset is None else offset
         await Offsets(self.start(), self.group).commit({queue: chosen}, strict=True)
 

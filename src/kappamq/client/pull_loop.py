@@ -111,6 +111,8 @@ class PullLoop:
             style.lite = False
         self._broker_id = result.suggested_broker_id
         self._queue.pulled_ms = self._core.clock.message_ms()
+        for damaged in result.damaged:
+            self._stats.damage.report(damaged)
         if result.messages:
             now = self._core.clock.liveness()
             self._stats.pulled(self._queue.queue.topic, len(result.messages), now - began, now)

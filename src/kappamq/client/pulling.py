@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Required, TypedDict, Unpack
 
 from kappamq.client.core import ClientCore
+from kappamq.client.damage import DamageReports
 from kappamq.errors import ProtocolError
-from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage, SqlFilter
+from kappamq.message import (
+    DamagedMessage,
+    MessageQueue,
+    PulledBytes,
+    PullResult,
+    PullStatus,
+    ReceivedMessage,
+    SqlFilter,
+)
+from kappamq.protocol import properties
 from kappamq.protocol.batch import unwrap
 from kappamq.protocol.bodies_clients import SubscriptionData
 from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.compression import BODY_BYTES_MAX, BodyTooLong
 from kappamq.protocol.headers_client import (
     PULL_COMMIT_OFFSET,
     PULL_LITE,
@@ -21,12 +33,17 @@ from kappamq.protocol.headers_client import (
     PullMessage,
     PullMessageResponse,
 )
-from kappamq.protocol.record import SYS_COMPRESSED, Record, iter_records
+from kappamq.protocol.record import SYS_COMPRESSED, SYS_INNER_BATCH, Record
+from kappamq.protocol.salvage import Spoiled, out_of_order, salvage
 from kappamq.protocol.tags import EVERYTHING, Subscription
 
 log = logging.getLogger(__name__)
 
 PULL_BYTES_MAX: Final = 256 << 10
+UNPACKED_BYTES_MAX: Final = 64 << 20
+"""So much is unpacked of one answer; a single body may need more. The rest is asked for again: 2 KB may unpack to 64 MiB."""
+MESSAGE_BYTES: Final = 1 << 10
+"""What a message of a batch counts for beside its body: a hundred thousand empty ones take memory, too."""
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
@@ -84,7 +101,19 @@ class PullStyle:
     waiting_max: int | None = None  # messages in the inbox, of all queues together, beyond which nothing is pulled
 
 
-async def pull(
+class PullOptions(TypedDict, total=False):
+    """What `pull_bytes` takes by name; it says what each means."""
+
+    count: Required[int]
+    hold_ms: Required[int]
+    timeout: Required[float]
+    commit_offset: int | None
+    broker_id: int
+    introduced: bool
+    lite: bool
+
+
+async def pull_bytes(
     core: ClientCore,
     group: str,
     queue: MessageQueue,
@@ -98,12 +127,13 @@ async def pull(
     broker_id: int = 0,
     introduced: bool = True,
     lite: bool = False,
-) -> PullResult:
-    """Ask one queue for messages from `offset` on. Without any, the broker may hold the question for `hold_ms`.
+) -> PulledBytes:
+    """Ask one queue for the records from `offset` on. Without any, the broker may hold the question for `hold_ms`.
 
     `introduced`: the broker knows our subscription from heartbeats; else it travels with the request. `lite`: with the
     code of lite pull consumers, which a broker may not know (NotSupported) or have switched off (NoPermission).
-    `commit_offset`: store this as the group's offset on the way. Raises what `ClientCore.ask` raises.
+    `commit_offset`: store this as the group's offset on the way. Damaged messages are left out of the result's messages and
+    named in `damaged`: the caller reports them. Raises what `ClientCore.ask` raises.
     """
     flags = PULL_SUSPEND if hold_ms else 0
     if commit_offset is not None:
@@ -139,30 +169,173 @@ async def pull(
     )
     told = PullMessageResponse.decode(answer.ext)
     status = _STATUS[answer.code]
-    return PullResult(
+    return PulledBytes(
         status=status,
         next_offset=told.next_offset,
         min_offset=told.min_offset,
         max_offset=told.max_offset,
-        messages=tuple(messages_in(answer.body, queue.broker, interest.tags)) if status is PullStatus.FOUND else (),
+        data=answer.body if status is PullStatus.FOUND else b"",
         suggested_broker_id=told.suggested_broker_id,
     )
 
 
-def messages_in(body: bytes, broker: str, wanted: Subscription | None = None) -> Iterator[ReceivedMessage]:
-    """Yield the messages among the records of an answer that carry a wanted tag; the broker compared only hashes."""
-    for stored in iter_records(body):
-        for record in unwrap(stored):
-            message = _message(record, broker)
-            if wanted is None or wanted.matches(message.tags or None):
-                yield message
+async def pull(
+    core: ClientCore, group: str, queue: MessageQueue, offset: int, interest: Interest, **how: Unpack[PullOptions]
+) -> PullResult:
+    """The same, with the records as messages; those are left out whose tag only has the hash of a wanted one."""
+    pulled = await pull_bytes(core, group, queue, offset, interest, **how)
+    found = _Answer(pulled.data, queue, offset, pulled.next_offset)
+    # A broker that could not read what it looked for says so only by leaving it out.
+    looked_at = found.next_offset - offset if pulled.status in (PullStatus.FOUND, PullStatus.NO_MATCH) else 0
+    tags = interest.tags
+    everything = interest.expression_type == TAG and tags.everything and not found.holds_batches
+    return PullResult(
+        status=pulled.status,
+        next_offset=found.next_offset,
+        min_offset=pulled.min_offset,
+        max_offset=pulled.max_offset,
+        messages=tuple(message for message in found.messages if tags.matches(message.tags or None)),
+        suggested_broker_id=pulled.suggested_broker_id,
+        damaged=tuple(found.damaged),
+        missing=max(0, looked_at - len(found.messages) - len(found.damaged)) if everything else 0,
+    )
 
 
-def _message(record: Record, broker: str) -> ReceivedMessage:
+class _Answer:
+    """The records of a pull's answer, damaged ones told apart from good ones, and from where to go on.
+
+    Records whose messages would take too much memory are left for the next pull, which begins with the first of them.
+    """
+
+    def __init__(self, body: bytes, queue: MessageQueue, offset: int, next_offset: int) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self.damaged: list[DamagedMessage] = []
+        self.next_offset = next_offset
+        self.holds_batches = False
+        self._unpacked = 0  # bytes that are not in the answer itself
+        items = _judged(list(salvage(body)), offset, next_offset)
+        before, log_before = offset - 1, -1
+        for number, item in enumerate(items):
+            if isinstance(item, Record):
+                try:
+                    messages = self._unpack(item, queue.broker)
+                except ProtocolError as error:
+                    item = _spoiled(item, str(error))
+                else:
+                    if messages is None:
+                        self.next_offset = before + 1
+                        return
+                    self.messages += messages
+                    before = min(max(before, _last_offset(item, messages, queue, before)), next_offset - 1)
+                    log_before = item.log_offset
+                    continue
+            if item.last:  # what lies behind it is asked for again; its own word might lead beyond good ones
+                self.next_offset = min(next_offset, before + 2)
+            # Its own word counts if it fits between its neighbours; else it is the one behind the last.
+            following = next((one.queue_offset for one in items[number + 1 :] if isinstance(one, Record)), next_offset)
+            before = item.queue_offset if before < item.queue_offset < following else before + 1
+            self.damaged.append(
+                DamagedMessage(
+                    queue=queue,
+                    queue_offset=before,
+                    log_offset=item.log_offset if item.log_offset > log_before else None,
+                    reason=item.why,
+                    fingerprint=item.fingerprint,
+                )
+            )
+
+    def _unpack(self, record: Record, broker: str) -> list[ReceivedMessage] | None:
+        """Return the messages in a record, None if they have to wait for the next pull. Raises ProtocolError."""
+        if not record.sys_flag & (SYS_COMPRESSED | SYS_INNER_BATCH):
+            return [_message(record, broker)]
+        # The first always finds room: a pull that brings nothing would be repeated for ever.
+        room = UNPACKED_BYTES_MAX - self._unpacked if self._unpacked else BODY_BYTES_MAX
+        if room <= 0:
+            return None
+        try:
+            unwrapped = unwrap(record, room)
+            messages = [_message(one, broker, room) for one in unwrapped]
+        except BodyTooLong:
+            if self._unpacked:
+                return None
+            raise
+        if unwrapped != [record]:
+            self.holds_batches = True
+            self._unpacked += MESSAGE_BYTES * len(messages)
+        self._unpacked += sum(len(message.body) for message in messages)
+        return messages
+
+
+def _last_offset(record: Record, messages: list[ReceivedMessage], queue: MessageQueue, before: int) -> int:
+    """Return the queue offset up to which `record` brings us; `before` is that of the record before it."""
+    if (record.topic, record.queue_id) != (queue.topic, queue.queue_id) and _is_dispatched(record):
+        return before + 1  # it lies in several queues, and the offset in it is that of another one
+    return messages[-1].queue_offset if messages else record.queue_offset
+
+
+def _is_dispatched(record: Record) -> bool:
+    return properties.MULTI_DISPATCH in record.properties
+
+
+def _judged(items: list[Record | Spoiled], offset: int, next_offset: int) -> list[Record | Spoiled]:
+    """A record without a checksum over its head may carry any queue offset: one that does not ascend is damaged."""
+    plain = [
+        number
+        for number, item in enumerate(items)
+        if isinstance(item, Record) and not item.sys_flag & SYS_INNER_BATCH and not _is_dispatched(item)
+    ]
+    offsets = {number: item.queue_offset for number in plain if isinstance(item := items[number], Record)}
+    inside = [number for number in plain if offset <= offsets[number] < next_offset]
+    wrong = {inside[position] for position in out_of_order([offsets[number] for number in inside])}
+    for number in plain:
+        item = items[number]
+        if isinstance(item, Record) and (number in wrong or number not in inside):
+            items[number] = _spoiled(item, f"it claims queue offset {item.queue_offset}")
+    return items
+
+
+def _spoiled(record: Record, why: str) -> Spoiled:
+    return Spoiled(why, record.queue_offset, record.log_offset, zlib.crc32(record.encode()))
+
+
+def messages_in(body: bytes, broker: str, reports: DamageReports, topic: str = "?") -> Iterator[ReceivedMessage]:
+    """Yield the messages among the records of an answer that is not about one queue; damaged ones are reported."""
+    for item in salvage(body):
+        if isinstance(item, Record):
+            try:
+                unwrapped = unwrap(item)
+            except ProtocolError as error:
+                item = _spoiled(item, str(error))
+            else:
+                for record in unwrapped:
+                    yield _message(record, broker)
+                continue
+        reports.report(
+            DamagedMessage(
+                queue=MessageQueue(topic, broker, -1),  # which queue it is from stands in the damaged record only
+                queue_offset=item.queue_offset,
+                log_offset=item.log_offset,
+                reason=item.why,
+                fingerprint=item.fingerprint,
+            )
+        )
+
+
+def _message(record: Record, broker: str, bytes_max: int = BODY_BYTES_MAX) -> ReceivedMessage:
+    """Return what an application sees. Raises BodyTooLong only if a larger `bytes_max` might do."""
     try:
-        return record.to_message(broker)
+        return record.to_message(broker, bytes_max=bytes_max)
     except ProtocolError as error:
+        if isinstance(error, BodyTooLong) and bytes_max < BODY_BYTES_MAX:
+            raise
         # One body that cannot be unpacked must not stop its queue for ever: hand it out as it is, flag and all.
-        log.warning("message at %s of %s/%d: %s", record.queue_offset, record.topic, record.queue_id, error)
+        log.warning(
+            "topic %s queue %d: the body of the message at offset %d, log offset %d, cannot be unpacked (%s): it is handed out as it is",
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            record.log_offset,
+            error,
+        )
         plain = replace(record, sys_flag=record.sys_flag & ~SYS_COMPRESSED).to_message(broker)
         return replace(plain, sys_flag=record.sys_flag)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Final
 
+from kappamq.client import arguments
 from kappamq.client.core import ClientCore
 from kappamq.client.offsets import Offsets, time_ms
 from kappamq.client.pull_consumer import AsyncPullConsumer
@@ -16,14 +18,25 @@ from kappamq.errors import BrokerError, InvalidParameter, KappaError, ProtocolEr
 from kappamq.message import MessageQueue, ReceivedMessage
 from kappamq.protocol.address import join, unpack_ip
 from kappamq.protocol.bodies_topics import ClusterInfo
-from kappamq.protocol.headers_client import QueryMessage, ViewMessage
+from kappamq.protocol.headers_client import QueryMessage, QueryMessageResponse, ViewMessage
 from kappamq.protocol.ids import OffsetId, could_be_id, parse_offset_id
 from kappamq.protocol.names import TOOLS_GROUP
 
 COUNT_MAX: Final = 64
 """A broker answers a query by key with at most so many messages."""
+WHOLE_BYTES_MAX: Final = 4 << 20
+"""Our broker ends an answer before the message that would make it longer than 8 MiB, and a message may have 4."""
 FOREVER_MS: Final = (1 << 63) - 1
 NAME_THE_TOPIC: Final = "name the topic (--topic) if a producer gave this id; "
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What a broker's index says about a key: where its messages lie, some with another key of the same hash among them."""
+
+    places: tuple[tuple[MessageQueue, int], ...]
+    log_offset: int  # how far the log is indexed
+    whole: bool  # False: there may be more than an answer can hold
 
 
 class MessageQueries(ABC):
@@ -45,6 +58,7 @@ class MessageQueries(ABC):
         end: int | datetime.datetime = FOREVER_MS,
     ) -> list[ReceivedMessage]:
         """Return messages that were sent with this key and stored between two times, oldest first."""
+        arguments.text("key", key)
         found = await self._query(topic, key, count, time_ms(begin), time_ms(end), unique=False)
         # The index knows hashes; whether it really is this key is for us to see.
         return [message for message in found if key in message.keys][:count]
@@ -54,6 +68,7 @@ class MessageQueries(ABC):
 
         Both kinds of id will do: the offset id names the place; the producer's id needs the topic to look in.
         """
+        arguments.text("message_id", message_id)
         if topic is not None:
             for message in await self.query_copies(message_id, topic):
                 return message
@@ -73,6 +88,31 @@ class MessageQueries(ABC):
         """Return the messages of a topic that carry this id of a producer, oldest first: several if it came again."""
         found = await self._query(topic, message_id, COUNT_MAX, 0, FOREVER_MS, unique=True)
         return [message for message in found if message.message_id == message_id]
+
+    async def find_in_index(self, topic: str, key: str, *, unique: bool = False) -> dict[str, Indexed]:
+        """Return for each broker of a topic where messages with this key lie; `unique`: with this id of a producer.
+
+        A broker that finds nothing does not say how far its index reaches, so it is left out."""
+        arguments.text("key", key)
+        core = self.start()
+        route = await core.routes.find(topic)
+        header = QueryMessage(
+            topic=topic, key=key, count_max=COUNT_MAX, begin_ms=0, end_ms=FOREVER_MS, unique_key=unique or None
+        )
+
+        async def at(broker: str) -> Indexed | None:
+            try:
+                answer = await core.ask(route.reader(broker), header)
+            except QueryNotFound:
+                return None
+            found = list(messages_in(answer.body, broker, core.damage, topic))
+            whole = len(found) < COUNT_MAX and len(answer.body) < WHOLE_BYTES_MAX
+            places = tuple((message.queue, message.queue_offset) for message in found if message.topic == topic)
+            return Indexed(places, QueryMessageResponse.decode(answer.ext).index_log_offset, whole)
+
+        brokers = sorted(route.addresses)
+        answers = await asyncio.gather(*map(at, brokers))
+        return {broker: answer for broker, answer in zip(brokers, answers, strict=True) if answer is not None}
 
     async def query_by_time(
         self,
@@ -132,7 +172,7 @@ class MessageQueries(ABC):
             answer = await self.start().ask(route.reader(broker), header)
         except QueryNotFound:
             return []
-        return list(messages_in(answer.body, broker))
+        return list(messages_in(answer.body, broker, self.start().damage, header.topic))
 
     async def _view(self, message_id: str, place: OffsetId) -> ReceivedMessage | None:
         # Never connect to an address only because an id names it: ask the brokers we know, the named one first.
@@ -152,7 +192,7 @@ class MessageQueries(ABC):
             except KappaError as error:
                 failure = error
                 continue
-            for message in messages_in(answer.body, name):
+            for message in messages_in(answer.body, name, self.start().damage):
                 if message.offset_id == message_id.upper():
                     return message
         if failure is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from kappamq.client import arguments
 from kappamq.client.core import ClientCore
 from kappamq.client.tracing import Tracer
 from kappamq.errors import IllegalOperation, KappaError, RequestTimeout, for_code
@@ -15,6 +16,7 @@ from kappamq.protocol.recall import RecallHandle
 
 async def recall(core: ClientCore, group: str, sent: SendResult | str, limit: float, traces: Tracer | None) -> str:
     """Return the id of the message that will not be delivered now. Raises what the broker says, or that it says nothing."""
+    arguments.expect("what is recalled", sent, (SendResult, str), "the SendResult of its send, or its recall_handle")
     text = sent.recall_handle if isinstance(sent, SendResult) else sent
     if not text:
         raise IllegalOperation(

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kappamq.client import arguments
 from kappamq.client.core import ClientCore
 from kappamq.client.outgoing import Outgoing, single
 from kappamq.client.routes import MASTER_ID
@@ -73,6 +74,8 @@ class Requesting(ABC):
 
         Raises RequestTimeout if nobody replied in time, and what `send` raises.
         """
+        arguments.message(message)
+        arguments.seconds("timeout", timeout)
         core = self.start()
         limit = self.config.request_timeout_ms / 1000 if timeout is None else timeout
         correlation_id = str(uuid.uuid4())
@@ -114,6 +117,7 @@ class Requesting(ABC):
         timeout: float | None = None,
     ) -> SendResult:
         """Answer a request that was received. Raises IllegalMessage if it is none, BrokerError if its sender has gone."""
+        arguments.expect("request", request, ReceivedMessage, "the ReceivedMessage that is answered")
         core = self.start()
         now_ms = core.clock.message_ms()
         message = Message(reply_topic_of(request), body, tags=tags, properties=properties or {})

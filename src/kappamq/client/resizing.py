@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final
 
+from kappamq.client import arguments
 from kappamq.client.core import ClientCore
 from kappamq.errors import InvalidParameter, KappaError, QueryNotFound, RequestTimeout
 from kappamq.message import MessageQueue
@@ -54,6 +55,8 @@ class Resizing(ABC):
         have read what lies in the others. Raises RequestTimeout after `timeout` more seconds, naming those that have not:
         nothing is lost, and calling again goes on with it.
         """
+        arguments.number("queues", queues)
+        arguments.seconds("timeout", timeout)
         if queues < 1:
             raise InvalidParameter(f"a topic has at least 1 queue; got {queues}")
         now = (await self.topic_config(topic)).values()

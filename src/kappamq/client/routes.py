@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kappamq.client import arguments
 from kappamq.errors import InvalidParameter, NoRoute, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_topics import PERMISSION_READ, PERMISSION_WRITE, TopicRouteData
@@ -79,6 +80,13 @@ class Route:
         return address
 
 
+def no_broker(nameservers: str) -> NoRoute:
+    return NoRoute(
+        f"no broker is registered with {nameservers}: it is not running, does not reach this name server, or uses another "
+        "one. Start one, for example with `kappamq broker`; one that runs logs why it cannot register"
+    )
+
+
 def _advice(topic: str) -> str:
     try:
         check_topic(topic)
@@ -101,9 +109,17 @@ class Routes:
     """Remembers routes. `ask` brings one from a name server and raises TopicNotFound if none knows the topic."""
 
     def __init__(
-        self, ask: Ask, *, default_topic: str, default_queues: int, now: Callable[[], float], nameservers: str
+        self,
+        ask: Ask,
+        *,
+        default_topic: str,
+        default_queues: int,
+        now: Callable[[], float],
+        nameservers: str,
+        any_broker: Callable[[], Awaitable[bool]],
     ) -> None:
         self._ask = ask
+        self._any_broker = any_broker
         self._default_topic = default_topic
         self._default_queues = default_queues
         self._now = now
@@ -122,15 +138,22 @@ class Routes:
 
     async def find(self, topic: str) -> Route:
         """Return the route, asking only if it is not known. Raises NoRoute, which says what to do."""
+        arguments.text("topic", topic)
         self._used[topic] = self._now()
         route = self._known.get(topic)
         if route is None or route.provisional:
             route = await self._ask_once(topic)
         if route is None:
+            await self.check_any_broker()
             raise UnknownTopic(
                 f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}. {_advice(topic)}"
             )
         return route
+
+    async def check_any_broker(self) -> None:
+        """A broker that is down takes its topics along: nobody shall think that they do not exist. Raises NoRoute."""
+        if not await self._any_broker():
+            raise no_broker(self._nameservers)
 
     def ready(self, topic: str) -> Route | None:
         """Return the route if it is known and good for sending, without asking anybody; for the path of every message."""
@@ -192,6 +215,7 @@ class Routes:
         try:
             data = await self._ask(self._default_topic)
         except TopicNotFound:
+            await self.check_any_broker()
             raise UnknownTopic(
                 f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}, and none creates "
                 f"topics by itself. Create it with `kappamq topic create {topic}` (Admin.create_topic), or check that "

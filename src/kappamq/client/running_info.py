@@ -42,6 +42,7 @@ def running_info(
             "PROP_CONSUME_TYPE": consume_type.name,
             "PROP_CLIENT_VERSION": VERSION_NAME,
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+            **({"damagedMessagesSkipped": str(stats.damage.count)} if stats.damage.count else {}),
         },
         subscriptions=[interest.to_body() for interest in listed],
         queues={queue.queue: _queue_info(queue, clock, config, locked) for queue in queues},

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from kappamq.client import arguments
 from kappamq.client.core import ClientCore
 from kappamq.client.faults import Failing, Faults, LatencyFaults
 from kappamq.client.outgoing import Outgoing
@@ -86,6 +87,7 @@ class Sending:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send, and return a result for each message when a broker has stored it."""
+        _check(key, queue, timeout)
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
         size = len(outgoing.body)
@@ -162,6 +164,7 @@ class Sending:
         timeout: float | None,
     ) -> None:
         """Send without asking for an answer."""
+        _check(key, queue, timeout)
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
         try:
@@ -239,6 +242,13 @@ class Sending:
                 await core.routes.refresh(topic)
         except (TimeoutError, KappaError):
             pass  # the old route must do
+
+
+def _check(key: object, queue: object, timeout: object) -> None:
+    arguments.key(key)
+    if queue is not None:
+        arguments.queue(queue)
+    arguments.seconds("timeout", timeout)
 
 
 def _may_work_elsewhere(error: KappaError) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kappamq.client.balance import Strategy, share
 from kappamq.client.core import ClientCore
-from kappamq.errors import BrokerError, KappaError, NoRoute, NotAvailable
+from kappamq.errors import BrokerError, KappaError, NoRoute, NotAvailable, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies_clients import ConsumerList
 from kappamq.protocol.headers_client import GetConsumerList
@@ -44,6 +44,7 @@ class Shares:
         self._group = group
         self._strategy = strategy
         self._missing: set[str] = set()
+        self._kept: set[str] = set()  # topics that stay as they are, for now: that was told
 
     async def of(self, topic: str) -> Share | None:
         """Return what of a topic is ours; None if that cannot be told now, and all stays as it is."""
@@ -55,18 +56,25 @@ class Shares:
             # A broker makes the retry topic when it first hears of the group; nobody waits for that.
             if is_retry_topic(topic):
                 return Share(topic, set(), 0)
-            if topic not in self._missing:
+            if topic not in self._missing and isinstance(error, UnknownTopic):
                 log.warning(
-                    "group %s waits for its topic: %s. Where brokers make topics by themselves (autoCreateTopicEnable) it "
-                    "begins with the first send, and nothing is to be done",
-                    *(self._group, error),
+                    "no broker has topic %s yet: group %s waits and reads it as soon as it is created",
+                    topic,
+                    self._group,
                 )
+            elif topic not in self._missing:
+                log.warning("group %s cannot read topic %s yet: %s", self._group, topic, error)
             self._missing.add(topic)
             return None
         except KappaError as error:
-            log.warning("group %s keeps its queues of %s as they are: %s", self._group, topic, error)
+            if topic not in self._kept:
+                log.warning("group %s keeps its queues of %s as they are: %s", self._group, topic, error)
+            self._kept.add(topic)
             return None
-        self._missing.discard(topic)
+        self._kept.discard(topic)
+        if topic in self._missing:
+            self._missing.discard(topic)
+            log.info("topic %s is there now: group %s reads it", topic, self._group)
         if self._strategy is None:
             return Share(topic, set(route.subscribe), 1)
         mine = share(self._strategy, self._core.client_id, members, route.subscribe)

@@ -17,6 +17,10 @@ def wanted_topics(topics: Topics, wanted: Wanted = "*") -> dict[str, Wanted]:
     """Return what is wanted of each topic; `wanted` holds for those named without. Raises ConfigError."""
     if isinstance(topics, str):
         topics = {topics: wanted}
+    elif isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        raise ConfigError(
+            f'topics is a text, several texts, or a mapping such as {{"orders": "new || paid"}}; got {topics!r}'
+        )
     elif not isinstance(topics, Mapping):
         topics = dict.fromkeys(topics, wanted)
     elif wanted != "*":

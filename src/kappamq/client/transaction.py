@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, Unpack
 
 from kappamq.client.calling import in_thread, is_asynchronous
 from kappamq.client.checks import CODES, Answering, Check, Known, Verdict, decision_of
@@ -24,7 +24,7 @@ from kappamq.client.outgoing import SYS_PREPARED, Outgoing, single
 from kappamq.client.producer import AsyncProducer
 from kappamq.client.selection import Selection
 from kappamq.client.sending import Key
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import (
     BrokerError,
     ClientError,
@@ -125,7 +125,7 @@ class AsyncTransactionProducer(AsyncProducer):
         topics: Sequence[str] = (),
         selection: str | Selection = "round-robin",
         config: ClientConfig | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         """`check`: a function (called in threads) or coroutine function that says whether the work for a message was
         done; or a `listener` with methods `execute` and `check`. All producers of a `group` must be able to answer for
@@ -138,6 +138,9 @@ class AsyncTransactionProducer(AsyncProducer):
                 "or a `listener` with methods `execute` and `check`: without it nobody could settle what a crash leaves open"
             )
         self._execute: Execute | None = listener.execute if listener is not None else None
+        for name, function in (("check", check), ("listener.check", getattr(listener, "check", check))):
+            if function is not None and not callable(function):
+                raise ConfigError(f"{name} is a function that takes a message; got {function!r}")
         self._check: Check = listener.check if listener is not None else check  # type: ignore[assignment]
         self._topics = tuple(topics)
         self._known = Known()

@@ -1,7 +1,7 @@
 """RocketMQ's broker.conf and namesrv.conf as our configuration, and back.
 
 Names are RocketMQ's, or our own as `part.field` (`store.flush_interval_ms`) for what RocketMQ has no name for. A value
-that cannot be honoured is an error; a name that has no effect here, or that nobody knows, is reported, never dropped.
+that cannot be honoured is an error; one that has no effect here, or that nobody knows, is reported, never dropped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from kappamq.config import properties as java
+from kappamq.config.apache_features import BROKER_UNSET, NAMESERVER_UNSET, Unset
 from kappamq.config.apache_names import (
     ADDRESSES,
     BOOLEAN,
-    BROKER_IGNORED,
     BROKER_SETTINGS,
-    FIXED,
     HOURS,
     INTEGER,
-    NAMESERVER_IGNORED,
     NAMESERVER_SETTINGS,
     PATH,
     SECRET,
@@ -35,8 +33,8 @@ from kappamq.config.apache_names import (
 )
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.nameserver import NameServerConfig
-from kappamq.config.net import NetConfig
-from kappamq.config.problems import Problems, place_of
+from kappamq.config.net import NetConfig, Network, network
+from kappamq.config.problems import Problems, file_of, place_of
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError, InvalidParameter, NoPermission
 
@@ -64,6 +62,7 @@ _FORCIBLE_RATIO = 0.85  # RocketMQ's default for diskSpaceCleanForciblyRatio
 class Findings:
     """What is to be told about a set of properties besides their values."""
 
+    missed: tuple[str, ...] = ()  # values that ask for what is not here: a sentence for each feature
     ignored: tuple[str, ...] = ()  # known to RocketMQ, without effect here
     unknown: tuple[str, ...] = ()  # known to nobody; each with a guess what was meant
 
@@ -73,7 +72,7 @@ class Findings:
             found.append(f"unknown properties, without effect: {', '.join(self.unknown)}")
         if self.ignored:
             found.append(f"RocketMQ properties without effect here: {', '.join(self.ignored)}")
-        return found
+        return [*self.missed, *found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,7 @@ def broker_settings(
     `defaults` and `overrides` are fields by part ({"store": {"root": ...}}) that lose and win against `given`.
     """
     problems = Problems()
-    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_IGNORED, ("broker", "store", "net"), problems)
+    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_UNSET, ("broker", "store", "net"), problems)
     merged = _merge(defaults, values, overrides)
     if "root" not in merged.get("store", {}):
         raise ConfigError("no data directory: give storePathRootDir (or --data)")
@@ -135,7 +134,7 @@ def nameserver_settings(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[NameServerSettings, Findings]:
     problems = Problems()
-    values, sources, findings = _values(given, NAMESERVER_SETTINGS, NAMESERVER_IGNORED, ("nameserver", "net"), problems)
+    values, sources, findings = _values(given, NAMESERVER_SETTINGS, NAMESERVER_UNSET, ("nameserver", "net"), problems)
     merged = _merge(defaults, values, overrides)
     merged.setdefault("nameserver", {})["properties"] = dict(given)
     nameserver = _build(NameServerConfig, "nameserver", merged, sources, given, problems)
@@ -161,12 +160,10 @@ def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSetting
                 ratio = (settings.store.delete_unexpired_ratio or _FORCIBLE_RATIO) if BOOLEAN.read(text) else None
                 values.setdefault("store", {})["delete_unexpired_ratio"] = ratio
                 continue
-            if name in FIXED:
-                _check_fixed(name, text)
+            if name in BROKER_UNSET:
+                check_unset(BROKER_UNSET[name], text)
                 continue
             if setting is None:
-                if name in BROKER_IGNORED:
-                    raise NoPermission(f"{name} has no effect in KappaMQ, so it cannot be changed")
                 raise InvalidParameter(f"unknown property {_guess(name, BROKER_SETTINGS)}")
             value = setting.read(text)
         except (ConfigError, ValueError) as error:
@@ -181,25 +178,39 @@ def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSetting
         raise InvalidParameter(str(error)) from None
 
 
+def check_unset(unset: Unset, text: str) -> None:
+    """Judge a change, while a server runs, of a property that sets nothing here. Raises NoPermission, ConfigError."""
+    if not unset.holds(text):
+        raise NoPermission(f"{unset.name}={text} has no effect, so it cannot be changed: {unset.because}")
+
+
 def rendered(settings: BrokerSettings) -> dict[str, str]:
     """The present values under RocketMQ's names (request 26), and the properties given that have none of ours."""
-    shown = {name: text for name, text in settings.broker.properties.items() if name not in SECRET}
-    for setting in BROKER_SETTINGS.values():
-        value = getattr(getattr(settings, setting.part), setting.field)
-        if value is not None and value != () and setting.name not in SECRET:
-            shown[setting.name] = setting.kind.show(value)
+    shown = _rendered(settings, settings.broker.properties, BROKER_SETTINGS, BROKER_UNSET)
     shown["cleanFileForciblyEnable"] = BOOLEAN.show(settings.store.delete_unexpired_ratio is not None)
     return dict(sorted(shown.items()))
 
 
 def rendered_nameserver(settings: NameServerSettings) -> dict[str, str]:
     """The same for a name server (request 319)."""
-    shown = {name: text for name, text in settings.nameserver.properties.items() if name not in SECRET}
-    for setting in NAMESERVER_SETTINGS.values():
-        value = getattr(getattr(settings, setting.part), setting.field)
-        if value is not None and setting.name not in SECRET:
-            shown[setting.name] = setting.kind.show(value)
+    shown = _rendered(settings, settings.nameserver.properties, NAMESERVER_SETTINGS, NAMESERVER_UNSET)
     return dict(sorted(shown.items()))
+
+
+def _rendered(
+    settings: BrokerSettings | NameServerSettings,
+    given: Mapping[str, str],
+    known: Mapping[str, Setting],
+    unset: Mapping[str, Unset],
+) -> dict[str, str]:
+    shown = {name: text for name, text in given.items() if name not in SECRET}
+    # What was given for a feature that is absent does not hold: the value that switches it off does.
+    shown.update({each.name: each.shown for each in unset.values() if each.shown is not None})
+    for setting in known.values():
+        value = getattr(getattr(settings, setting.part), setting.field)
+        if value is not None and value != () and setting.name not in SECRET:
+            shown[setting.name] = setting.kind.show(value)
+    return shown
 
 
 def is_known(name: str) -> bool:
@@ -208,9 +219,8 @@ def is_known(name: str) -> bool:
     return (
         name in BROKER_SETTINGS
         or name in NAMESERVER_SETTINGS
-        or name in FIXED
-        or name in BROKER_IGNORED
-        or name in NAMESERVER_IGNORED
+        or name in BROKER_UNSET
+        or name in NAMESERVER_UNSET
         or name in _PLACES
         or name == "cleanFileForciblyEnable"
         or (part in PARTS and any(field == known.name for known in fields(PARTS[part])))
@@ -227,13 +237,14 @@ def unknown_name(name: str) -> str:
 def _values(
     given: Mapping[str, str],
     settings: Mapping[str, Setting],
-    ignored_names: frozenset[str],
+    unset: Mapping[str, Unset],
     parts: tuple[str, ...],
     problems: Problems,
 ) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], str], Findings]:
     """Sort properties into fields by part; also which property set which field, for messages."""
     values: dict[str, dict[str, Any]] = {}
     sources: dict[tuple[str, str], str] = {}
+    missed: dict[str, list[str]] = {}  # by the reason
     ignored: list[str] = []
     unknown: list[str] = []
     forcibly: bool | None = None
@@ -241,14 +252,18 @@ def _values(
         setting = settings.get(name) or _own(name, parts)
         try:
             if setting is not None:
-                values.setdefault(setting.part, {})[setting.field] = setting.read(text)
-                sources[setting.part, setting.field] = name
-            elif name in FIXED:
-                _check_fixed(name, text)
+                value, field = setting.read(text), (setting.part, setting.field)
+                if field in sources:
+                    _check_agreement(name, value, sources[field], values[setting.part][setting.field], given)
+                values.setdefault(setting.part, {})[setting.field] = value
+                sources[field] = name
+            elif name in unset:
+                if unset[name].shown is None:
+                    ignored.append(name)
+                elif not unset[name].holds(text):
+                    missed.setdefault(unset[name].because, []).append(f"{name}={text}")
             elif name == "cleanFileForciblyEnable":
                 forcibly = Setting(name, "store", "delete_unexpired_ratio", BOOLEAN).read(text)
-            elif name in ignored_names:
-                ignored.append(name)
             elif name not in _PLACES:
                 guess = _guess(name, settings)
                 unknown.append(f"{guess} in {place_of(text)}" if place_of(text) else guess)
@@ -261,7 +276,8 @@ def _values(
             store["delete_unexpired_ratio"] = None
         elif store.get("delete_unexpired_ratio") is None:
             store["delete_unexpired_ratio"] = _FORCIBLE_RATIO
-    return values, sources, Findings(ignored=tuple(ignored), unknown=tuple(unknown))
+    told = tuple(f"without effect: {', '.join(asked)} ({because})" for because, asked in missed.items())
+    return values, sources, Findings(missed=told, ignored=tuple(ignored), unknown=tuple(unknown))
 
 
 def _own(name: str, parts: tuple[str, ...]) -> Setting | None:
@@ -282,8 +298,13 @@ def _own(name: str, parts: tuple[str, ...]) -> Setting | None:
         Path: PATH,
         tuple[int, ...]: HOURS,
         tuple[str, ...]: ADDRESSES,
+        tuple[Network, ...]: Kind("networks", _networks, lambda value: ";".join(map(str, value))),
     }
     return Setting(name, cast(Part, part), field, by_type.get(hint, TEXT))
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    return tuple(network(part.strip()) for part in text.replace(",", ";").split(";") if part.strip())
 
 
 def _float(text: str) -> float:
@@ -332,18 +353,21 @@ def _build(
                 del values[field]
 
 
-def _check_fixed(name: str, text: str) -> None:
-    allowed, why = FIXED[name]
-    if text.strip() not in allowed:
-        good = " or ".join(value or "(empty)" for value in allowed)
-        raise ConfigError(f"{name}={text} cannot be honoured: {why}; leave it out or set it to {good}")
+def _check_agreement(name: str, value: Any, other: str, other_value: Any, given: Mapping[str, str]) -> None:
+    """Two names of one field may both be given. In one file they must agree; from --set, the last one wins."""
+    if value != other_value and file_of(given[name]) == file_of(given[other]):
+        raise ConfigError(
+            f"{name}={given[name]} contradicts {other}={given[other]}: both set the same; keep one of them"
+        )
 
 
 def _check_places(given: Mapping[str, str], root: Path, problems: Problems) -> None:
     for name, below in _PLACES.items():
         text = given.get(name, "").strip()
-        place = (root.expanduser() / below).resolve()
-        if text and text != "null" and Path(os.path.expanduser(text)).resolve() != place:
+        if not text or text == "null":
+            continue
+        # Not Path.resolve: it fails for a link to itself, and the store can tell better what is wrong with that.
+        if os.path.realpath(os.path.expanduser(text)) != os.path.realpath(root.expanduser() / below):
             problems.wrong(
                 given[name], f"{name}={text} cannot be honoured: it always lies in {root / below}; leave it out"
             )

@@ -1,9 +1,4 @@
-"""RocketMQ's property names and what each means here: which field it sets, or why it has no effect.
-
-Every name of RocketMQ 5.3 is in exactly one of three tables:
-SETTINGS sets a field of ours; FIXED may only have the value given, because another one asks for something that would be
-missed (a slave, authentication, a second copy); IGNORED tunes machinery that is not here (thread pools, mappings).
-"""
+"""RocketMQ's properties that set a field of ours. Those that set nothing are in `apache_features`; no name is in both."""
 
 from __future__ import annotations
 
@@ -211,6 +206,7 @@ _NET: list[Setting] = [
     Setting("tls.server.keyPassword", "net", "tls_key_password", TEXT),
     Setting("tls.server.trustCertPath", "net", "tls_trust", PATH),
     Setting("tls.enable", "net", "tls_outgoing", BOOLEAN),
+    Setting("useTLS", "net", "tls_outgoing", BOOLEAN),
     Setting("tls.client.trustCertPath", "net", "tls_outgoing_trust", PATH),
     Setting(
         "tls.server.need.client.auth",
@@ -239,136 +235,4 @@ BROKER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_B
 NAMESERVER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_NAMESERVER, *_NET)}
 
 # Secrets are never shown, neither by request 26 nor in an error.
-SECRET = frozenset({"tls.server.keyPassword"})
-
-# name -> (the values that change nothing here, why another value is refused)
-_LATER = "is not built yet"
-FIXED: dict[str, tuple[tuple[str, ...], str]] = {
-    "brokerRole": (("ASYNC_MASTER", "SYNC_MASTER"), f"being a slave {_LATER}"),
-    "inSyncReplicas": (("1",), f"waiting for copies {_LATER}"),
-    "totalReplicas": (("1",), f"keeping copies {_LATER}"),
-    "minInSyncReplicas": (("1",), f"keeping copies {_LATER}"),
-    "allAckInSyncStateSet": (("false",), f"keeping copies {_LATER}"),
-    "enableAutoInSyncReplicas": (("false",), f"keeping copies {_LATER}"),
-    "enableDLegerCommitLog": (("false",), f"a Raft group {_LATER}"),
-    "enableControllerMode": (("false",), f"a controller {_LATER}"),
-    "enableSlaveActingMaster": (("false",), f"an acting master {_LATER}"),
-    "aclEnable": (("false",), f"authentication {_LATER}; an open broker would be a surprise"),
-    "authenticationEnabled": (("false",), f"authentication {_LATER}; an open broker would be a surprise"),
-    "authorizationEnabled": (("false",), f"authorization {_LATER}; an open broker would be a surprise"),
-    "storeType": (("default", "DEFAULT"), "only the file store is read and written"),
-    "duplicationEnable": (("false",), "duplicated logs are not supported"),
-    "enableLmq": (("false",), "light message queues are not supported"),
-    "enableMultiDispatch": (("false",), "dispatch into several queues is not supported"),
-    "enableConsumeQueueExt": (("false",), "extended queue files are not supported"),
-    "messageStorePlugIn": (("",), "store plug-ins are Java classes"),
-    "fetchNamesrvAddrByAddressServer": (("false",), "give the addresses in namesrvAddr"),
-    "fetchNameSrvAddrByDnsLookup": (("false",), "give the addresses in namesrvAddr"),
-    "enableControllerInNamesrv": (("false",), f"a controller {_LATER}"),
-    "disableConsumeIfConsumerReadSlowly": (("false",), "slow consumers are never disabled here"),
-    "readOnlyCommitLogStorePaths": (("", "null"), "the log lies in one directory"),
-    "rejectPullConsumerEnable": (("false",), "pull consumers are always served"),
-    "timerPrecisionMs": (
-        ("1000",),
-        "timer files have a slot for each second; deliveries are exact to the millisecond anyway",
-    ),
-    "useStaticSubscription": (("false",), "static subscriptions are not supported"),
-}
-
-# Thread pools, queue capacities, memory mappings, metrics exporters and features whose switch has no effect here.
-BROKER_IGNORED: frozenset[str] = frozenset(
-    """
-    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
-    ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
-    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncLearner asyncSendEnable
-    autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
-    bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath
-    brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis
-    brokerTopicEnable cgColdReadThreshold checkSyncStateSetPeriod cleanOfflineBrokerInterval
-    cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientManageThreadPoolNums
-    clientManagerThreadPoolQueueCapacity clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable
-    coldDataScanEnable combineCQEnableCheckSelf combineCQMaxExtraSearchCommitLogFiles commercialBaseCount
-    commercialSizePerMsg commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
-    commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
-    compactionMappedFileSize compactionScheduleInternal compactionThreadNum compatibleWithOldNameSrv
-    compressedRegister configBlackList configManagerVersion consumerFallbehindThreshold consumerManageThreadPoolNums
-    consumerManagerThreadPoolQueueCapacity consumerOffsetUpdateVersionStep controllerAddr
-    controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
-    dataReadAheadEnable debugLockEnable defaultMessageRequestMode defaultPopShareQueueNum
-    delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
-    destroyMapedFileIntervalForcibly disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
-    dispatchFromSenderThread enableAcceleratedRecovery enableAsyncReput enableBatchPush enableBroadcastOffsetStore
-    enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
-    enableConnectionMetrics enableCreateSysGroup enableDetailStat enableFastChannelEventProcess
-    enableLagAndDlqMetrics enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
-    enableMixedMessageType enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
-    enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
-    enablePopMetrics enableRegisterProducer enableRemoteEscape enableRemotingMetrics enableRequestMetrics
-    enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush enableScheduleAsyncDeliver
-    enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck
-    enableSplitMetadata enableSplitRegistration enableStatsMetrics enableTransactionMetrics
-    endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
-    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrInterval
-    flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
-    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval
-    flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC forwardTimeout
-    globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress
-    haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums
-    heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem isolateLogEnable
-    litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
-    logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    logicalDiskSpaceCleanForciblyThreshold mappedFileSizeConsumeQueueExt mappedFileSwapEnable
-    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
-    maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
-    maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles
-    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
-    maxTransferCountOnMessageInDisk memTableFlushIntervalMs
-    messageIndexSafe metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
-    metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
-    offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
-    popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
-    popConsumerKVServiceLog popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
-    popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
-    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead printChannelGroups printChannelGroupsMinNum
-    processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
-    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
-    putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
-    realTimeNotifyConsumerChange realTimePersistRocksDBConfig recheckReputOffsetFromCq
-    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval replicasPerDiskPartition
-    replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
-    reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
-    sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
-    searchBcqByCacheEnable sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverLoadBalancerEnable serverOnewaySemaphoreValue
-    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
-    slaveTimeout spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
-    startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec storePathBrokerIdentity storePathEpochFile
-    syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
-    syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
-    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
-    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
-    timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
-    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable
-    topicQueueLockNum transactionMetricFlushInterval
-    transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap transientStorePoolEnable
-    transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock
-    useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage
-    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
-    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
-    wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark
-    writeBufferLowWaterMark writeWithoutMmap
-    """.split()
-)
-
-NAMESERVER_IGNORED: frozenset[str] = frozenset(
-    """
-    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity configBlackList configStorePath
-    defaultThreadPoolNums defaultThreadPoolQueueCapacity enableTopicList needWaitForService rocketmqHome
-    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverOnewaySemaphoreValue
-    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads unRegisterBrokerQueueCapacity useEpollNativeSelector waitSecondsForService
-    """.split()
-)
+SECRET = frozenset({"tls.server.keyPassword", "initAuthenticationUser", "innerClientAuthenticationCredentials"})

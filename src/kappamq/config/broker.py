@@ -22,11 +22,11 @@ def host_name() -> str:
 class BrokerConfig:
     cluster: str = "DefaultCluster"  # brokers of one cluster share their topics
     name: str = field(default_factory=host_name)  # the master and the slaves of one broker share it
-    broker_id: int = 0  # 0: master
+    broker_id: int = 0  # 0: master. Slaves are not built yet, so another number is refused
 
     listen_host: str = "0.0.0.0"  # "127.0.0.1": reachable from this machine only
     port: int = 10911  # also listens on port-2; port+1 is kept for copies. 0: any free ones
-    advertise: str | None = None  # what clients are told; None: our local address towards the name server
+    advertise: str | None = None  # host or host:port for clients; None: our local address towards the name server
     nameservers: tuple[str, ...] = ()  # none: runs alone, nobody finds it by route
 
     permission: int = PERMISSION_READ | PERMISSION_WRITE  # 4 read, 2 write; without write, clients send elsewhere
@@ -67,6 +67,9 @@ class BrokerConfig:
     timers: bool = True  # messages may name the time of their delivery; off: such sends are refused
     timer_delay_max_s: int = 259_200  # how far ahead that may be. larger: they are stored again every two days
     recall: bool = True  # such a message can be taken back before its time (RocketMQ's default is not)
+    batch_members_max: int = (
+        16_384  # messages of one batch. larger: 1,000 more keep everybody waiting for a millisecond
+    )
     topics_max: int = 100_000  # larger: a broken client can fill more memory
     topic_queues_max: int = 65_536  # larger: one topic can take more memory
     groups_max: int = 100_000  # larger: a broken client can fill more memory
@@ -81,7 +84,12 @@ class BrokerConfig:
             raise ConfigError(
                 f"name is part of every route: 1 to 127 letters, digits or any of _ - % | . please; got {self.name!r}"
             )
-        at_least("broker_id", self.broker_id, 0)
+        if self.broker_id != 0:
+            # A name server routes nobody to a broker whose name has no master.
+            raise ConfigError(
+                f"broker_id must be 0, the master: slaves are not built yet, and nobody would be routed to a broker with "
+                f"another id; got {self.broker_id}"
+            )
         not_empty("listen_host", self.listen_host)
         between("port", self.port, 0, 65_534)
         if 0 < self.port <= 2:
@@ -108,7 +116,14 @@ class BrokerConfig:
         at_least("transaction_keep_ms", self.transaction_keep_ms, 1000)
         durations_ms("delay_levels", self.delay_levels)
         between("timer_delay_max_s", self.timer_delay_max_s, 1, 100 * 366 * 86_400)
-        for name in ("parked_pulls_max", "topics_max", "topic_queues_max", "groups_max", "stop_timeout_ms"):
+        for name in (
+            "parked_pulls_max",
+            "batch_members_max",
+            "topics_max",
+            "topic_queues_max",
+            "groups_max",
+            "stop_timeout_ms",
+        ):
             at_least(name, getattr(self, name), 1)
 
     @property

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Final, get_args, get_type_hints
 
 from kappamq.errors import ConfigError
 
@@ -23,6 +27,38 @@ def between(name: str, value: float, low: float, high: float) -> None:
 def at_least(name: str, value: float, low: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= low:
         raise ConfigError(f"{name} must be a number of at least {low}; got {value!r}")
+
+
+def of_declared_types(config: object) -> None:
+    """Refuse values of a dataclass that are not of their field's type. A text is taken for a path where one is expected."""
+    for name, kinds in _plain_types(type(config)).items():  # type: ignore[arg-type]  # a class can be hashed
+        value = getattr(config, name)
+        if isinstance(value, str) and Path in kinds:
+            object.__setattr__(config, name, Path(value))
+        elif (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
+            accepted = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
+            raise ConfigError(f"{name} must be {accepted}; got {value!r}")
+
+
+@functools.cache
+def _plain_types(kind: type) -> dict[str, tuple[type, ...]]:
+    """The fields of a dataclass that are numbers, texts, paths or booleans, or None. The others have checks of their own."""
+    found: dict[str, tuple[type, ...]] = {}
+    for name, hint in get_type_hints(kind).items():
+        parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if all(part in _KINDS for part in parts):
+            found[name] = parts
+    return found
+
+
+_KINDS: Final[dict[type, str]] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    Path: "a path",
+    NoneType: "None",
+}
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from kappamq.clock import Clock
-from kappamq.config.checks import KIB, MIB, address, at_least, between, not_empty, one_of, with_port
+from kappamq.config.checks import KIB, MIB, address, at_least, between, not_empty, of_declared_types, one_of, with_port
 from kappamq.errors import ConfigError
 
 NAMESERVER_PORT = 9876
 
 
 def default_nameservers() -> tuple[str, ...]:
-    """`$NAMESRV_ADDR`, as for RocketMQ's clients (separated by `;`), else this machine."""
-    return split_addresses(os.environ.get("NAMESRV_ADDR", "")) or ("127.0.0.1:9876",)
+    """`$KAPPAMQ_NAMESERVER`, else `$NAMESRV_ADDR` as for RocketMQ's clients (separated by `;`), else this machine."""
+    for variable in ("KAPPAMQ_NAMESERVER", "NAMESRV_ADDR"):
+        found = split_addresses(os.environ.get(variable, ""))
+        if found:
+            return found
+    return (f"127.0.0.1:{NAMESERVER_PORT}",)
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -100,8 +105,11 @@ class ClientConfig:
     tls_key_password: str | None = None  # of an encrypted key
 
     def __post_init__(self) -> None:
+        of_declared_types(self)
         if isinstance(self.nameservers, str):
             object.__setattr__(self, "nameservers", split_addresses(self.nameservers))
+        elif isinstance(self.nameservers, bytes) or not isinstance(self.nameservers, Iterable):
+            raise ConfigError(f"nameservers must be host:port, or several of them; got {self.nameservers!r}")
         else:
             whole = (with_port(str(nameserver), NAMESERVER_PORT) for nameserver in self.nameservers)
             object.__setattr__(self, "nameservers", tuple(whole))
@@ -163,3 +171,64 @@ class ClientConfig:
                 at_least(name, getattr(self, name), 1)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key belong together: give both, or none")
+
+
+class ClientOptions(TypedDict, total=False):
+    """The fields of ClientConfig as keyword arguments of every client, for type checkers; a test keeps both the same."""
+
+    nameservers: tuple[str, ...]
+    instance: str
+    unit: str
+    connect_timeout_ms: int
+    request_timeout_ms: int
+    send_timeout_ms: int
+    route_poll_ms: int
+    heartbeat_ms: int
+    commit_ms: int
+    rebalance_ms: int
+    send_retries: int
+    send_try_timeout_ms: int
+    latency_faults: bool
+    retry_not_stored_ok: bool
+    default_topic: str
+    default_topic_queues: int
+    message_bytes_max: int
+    compress_over_bytes: int
+    compress_level: int
+    compress_kind: Literal["zlib", "lz4", "zstd"]
+    inflight_max: int
+    inflight_bytes_max: int
+    inflight_full: Literal["wait", "raise"]
+    check_threads: int
+    checks_waiting_max: int
+    pull_batch: int
+    pull_hold_ms: int
+    pull_timeout_ms: int
+    pull_pause_on_error_ms: int
+    cached_messages_max: int
+    cached_bytes_max: int
+    consume_span_max: int
+    cached_all_max: int
+    topic_messages_max: int | None
+    topic_bytes_max: int | None
+    consume_threads: int
+    consume_batch: int
+    consume_timeout_ms: int
+    reconsume_max: int
+    again_ms: int
+    suspend_ms: int
+    lock_renew_ms: int
+    lock_lease_ms: int
+    offsets_dir: Path | None
+    trace: bool
+    trace_topic: str
+    trace_batch: int
+    trace_flush_ms: int
+    trace_waiting_max: int
+    clock: Clock | None
+    tls: bool
+    tls_verify: bool
+    tls_trust: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_key_password: str | None

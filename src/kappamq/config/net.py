@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,18 @@ from typing import Literal
 from kappamq.config.checks import KIB, MIB, at_least, between, one_of
 from kappamq.errors import ConfigError
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 TlsMode = Literal["disabled", "permissive", "enforcing"]
+
+
+def network(given: str | Network) -> Network:
+    """`10.0.0.0/8`, or an address alone."""
+    try:
+        return ipaddress.ip_network(given, strict=False)
+    except ValueError:
+        raise ConfigError(
+            f"{given!r} is no network: expected something like 10.1.0.0/16, 10.1.2.3 or fd00::/8"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +29,24 @@ class NetConfig:
     frame_bytes_max: int = 16 * MIB  # larger: bigger batches, more memory one connection can claim
     header_bytes_max: int = 256 * KIB  # properties are part of it: 32 KiB, up to six times that as JSON escapes
 
+    # What one request may have, by its kind. Larger: bigger requests of honest clients, more work for one of hostile ones.
+    request_bytes_max: int = 64 * KIB  # the body of a request that is no message and has no line of its own here
+    request_header_bytes_max: int = 64 * KIB  # the header of a request that carries no message properties
+    heartbeat_bytes_max: int = 2 * MIB  # about 8,000 subscriptions
+    list_bytes_max: int = 2 * MIB  # lists of topics, groups or queue locks: about 25,000 locks
+    registration_bytes_max: int = 8 * MIB  # what a broker tells a name server: about 25,000 topics
+    loose_json_bytes_max: int = (
+        256 * KIB
+    )  # a body in fastjson's dialect, which is slow to read; larger: proper JSON only
+
     connections_max: int = 16_000  # more: more descriptors (nofile) and memory
     connections_per_ip_max: int = 12_000  # smaller: one host cannot take all; larger: many clients behind one address
     listen_backlog: int = 1024  # connections that wait to be accepted; larger: rides out bigger rushes
+
+    # A PROXY header (v1, v2) names the client behind a load balancer. Logs and born hosts show it, whoever sent it.
+    proxies_trusted: tuple[
+        Network, ...
+    ] = ()  # whose headers also decide for which address connections_per_ip_max counts
 
     first_frame_s: float = 60.0  # nothing whole said by then: closed. smaller: Java's spare connections come and go
     frame_s: float = 30.0  # from the first to the last byte of one frame; smaller: slow links lose big batches
@@ -28,7 +55,10 @@ class NetConfig:
 
     write_pending_bytes_max: int = 64 * MIB  # per connection; a peer that reads slower than it asks is closed beyond it
     write_pause_bytes: int = 1 * MIB  # per connection; beyond it nothing more is read from the peer
-    inflight_bytes_max: int = 256 * MIB  # requests not yet answered, over all connections; beyond it code 2
+    unsent_bytes_max: int = 512 * MIB  # of all that waits to be written, half for one address; who has most goes
+    inflight_bytes_max: int = (
+        256 * MIB
+    )  # requests not yet answered, in all, half of it for one address; beyond it code 2
     connection_inflight_bytes_max: int = 32 * MIB  # the same for one connection; beyond it reading pauses
     connection_inflight_max: int = 65_536  # requests of one connection that wait for an answer
 
@@ -43,13 +73,24 @@ class NetConfig:
     tls_outgoing_trust: Path | None = None  # who may vouch for them. None: anyone may pose as a name server
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "proxies_trusted", tuple(network(each) for each in self.proxies_trusted))
         between("frame_bytes_max", self.frame_bytes_max, 1 * KIB, 1024 * MIB)
         between("header_bytes_max", self.header_bytes_max, 1 * KIB, 16 * MIB - 1)
+        for name in (
+            "request_bytes_max", "request_header_bytes_max", "heartbeat_bytes_max", "list_bytes_max", "registration_bytes_max",
+            "loose_json_bytes_max",
+        ):  # fmt: skip
+            between(name, getattr(self, name), 1 * KIB, 1024 * MIB)
         for name in ("connections_max", "connections_per_ip_max", "listen_backlog", "connection_inflight_max"):
             between(name, getattr(self, name), 1, 10_000_000)
         for name in ("first_frame_s", "frame_s", "idle_s", "write_stall_s"):
             between(name, getattr(self, name), 0, 86_400)
-        for name in ("write_pending_bytes_max", "inflight_bytes_max", "connection_inflight_bytes_max"):
+        for name in (
+            "write_pending_bytes_max",
+            "unsent_bytes_max",
+            "inflight_bytes_max",
+            "connection_inflight_bytes_max",
+        ):
             at_least(name, getattr(self, name), 64 * KIB)
         between("write_pause_bytes", self.write_pause_bytes, 1, self.write_pending_bytes_max)
         one_of("tls_mode", self.tls_mode, ("disabled", "permissive", "enforcing"))

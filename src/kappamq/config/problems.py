@@ -24,6 +24,11 @@ def place_of(value: str) -> str:
     return f"{value.file}, line {value.line}" if value.line else value.file
 
 
+def file_of(value: str) -> str:
+    """The file (or option) alone."""
+    return value.file if isinstance(value, Written) else ""
+
+
 class Problems:
     """Collects what is wrong. Unknown names alone are no reason to stop; beside other problems they are told as well."""
 

@@ -37,6 +37,11 @@ class StoreConfig:
 
     skip_damage: bool = False  # open a log with bad bytes in its middle without them; off: refuse, a copy may help
 
+    # The scrub reads everything once in a while, finds what the disk has changed, and repairs what the log knows better.
+    scrub_enabled: bool = True  # off: damage is found by whoever stumbles over it
+    scrub_interval_hours: int = 24  # between passes; one begins after each start. larger: damage is found later
+    scrub_bytes_per_second: int = 8 * MIB  # larger: damage is found sooner, consumers of old messages share the disk
+
     # Retention.
     retention_hours: int = 72  # larger: more disk, more to replay
     delete_hours: tuple[int, ...] = (4,)  # hours of day (local time) when expired files go
@@ -77,6 +82,8 @@ class StoreConfig:
             between(name, getattr(self, name), 1, 3_600_000)
         between("sync_flush_timeout_ms", self.sync_flush_timeout_ms, 10, 600_000)
         at_least("unflushed_bytes_max", self.unflushed_bytes_max, 64 * KIB)
+        between("scrub_interval_hours", self.scrub_interval_hours, 0, 24 * 366)
+        between("scrub_bytes_per_second", self.scrub_bytes_per_second, 64 * KIB, 16 * GIB)
         between("retention_hours", self.retention_hours, 0, 24 * 366 * 100)
         between("delete_files_max", self.delete_files_max, 1, 10_000)
         for hour in self.delete_hours:

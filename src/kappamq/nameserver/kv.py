@@ -81,7 +81,7 @@ class KvConfig:
             await self._replace({**self._table, namespace: kept})
 
     async def _replace(self, table: Table) -> None:
-        data = fastjson.pretty({"configTable": table})
+        data = await asyncio.to_thread(fastjson.pretty, {"configTable": table})
         if len(data) > self._bytes_max:
             raise BrokerError(f"the KV configuration would grow to {len(data)} bytes, the limit is {self._bytes_max}")
         if self._path is not None:

@@ -9,9 +9,11 @@ from kappamq.clock import Clock
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.config.net import NetConfig
 from kappamq.errors import KappaError
+from kappamq.nameserver.request_sizes import REQUEST_SIZES
 from kappamq.nameserver.routes import MinIdChange
 from kappamq.nameserver.service import NameService
 from kappamq.net.channel import Channel
+from kappamq.net.exposure import warn_if_exposed
 from kappamq.net.server import FrameServer
 from kappamq.net.tls import outgoing_context
 from kappamq.protocol import address
@@ -41,9 +43,11 @@ class NameServer:
     async def start(self) -> None:
         """Read the KV configuration and listen. Raises ConfigError if the file or the port cannot be had."""
         self.service.kv.load()
-        server = FrameServer(self.service, self._net, self._clock)
+        server = FrameServer(self.service, self._net, self._clock, REQUEST_SIZES)
+        self.service.beside = server.reader.beside.run
         self._port = await server.start(self.config.listen_host, self.config.port)
         self._server = server
+        warn_if_exposed("name server", self.config.listen_host)
         self._scan = asyncio.create_task(self._scan_forever())
 
     async def stop(self) -> None:

@@ -8,18 +8,23 @@ broker that signs off is not entered afterwards.
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
+from kappamq.config.net import NetConfig
+from kappamq.errors import BrokerError
 from kappamq.nameserver.liveness import Owner
 from kappamq.nameserver.routes import Registered, RouteTable, check_names
+from kappamq.net.request_limits import VALUE_BYTES, check_values
 from kappamq.protocol.bodies import RegisterBrokerBody
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers_nameserver import RegisterBroker
 
-BIG_BYTES: Final = 16 << 10
+BIG_BYTES: Final = 4 << 10
 """From so many bytes on a registration takes longer than a thread does."""
+_CRC_MASK: Final = 0x7FFFFFFF
 TOPICS_AT_ONCE: Final = 200
 
 Answer = Frame | None | Awaitable[Frame | None]
@@ -35,9 +40,13 @@ class _Line:
 
 
 class Registering(Generic[Owner]):
-    def __init__(self, routes: RouteTable[Owner], now: Callable[[], float]) -> None:
+    def __init__(
+        self, routes: RouteTable[Owner], now: Callable[[], float], beside: Callable[..., Awaitable[Any]], net: NetConfig
+    ) -> None:  # fmt: skip
         self._routes = routes
         self._now = now
+        self._beside = beside  # runs (owner, function, arguments, size=bytes) on a thread
+        self._net = net
         self._lines: dict[Owner, _Line] = {}
 
     def is_busy(self, owner: Owner) -> bool:
@@ -54,23 +63,26 @@ class Registering(Generic[Owner]):
         The place in the line is taken now, not when the result is first awaited."""
         line = self._lines.setdefault(owner, _Line())
         line.waiting += 1
-        return self._when_it_is_time(owner, line, work)
+        task = asyncio.ensure_future(self._when_it_is_time(line, work))
 
-    async def _when_it_is_time(self, owner: Owner, line: _Line, work: Callable[[], Answer]) -> Frame | None:
-        try:
-            async with line.lock:
-                if line.lost:
-                    return None
-                answer = work()
-                return await answer if isinstance(answer, Awaitable) else answer
-        finally:
+        def done(task: asyncio.Future[Frame | None]) -> None:  # also if it was given up before it began
             line.waiting -= 1
             if not line.waiting:
                 del self._lines[owner]
 
+        task.add_done_callback(done)
+        return task
+
+    async def _when_it_is_time(self, line: _Line, work: Callable[[], Answer]) -> Frame | None:
+        async with line.lock:
+            if line.lost:
+                return None
+            answer = work()
+            return await answer if isinstance(answer, Awaitable) else answer
+
     async def register(self, owner: Owner, frame: Frame, header: RegisterBroker) -> Registered | None:
         """Within `in_turn`: what `RouteTable.register` says; None if the connection was lost meanwhile."""
-        body = await asyncio.to_thread(_decoded, frame, header)
+        body: RegisterBrokerBody = await self._beside(owner, _decoded, frame, header, self._net, size=len(frame.body))
         if self._lines[owner].lost:
             return None
         found = self._routes.register(header, body, owner, self._now(), in_parts=True)
@@ -80,11 +92,22 @@ class Registering(Generic[Owner]):
             if not self._routes.enter_topics(header, body, found.topics[start : start + TOPICS_AT_ONCE], owner):
                 return None
         # A big table is given back by the thread that made it: freeing it takes as long as making it.
-        await asyncio.to_thread(body.topics.topics.clear)
+        await self._beside(owner, body.topics.topics.clear)
         return found
 
 
-def _decoded(frame: Frame, header: RegisterBroker) -> RegisterBrokerBody:
-    body = RegisterBrokerBody.decode_any(frame.body, compressed=header.compressed, version=frame.version)
+def check_crc(frame: Frame, header: RegisterBroker) -> None:
+    """Raises BrokerError if the body is not what the broker has sent."""
+    if header.body_crc and zlib.crc32(frame.body) & _CRC_MASK != header.body_crc:
+        raise BrokerError("crc32 not match: the body of the registration is not what was sent")
+
+
+def _decoded(frame: Frame, header: RegisterBroker, net: NetConfig) -> RegisterBrokerBody:
+    check_crc(frame, header)
+    if not header.compressed:
+        check_values(frame.body, net.registration_bytes_max // VALUE_BYTES)
+    body = RegisterBrokerBody.decode_any(
+        frame.body, compressed=header.compressed, version=frame.version, loose_bytes_max=net.loose_json_bytes_max
+    )
     check_names(header, body.topics.topics)
     return body

@@ -46,6 +46,7 @@ class Registered:
     ha_address: str | None = None
     new: bool = False
     topics: Sequence[str] = ()  # still to be entered by `enter_topics`
+    replaced: str | None = None  # the address of another live broker that had the same name and id until now
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class RouteTable(Generic[Owner]):
         self._clusters.setdefault(cluster, set()).add(name)
         group.acting_master, group.zone = bool(header.acting_master), header.zone
         new = group.addresses.get(broker_id) != address
+        # A broker that has moved comes on its old connection, or that one is lost: whoever comes besides it is another broker.
+        replaced = group.addresses[broker_id] if rival is not None and rival.owner != owner else None
         if broker_id in group.addresses and new:
             self._live.pop((cluster, group.addresses[broker_id]))
         group.addresses = {number: other for number, other in group.addresses.items() if other != address}
@@ -129,9 +132,10 @@ class RouteTable(Generic[Owner]):
             topics = ()
         master = group.addresses.get(MASTER_ID)
         if broker_id == MASTER_ID or master is None:
-            return Registered(new=new, topics=topics)
+            return Registered(new=new, topics=topics, replaced=replaced)
         master_live = self._live.get((cluster, master))
-        return Registered(master, master_live.ha_address if master_live is not None else None, new, topics)
+        ha_address = master_live.ha_address if master_live is not None else None
+        return Registered(master, ha_address, new, topics, replaced)
 
     def enter_topics(
         self, header: RegisterBroker, body: RegisterBrokerBody, topics: Iterable[str], owner: Owner
@@ -375,6 +379,10 @@ def check_names(header: RegisterBroker, topics: Iterable[str]) -> None:
     for what, text in (*named, *(("topic name", topic) for topic in topics)):
         if not text or len(text) > NAME_CHARACTERS_MAX:
             raise _refusal(f"a {what} has 1 to {NAME_CHARACTERS_MAX} characters, not {len(text)}: {text[:40]!r}")
+    # Addresses and names go to logs and to every client: a line feed or an escape sequence would forge lines there.
+    for what, text in (*named, ("HA address", header.ha_address or "")):
+        if not text.isprintable():
+            raise _refusal(f"the {what} {text[:80]!r} holds control characters: leave them out")
 
 
 def _refusal(reason: str) -> BrokerError:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kappamq.clock import Clock
 from kappamq.config.apache import NameServerSettings
@@ -14,7 +14,8 @@ from kappamq.config.net import NetConfig
 from kappamq.errors import BrokerError, NotSupported, ProtocolError, QueryNotFound, TopicNotFound
 from kappamq.nameserver import settings as live_settings
 from kappamq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
-from kappamq.nameserver.registering import BIG_BYTES, Registering
+from kappamq.nameserver.registering import BIG_BYTES, Registering, check_crc
+from kappamq.nameserver.repeated_warnings import RepeatedWarnings
 from kappamq.nameserver.routes import UNIT, UNIT_SUBSCRIBED, MinIdChange, Registered, RouteTable
 from kappamq.protocol import address as addresses
 from kappamq.protocol.bodies import (
@@ -62,8 +63,6 @@ from kappamq.protocol.headers_nameserver import (
 
 log = logging.getLogger(__name__)
 
-_CRC_MASK: Final = 0x7FFFFFFF
-
 H = TypeVar("H", bound=Header)
 Answer = Frame | None | Awaitable[Frame | None]
 
@@ -101,13 +100,23 @@ class NameService:
             acting_master=config.acting_master,
             delete_topics_on_registration=config.delete_topics_on_registration,
         )
-        self._registering = Registering(self.routes, clock.liveness)
+        # Runs what takes long on a thread: (connection, function, its arguments, size=bytes). A server sets its own.
+        self.beside: Callable[..., Awaitable[Any]] = lambda connection, work, *arguments, size=None: asyncio.to_thread(
+            work, *arguments
+        )
+        self._registering = Registering(self.routes, clock.liveness, self._run_beside, self.settings.net)
+        self._conflicts = RepeatedWarnings()  # about brokers that take each other's place
         self._clock = clock
         self._notify = notify
         self._handlers: dict[int, Callable[[Peer, Frame], Answer]] = {}
         for kind, handler in self._table():
             assert kind.code is not None
             self._handlers[kind.code] = _decoding(kind, handler)
+
+    def _run_beside(
+        self, connection: Peer, work: Callable[..., Any], *arguments: Any, size: int | None = None
+    ) -> Awaitable[Any]:
+        return self.beside(connection, work, *arguments, size=size)
 
     def handle(self, connection: Peer, frame: Frame) -> Answer:
         """Answer one request. Raises KappaError, whose code and text are then the answer."""
@@ -129,6 +138,7 @@ class NameService:
         for address, owner in self.routes.expire(self._clock.liveness()):
             log.warning("broker %s is gone: nothing was heard from it within its time limit", address)
             owner.close()
+        self._conflicts.settle(self._clock.liveness())
         self._tell_changes()
 
     @property
@@ -165,13 +175,12 @@ class NameService:
     # --- brokers ---
 
     def _register(self, connection: Peer, frame: Frame, header: RegisterBroker) -> Answer:
-        if header.body_crc and zlib.crc32(frame.body) & _CRC_MASK != header.body_crc:
-            raise BrokerError("crc32 not match: the body of the registration is not what was sent")
         addresses.split(header.broker_address)  # one that nobody could connect to is refused here, not at each client
         if len(frame.body) >= BIG_BYTES:
             if self._registering.is_busy(connection):
                 return self._register_many(connection, frame, header)
             return self._registering.in_turn(connection, lambda: self._register_many(connection, frame, header))
+        check_crc(frame, header)
         body = RegisterBrokerBody.decode_any(frame.body, compressed=header.compressed, version=frame.version)
         found = self.routes.register(header, body, connection, self._clock.liveness())
         return self._registered(connection, frame, header, found)
@@ -183,13 +192,21 @@ class NameService:
     def _registered(self, connection: Peer, frame: Frame, header: RegisterBroker, found: Registered) -> Frame:
         if found.new:
             log.info("broker %s (%s, id %d) registered", header.broker_address, header.broker_name, header.broker_id)
+        remark = None
+        if found.replaced is not None:
+            remark = (
+                f"two running brokers have the name {header.broker_name} and the id {header.broker_id}: {header.broker_address} "
+                f"takes the place of {found.replaced}, whose connection is open. Clients find only the one that registered last: "
+                "stop one of them, or give it another name (--name, brokerName)"
+            )
+            self._conflicts.warn(header.broker_name, remark, self._clock.liveness())
         self._tell_changes()
         answer = RegisterBrokerResponse(
             ha_address=self._shown(found.ha_address, connection),
             master_address=self._shown(found.master_address, connection),
         )
         order = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.order_topics_to_brokers else None
-        return reply(frame, header=answer, body=b"" if order is None else KVTable(order).encode())
+        return reply(frame, remark=remark, header=answer, body=b"" if order is None else KVTable(order).encode())
 
     def _unregister(self, connection: Peer, frame: Frame, header: UnregisterBroker) -> Frame:
         if self.routes.unregister(header.cluster, header.broker_address, connection):
@@ -313,7 +330,7 @@ class NameService:
         return reply(frame)
 
     def _register_topic(self, connection: Peer, frame: Frame, header: RegisterTopic) -> Frame:
-        self.routes.register_topic(header.topic, TopicRouteData.decode(frame.body).queues)
+        self.routes.register_topic(header.topic, TopicRouteData.of(frame).queues)
         return reply(frame)
 
     # --- KV configuration and settings ---
@@ -338,8 +355,10 @@ class NameService:
             raise QueryNotFound(f"no config item, namespace: {header.namespace[:100]}")
         return reply(frame, body=KVTable(table).encode())
 
-    def _update_config(self, connection: Peer, frame: Frame, header: UpdateNameServerConfig) -> Frame:
-        self.settings = live_settings.changed(self.settings, frame.body)
+    async def _update_config(self, connection: Peer, frame: Frame, header: UpdateNameServerConfig) -> Frame:
+        self.settings = await self.beside(
+            connection, live_settings.changed, self.settings, frame.body, size=len(frame.body)
+        )
         self.routes.delete_topics_on_registration = self.config.delete_topics_on_registration
         return reply(frame)
 

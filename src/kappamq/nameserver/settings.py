@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from kappamq.config import properties
-from kappamq.config.apache import NameServerSettings, rendered_nameserver
-from kappamq.config.apache_names import NAMESERVER_IGNORED, NAMESERVER_SETTINGS
+from kappamq.config.apache import NameServerSettings, check_unset, rendered_nameserver
+from kappamq.config.apache_features import NAMESERVER_UNSET
+from kappamq.config.apache_names import NAMESERVER_SETTINGS
 from kappamq.errors import BrokerError, ConfigError, NoPermission
 
 
@@ -37,9 +38,10 @@ def _apply(settings: NameServerSettings, given: Mapping[str, str]) -> NameServer
         if present.get(name) == text.strip():
             continue
         setting = NAMESERVER_SETTINGS.get(name)
+        if name in NAMESERVER_UNSET:
+            check_unset(NAMESERVER_UNSET[name], text)
+            continue
         if setting is None:
-            if name in NAMESERVER_IGNORED:
-                raise NoPermission(f"{name} has no effect in KappaMQ, so it cannot be changed")
             raise BrokerError(f"unknown property {name}")
         if not setting.live:
             raise NoPermission(f"{name} cannot be changed while the name server runs: set it at the start")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from kappamq.native.mapping import MappedFile
+
 
 def load(kind: str = "auto") -> ModuleType:
     """The kernel module: "native", "twin", or "auto" for the compiled one where it exists."""
@@ -24,3 +26,12 @@ def load(kind: str = "auto") -> ModuleType:
     from kappamq.native import pure
 
     return pure
+
+
+def map_file(fd: int, size: int) -> MappedFile:
+    """The first `size` bytes of a file, for reading: so that failed reads are survived, where the kernel is compiled."""
+    try:
+        from kappamq.native import _kernel
+    except ImportError:
+        return MappedFile(fd, size)
+    return _kernel.MappedFile(fd, size)

@@ -1,6 +1,17 @@
 # What _kernel.pyx uses of kernel.h and flusher.h, which say what it means. Cython reads this file by itself.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+cdef extern from "mapping.h" nogil:
+    struct mapping_t "mapping":
+        pass
+    mapping_t *mapping_open(int, size_t)
+    const uint8_t *mapping_data(const mapping_t *)
+    void mapping_close(mapping_t *)
+    size_t mapping_lost_count(const mapping_t *)
+    bint mapping_is_lost(const mapping_t *, size_t, size_t)
+    bint mapping_next_lost(const mapping_t *, size_t, size_t *, size_t *)
+    int mapping_restore(mapping_t *, size_t, size_t, int)
+
 cdef extern from "kernel.h" nogil:
     ctypedef bint c_bool "bool"
     enum:
@@ -54,6 +65,81 @@ cdef extern from "kernel.h" nogil:
     void log_scan(const crc_t *, const uint8_t *, size_t, int64_t, c_bool, scanned_t *)
     c_bool batch_next(span_t, size_t *, member_t *)
 
+    enum:
+        PLACE_BYTES
+        RECORD_BYTES_MIN
+        COLUMN_TOPIC
+        COLUMN_BODY
+        COLUMN_ID
+        COLUMN_KEYS
+        COLUMN_TAGS
+        COLUMN_PROPERTIES
+        BAD_PLACE
+        COLUMN_TOO_LARGE
+    struct place_t "place":
+        pass
+    struct located_t "located":
+        size_t bytes
+        size_t count
+        int why
+    void records_locate(const crc_t *, const uint8_t *, size_t, int64_t, c_bool, place_t *, size_t, located_t *)
+    struct sources_t "sources":
+        span_t data
+        span_t extra
+    struct texts_t "texts":
+        bytes_t offsets
+        bytes_t data
+        bytes_t valid
+        size_t nulls
+    struct maps_t "maps":
+        bytes_t offsets
+        texts_t names
+        texts_t values
+    struct property_columns_t "property_columns":
+        texts_t ids
+        texts_t keys
+        texts_t tags
+        maps_t maps
+    int64_t column_measure(const sources_t *, const place_t *, size_t, c_bool)
+    int column_write(const sources_t *, const place_t *, size_t, c_bool, int32_t *, uint8_t *)
+    int columns_from_properties(const sources_t *, const place_t *, size_t, int, property_columns_t *)
+    void columns_free(property_columns_t *)
+
+    enum:
+        ROW_TOO_LONG
+        ROW_SEPARATOR
+        ROW_EMPTY
+    struct column_t "column":
+        span_t valid
+        span_t data
+        const int32_t *offsets
+    struct named_column_t "named_column":
+        span_t name
+        column_t column
+    struct text_job_t "text_job":
+        const named_column_t *named
+        size_t named_count
+        size_t count
+        const int32_t *map_offsets
+        span_t map_valid
+        column_t map_names
+        column_t map_values
+        size_t map_count
+        const span_t *left_out
+        size_t left_out_count
+    int texts_build(const text_job_t *, bytes_t *, bytes_t *, size_t *)
+    struct batch_job_t "batch_job":
+        column_t bodies
+        column_t texts
+        size_t count
+        const int32_t *rows
+        size_t row_count
+        size_t bytes_max
+        size_t count_max
+        span_t id_prefix
+        uint64_t first_id
+    int64_t batch_build(const batch_job_t *, size_t, bytes_t *, size_t *)
+
     struct topic_t "topic":
         uint8_t *name
         size_t name_size
@@ -103,7 +189,7 @@ cdef extern from "kernel.h" nogil:
         int64_t transfer_bytes_max, transfer_count_max, tail_bytes_max
         uint8_t store_host[20]
         size_t store_host_size
-        c_bool tail_crc, accepting, force_slow, index_enabled
+        c_bool tail_crc, accepting, force_slow, index_enabled, mins_raised
         int64_t hot_from, log_min
         int64_t *warm
         int64_t *delays_ms
@@ -152,7 +238,7 @@ cdef extern from "kernel.h" nogil:
     span_t kernel_tail_entries(const queue_t *, int64_t, int64_t)
     int kernel_set_row(kernel_t *, span_t, span_t, c_bool, int64_t, int64_t, const int32_t *, size_t, c_bool)
     void kernel_drop_row(kernel_t *, span_t, span_t, c_bool)
-    int kernel_map(kernel_t *, int64_t, span_t)
+    int kernel_map(kernel_t *, int64_t, span_t, const mapping_t *)
     int kernel_dispatch(kernel_t *, const uint8_t *, size_t, int64_t, size_t *)
     queue_t *kernel_dirty_queue(kernel_t *)
     span_t queue_unstored(const queue_t *)

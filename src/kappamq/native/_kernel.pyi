@@ -2,7 +2,12 @@
 
 from kappamq.native.flusher import Flusher as Flusher
 from kappamq.native.layout import SegmentFull as SegmentFull
+from kappamq.native.mapping import MappedFile as MappedFile
 from kappamq.native.pure import Kernel as Kernel
+from kappamq.native.pure_batches import batch_body as batch_body
+from kappamq.native.pure_batches import property_texts as property_texts
+from kappamq.native.pure_columns import columns as columns
+from kappamq.native.pure_columns import locate as locate
 from kappamq.native.pure_index import index_apply as index_apply
 from kappamq.native.pure_index import index_link as index_link
 from kappamq.native.pure_record import Buffer
@@ -11,5 +16,6 @@ from kappamq.native.pure_record import scan as scan
 from kappamq.native.pure_record import split_batch as split_batch
 
 NAME: str
+SURVIVES_FAILED_READS: bool
 
 def crc32(data: Buffer, portable: bool = False) -> int: ...

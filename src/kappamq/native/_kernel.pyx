@@ -5,8 +5,10 @@ Nothing here lets go of the GIL while it is inside a kernel: one thread at a tim
 """
 
 import json
+import mmap
 import os
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.errno cimport errno
@@ -16,7 +18,7 @@ from libc.string cimport memchr, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
-from kappamq.native.layout import SegmentFull
+from kappamq.native.layout import BadRow, SegmentFull
 
 NAME = "native"
 
@@ -109,6 +111,78 @@ cdef class _Codes:
 
     def __dealloc__(self):
         free(self.memory)
+
+
+# -- mapped files -----------------------------------------------------------------------------------------------------
+
+SURVIVES_FAILED_READS = True
+
+
+cdef class MappedFile:
+    """See mapping.py, which says what it means, and mapping.c, which makes it survive."""
+    cdef mapping_t *m
+    cdef Py_ssize_t size
+    cdef int exports
+
+    def __cinit__(self, int fd, Py_ssize_t size):
+        if size <= 0 or os.fstat(fd).st_size < size:
+            raise ValueError(f"a file of {os.fstat(fd).st_size} bytes cannot be mapped with {size}")
+        self.size = size
+        self.m = mapping_open(fd, <size_t>size)
+        if self.m == NULL:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.m != NULL:
+            mapping_close(self.m)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.m == NULL:
+            raise ValueError("the mapping is closed")
+        PyBuffer_FillInfo(buffer, self, <void *>mapping_data(self.m), self.size, True, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.exports -= 1
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, place):
+        return bytes(memoryview(self)[place]) if isinstance(place, slice) else memoryview(self)[place]
+
+    def close(self):
+        if self.exports:
+            raise BufferError("somebody still reads the mapping")
+        if self.m != NULL:
+            mapping_close(self.m)
+            self.m = NULL
+
+    @property
+    def lost_count(self):
+        return mapping_lost_count(self.m) if self.m != NULL else 0
+
+    def lost(self):
+        cdef size_t start, stop = 0
+        found = []
+        while self.m != NULL and mapping_next_lost(self.m, stop, &start, &stop):
+            found.append((start, stop))
+            if stop >= <size_t>self.size:
+                break
+        return found
+
+    def is_lost(self, Py_ssize_t at, Py_ssize_t size):
+        if self.m == NULL or at < 0 or size < 0 or at > self.size - size:
+            raise ValueError(f"[{at}, {at + size}) is not within the mapping")
+        return bool(mapping_is_lost(self.m, at, size))
+
+    def restore(self, Py_ssize_t start, Py_ssize_t stop, int fd):
+        if not any(low <= start < stop <= high for low, high in self.lost()) or start % mmap.PAGESIZE or (
+            stop % mmap.PAGESIZE and stop != self.size
+        ):
+            raise ValueError(f"[{start}, {stop}) is no range of lost pages")
+        if mapping_restore(self.m, start, stop, fd):
+            raise OSError(errno, os.strerror(errno))
 
 
 # -- the kernel -------------------------------------------------------------------------------------------------------
@@ -266,6 +340,14 @@ cdef class Kernel:
     @log_min.setter
     def log_min(self, int64_t value):
         self.k.log_min = value
+
+    @property
+    def mins_raised(self):
+        return bool(self.k.mins_raised)
+
+    @mins_raised.setter
+    def mins_raised(self, bint value):
+        self.k.mins_raised = value
 
     @property
     def tail_crc(self):
@@ -440,12 +522,15 @@ cdef class Kernel:
             raise ValueError(f"no log file begins at {start}: they are {self.k.segment_bytes} bytes long")
         cdef int64_t place = start // self.k.segment_bytes
         cdef _View view
+        cdef const mapping_t *mapping = NULL
         if buffer is None:
-            kernel_map(self.k, place, span_t(NULL, 0))
+            kernel_map(self.k, place, span_t(NULL, 0), NULL)
             self._maps.pop(place, None)
         else:
             view = _View(buffer)
-            check(kernel_map(self.k, place, span_t(<const uint8_t *>view.buffer.buf, <size_t>view.buffer.len)))
+            if isinstance(buffer, MappedFile):
+                mapping = (<MappedFile>buffer).m
+            check(kernel_map(self.k, place, span_t(<const uint8_t *>view.buffer.buf, <size_t>view.buffer.len), mapping))
             self._maps[place] = view
 
     # -- appending ----------------------------------------------------------------------------------------------------
@@ -495,7 +580,11 @@ cdef class Kernel:
         cdef int verdict
         if not count:
             raise ValueError("a group has at least one member")
-        held = [(*member[:8], as_bytes(member[8]), as_bytes(member[9])) for member in members]
+        held = [
+            member if type(member[8]) is bytes and type(member[9]) is bytes
+            else (*member[:8], as_bytes(member[8]), as_bytes(member[9]))
+            for member in members
+        ]
         cdef placed_t *array = <placed_t *>malloc(count * sizeof(placed_t))
         try:
             if array == NULL:
@@ -513,7 +602,11 @@ cdef class Kernel:
                 array[place].message.body = bytes_span(body)
                 array[place].message.properties = bytes_span(properties)
             for place in range(count):  # nothing is made for a group that is wrong in itself
-                array[place].queue = self._queue(held[place][0], held[place][1])
+                member = held[place]
+                if place and member[0] is held[place - 1][0] and member[1] is held[place - 1][1]:
+                    array[place].queue = array[place - 1].queue
+                else:
+                    array[place].queue = self._queue(member[0], member[1])
             verdict = kernel_append_group(self.k, array, count, now)
             check(verdict)
             if verdict == LEFT:
@@ -657,6 +750,208 @@ def split_batch(body, bint plain):
         members.append((found.flag, new_bytes(found.body.at, found.body.size), new_bytes(found.properties.at, found.properties.size)))
     return members if members and (not plain or len(members) <= BATCH_MEMBERS_MAX) else None
 
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+def locate(buffer, int64_t log_offset, bint check, count_max):
+    cdef _View view = _View(buffer)
+    cdef located_t result
+    cdef size_t room = min(max(count_max, 0), view.buffer.len // RECORD_BYTES_MIN + 1)
+    cdef place_t *places = <place_t *>malloc((room or 1) * PLACE_BYTES)  # what is not used is never touched
+    if places == NULL:
+        raise MemoryError("the places of records")
+    try:
+        with nogil:  # touches nothing but the bytes, which are held
+            records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, check, places, room, &result)
+        return (PyByteArray_FromStringAndSize(<char *>places, <Py_ssize_t>(result.count * PLACE_BYTES)), result.count, result.bytes,
+                result.why)
+    finally:
+        free(places)
+
+
+cdef int check_column(int64_t result) except -1:
+    if result == NO_MEMORY:
+        raise MemoryError("a column")
+    if result == BAD_PLACE:
+        raise ValueError("a place does not lie within the data")
+    if result == COLUMN_TOO_LARGE:
+        raise OverflowError("a column of more than 2 GiB: take fewer records at a time")
+    return 0
+
+
+cdef tuple span_column(const sources_t *sources, const place_t *places, size_t count, bint topics):
+    cdef int64_t size
+    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>((count + 1) * sizeof(int32_t)))
+    cdef bytes data
+    cdef int32_t *offsets_at = <int32_t *>PyBytes_AS_STRING(offsets)
+    cdef uint8_t *data_at
+    cdef int result
+    size = column_measure(sources, places, count, topics)
+    if size < 0:
+        check_column(size)
+    data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    data_at = <uint8_t *>PyBytes_AS_STRING(data)
+    with nogil:
+        result = column_write(sources, places, count, topics, offsets_at, data_at)
+    check_column(result)
+    return None, offsets, data
+
+
+cdef tuple text_column(const texts_t *texts):
+    return (new_bytes(texts.valid.data, texts.valid.size) if texts.nulls else None, new_bytes(texts.offsets.data, texts.offsets.size),
+            new_bytes(texts.data.data, texts.data.size))
+
+
+def columns(data, extra, places, int wanted):
+    cdef _View first = _View(data), second = _View(extra), table = _View(places)
+    cdef sources_t sources
+    cdef property_columns_t found
+    cdef const place_t *at = <const place_t *>table.buffer.buf
+    cdef size_t count = table.buffer.len // PLACE_BYTES
+    cdef int result
+    if table.buffer.len % PLACE_BYTES:
+        raise ValueError(f"{table.buffer.len} bytes are no places: each takes {PLACE_BYTES}")
+    sources.data = span_t(<const uint8_t *>first.buffer.buf, <size_t>first.buffer.len)
+    sources.extra = span_t(<const uint8_t *>second.buffer.buf, <size_t>second.buffer.len)
+    made = {}
+    if wanted & COLUMN_TOPIC:
+        made[COLUMN_TOPIC] = span_column(&sources, at, count, True)
+    if wanted & COLUMN_BODY:
+        made[COLUMN_BODY] = span_column(&sources, at, count, False)
+    if wanted & (COLUMN_ID | COLUMN_KEYS | COLUMN_TAGS | COLUMN_PROPERTIES):
+        memset(&found, 0, sizeof(found))
+        try:
+            with nogil:
+                result = columns_from_properties(&sources, at, count, wanted, &found)
+            check_column(result)
+            if wanted & COLUMN_ID:
+                made[COLUMN_ID] = text_column(&found.ids)
+            if wanted & COLUMN_KEYS:
+                made[COLUMN_KEYS] = text_column(&found.keys)
+            if wanted & COLUMN_TAGS:
+                made[COLUMN_TAGS] = text_column(&found.tags)
+            if wanted & COLUMN_PROPERTIES:
+                made[COLUMN_PROPERTIES] = (
+                    new_bytes(found.maps.offsets.data, found.maps.offsets.size), *text_column(&found.maps.names)[1:],
+                    *text_column(&found.maps.values)[1:],
+                )
+        finally:
+            columns_free(&found)
+    return made
+
+
+# -- batches of columns -----------------------------------------------------------------------------------------------
+
+cdef class _Column:
+    """A text or binary column as Arrow has it, its buffers held for as long as this object lives."""
+    cdef column_t column
+    cdef Py_ssize_t rows
+    cdef list _held
+
+    def __cinit__(self, given, count=None):
+        cdef _View view
+        valid, offsets, data = given
+        self._held = []
+        view = _View(offsets)
+        self._held.append(view)
+        self.column.offsets = <const int32_t *>view.buffer.buf
+        self.rows = view.buffer.len // <Py_ssize_t>sizeof(int32_t) - 1
+        view = _View(data)
+        self._held.append(view)
+        self.column.data = span_t(<const uint8_t *>view.buffer.buf, <size_t>view.buffer.len)
+        self.column.valid = span_t(NULL, 0)
+        wanted = self.rows if count is None else count
+        if valid is not None:
+            view = _View(valid)
+            self._held.append(view)
+            self.column.valid = span_t(<const uint8_t *>view.buffer.buf, <size_t>view.buffer.len)
+        if self.rows < 0 or self.rows < wanted or (valid is not None and self.column.valid.size * 8 < wanted):
+            raise ValueError(f"a column of {wanted} rows has {self.rows + 1} offsets or too few validity bits")
+
+
+cdef int check_row(int64_t result, size_t row) except -1:
+    if result == ROW_TOO_LONG:
+        raise BadRow(row, f"its properties take more than {_PROPERTIES_BYTES_MAX} bytes")
+    if result == ROW_SEPARATOR:
+        raise BadRow(row, "a property holds a separator (0x01 or 0x02)")
+    if result == ROW_EMPTY:
+        raise BadRow(row, "a property has an empty name or value, which RocketMQ would drop")
+    return check_column(result)
+
+
+def property_texts(count, named, mapped, left_out):
+    cdef text_job_t job
+    cdef bytes_t offsets, data
+    cdef size_t row = 0
+    cdef Py_ssize_t place
+    cdef int result
+    cdef _Column column, names = None, values = None
+    cdef _View map_offsets = None, map_valid = None
+    cdef list columns = [_Column(given, count) for _, given in named]
+    cdef list texts = [as_bytes(name) for name, _ in named], skipped = [as_bytes(name) for name in left_out]
+    cdef named_column_t *named_at = <named_column_t *>malloc((len(columns) or 1) * sizeof(named_column_t))
+    cdef span_t *skipped_at = <span_t *>malloc((len(skipped) or 1) * sizeof(span_t))
+    memset(&job, 0, sizeof(job))
+    memset(&offsets, 0, sizeof(offsets))
+    memset(&data, 0, sizeof(data))
+    try:
+        if named_at == NULL or skipped_at == NULL:
+            raise MemoryError("properties")
+        for place in range(len(columns)):
+            column = columns[place]
+            named_at[place].name = bytes_span(texts[place])
+            named_at[place].column = column.column
+        for place in range(len(skipped)):
+            skipped_at[place] = bytes_span(skipped[place])
+        job.named, job.named_count, job.count = named_at, len(columns), count
+        job.left_out, job.left_out_count = skipped_at, len(skipped)
+        if mapped is not None:
+            valid, starts, given_names, given_values = mapped
+            map_offsets, names = _View(starts), _Column(given_names)
+            values = _Column(given_values, names.rows)
+            if map_offsets.buffer.len // <Py_ssize_t>sizeof(int32_t) < count + 1 or (valid is not None and len(valid) * 8 < count):
+                raise ValueError(f"a column of {count} rows has {map_offsets.buffer.len // 4} offsets or too few validity bits")
+            if valid is not None:
+                map_valid = _View(valid)
+                job.map_valid = span_t(<const uint8_t *>map_valid.buffer.buf, <size_t>map_valid.buffer.len)
+            job.map_offsets = <const int32_t *>map_offsets.buffer.buf
+            job.map_names, job.map_values, job.map_count = names.column, values.column, names.rows
+        with nogil:
+            result = texts_build(&job, &offsets, &data, &row)
+        if result:
+            check_row(result, row)
+        return None, new_bytes(offsets.data, offsets.size), new_bytes(data.data, data.size)
+    finally:
+        free(named_at)
+        free(skipped_at)
+        free(offsets.data)
+        free(data.data)
+
+
+def batch_body(bodies, texts, rows, size_t first, size_t bytes_max, size_t count_max, bytes id_prefix not None, uint64_t first_id):
+    cdef _Column body_column = _Column(bodies), text_column = _Column(texts, body_column.rows)
+    cdef _View wanted = _View(rows)
+    cdef batch_job_t job
+    cdef bytes_t made
+    cdef int64_t taken
+    cdef size_t failed = 0
+    if len(id_prefix) != 0 and len(id_prefix) != 10:
+        raise ValueError(f"a prefix of ids has 10 bytes, or none; got {len(id_prefix)}")
+    memset(&made, 0, sizeof(made))
+    job.bodies, job.texts, job.count = body_column.column, text_column.column, body_column.rows
+    job.rows, job.row_count = <const int32_t *>wanted.buffer.buf, wanted.buffer.len // <Py_ssize_t>sizeof(int32_t)
+    job.bytes_max, job.count_max, job.id_prefix, job.first_id = bytes_max, count_max, bytes_span(id_prefix), first_id
+    try:
+        with nogil:
+            taken = batch_build(&job, first, &made, &failed)
+        if taken < 0:
+            check_row(taken, failed)
+        return new_bytes(made.data, made.size), taken
+    finally:
+        free(made.data)
+
+
+# -- the key index ----------------------------------------------------------------------------------------------------
 
 def index_apply(slots, pending, position, count, capacity, int64_t begin_ms):
     cdef _View table = _View(slots, True)

@@ -56,28 +56,49 @@ int kernel_append(struct kernel *kernel, struct queue *queue, struct message *me
     return DONE;
 }
 
+/* What a member inherits from its batch: all, but not what it says itself. Good until the next call. */
+static struct span inherited_by(struct kernel *kernel, struct span properties)
+{
+    struct span all = {kernel->inherited.data, kernel->inherited.size}, name;
+    uint8_t *to = kernel->some.data;
+    for (size_t at = 0; at < all.size;) {
+        struct span pair = next_pair(all, &at, &name);
+        if (!has_property(properties, name)) {
+            to = put_span(to, pair);
+            *to++ = 2;
+        }
+    }
+    return (struct span){kernel->some.data, (size_t)(to - kernel->some.data)};
+}
+
 int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
-                          int32_t reconsume_times, const struct member *members, size_t count, int64_t now_ms, int64_t *offsets)
+                          int32_t reconsume_times, int64_t now_ms, int64_t *offsets)
 {
     uint8_t mark[BATCH_PROPERTY_BYTES];
+    const struct member *members = kernel->members;
+    const size_t count = kernel->member_count;
     const struct span length = count > 1 ? put_length(mark, 0) : (struct span){mark, 0};
     struct message message = {
         .born = born,
-        .added = length,
+        .added = {kernel->added.data, kernel->added.size},
+        .mark = length,
         .sys_flag = sys_flag,
         .reconsume_times = reconsume_times,
         .born_ms = born_ms,
     };
     address(kernel, queue, &message);
+    if (bytes_reserve(&kernel->some, kernel->inherited.size))
+        return NO_MEMORY;
     int64_t total = 0;
     for (size_t n = 0; n < count; n++) {
         message.body = members[n].body;
         message.properties = members[n].properties;
+        message.inherited = inherited_by(kernel, members[n].properties);
         int64_t size = record_measure(&message);
         if (size < 0)
             return LEFT;
         total += size;
-        message.added.size = 0; /* only the first member says how long the batch is */
+        message.mark.size = 0; /* only the first member says how long the batch is */
     }
     if (queue->next > QUEUE_OFFSET_MAX - (int64_t)count)
         return LEFT;
@@ -86,14 +107,15 @@ int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sy
     if (bytes_reserve(&kernel->pending, (size_t)total))
         return NO_MEMORY;
     put_length(mark, total);
-    message.added = length;
+    message.mark = length;
     for (size_t n = 0; n < count; n++) {
         message.flag = members[n].flag;
         message.body = members[n].body;
         message.properties = members[n].properties;
+        message.inherited = inherited_by(kernel, members[n].properties);
         offsets[n] = kernel->written + (int64_t)kernel->pending.size;
         write_record(kernel, &message, record_measure(&message), queue->next++, now_ms);
-        message.added.size = 0;
+        message.mark.size = 0;
     }
     return DONE;
 }
@@ -106,7 +128,7 @@ int kernel_append_group(struct kernel *kernel, struct placed *members, size_t co
         struct placed *member = &members[n];
         address(kernel, member->queue, &member->message);
         if (n == 0 && count > 1)
-            member->message.added = put_length(mark, 0);
+            member->message.mark = put_length(mark, 0);
         member->size = record_measure(&member->message);
         if (member->size < 0 || member->queue->next > QUEUE_OFFSET_MAX - (int64_t)count)
             return LEFT;
@@ -211,6 +233,28 @@ static void put_sent(struct kernel *kernel, int32_t opaque, bool binary, const i
 
 /* -- frames ---------------------------------------------------------------------------------------------------------- */
 
+/* Keep what the members of a batch will inherit: its own properties, without the key, which is not theirs. */
+static int keep_inherited(struct kernel *kernel, struct span properties)
+{
+    struct bytes *kept = &kernel->inherited;
+    struct span name;
+    size_t count = 0;
+    kept->size = 0;
+    if (bytes_reserve(kept, properties.size + 1))
+        return NO_MEMORY;
+    for (size_t at = 0; at < properties.size;) {
+        struct span pair = next_pair(properties, &at, &name);
+        if (SPAN_IS(name, "UNIQ_KEY"))
+            continue;
+        if (++count > BATCH_PAIRS_MAX || has_property((struct span){kept->data, kept->size}, name))
+            return LEFT;
+        put_span(kept->data + kept->size, pair);
+        kept->size += pair.size;
+        kept->data[kept->size++] = 2;
+    }
+    return DONE;
+}
+
 static int plain_batch(struct kernel *kernel, const struct plain *plain, struct queue *queue, bool binary, struct span body,
                        struct span born, int64_t now_ms)
 {
@@ -231,12 +275,16 @@ static int plain_batch(struct kernel *kernel, const struct plain *plain, struct 
     size_t count = kernel->member_count;
     int64_t first = queue->next;
     bool answer = !(plain->flag & 2);
+    int verdict = keep_inherited(kernel, send->properties);
+    if (verdict != DONE)
+        return verdict;
+    if ((int64_t)(body.size + count * kernel->inherited.size) > kernel->message_bytes_max)
+        return LEFT;
     /* The header is not looked at any more: its scratch buffer takes the offsets of the members. */
     if (bytes_reserve(&kernel->scratch, count * sizeof(int64_t)) || (answer && reserve_sent(kernel, count, 0)))
         return NO_MEMORY;
     int64_t *offsets = (int64_t *)(void *)kernel->scratch.data;
-    int verdict = kernel_append_members(kernel, queue, send->sys_flag, send->born_ms, born, send->reconsume_times, kernel->members,
-                                        count, now_ms, offsets);
+    verdict = kernel_append_members(kernel, queue, send->sys_flag, send->born_ms, born, send->reconsume_times, now_ms, offsets);
     if (verdict == DONE && answer)
         put_sent(kernel, plain->opaque, binary, offsets, count, queue->id, first, (struct span){0});
     return verdict;

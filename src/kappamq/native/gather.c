@@ -66,26 +66,53 @@ static inline bool resident(const struct kernel *kernel, int64_t log_offset, int
     return size > 0 && log_offset <= INT64_MAX - size && is_warm(kernel, log_offset) && is_warm(kernel, log_offset + size - 1);
 }
 
-/* Where a record of the log can be read, NULL if it is not mapped or does not lie where it should. */
-static const uint8_t *record_at(const struct kernel *kernel, int64_t log_offset, int32_t size)
+/* Whether the bytes at `at` claim to be message `number` of this queue, at this place of the log. A queue of LMQ's lists messages of
+ * other topics, which have numbers of their own. */
+static bool is_message(const uint8_t *at, int32_t size, int64_t log_offset, const struct queue *queue, int64_t number)
+{
+    static const char lmq[] = "%LMQ%";
+    const struct topic *topic = queue->topic;
+    uint32_t magic = getu32(at + 4);
+    if ((magic != MAGIC_V1 && magic != MAGIC_V2) || get64(at + 28) != log_offset)
+        return false;
+    if (topic->name_size >= sizeof lmq - 1 && memcmp(topic->name, lmq, sizeof lmq - 1) == 0)
+        return true;
+    if (get32(at + 12) != queue->id || get64(at + 20) != number)
+        return false;
+    int32_t sys_flag = get32(at + 36);
+    int64_t head = 72 + (sys_flag & SYS_BORN_V6 ? 20 : 8) + (sys_flag & SYS_STORE_V6 ? 20 : 8), rest = size - head;
+    if (rest < 3)
+        return false;
+    int64_t body = get32(at + head - 4), name = magic == MAGIC_V1 ? 1 : 2;
+    if (body < 0 || body > rest - 3)
+        return false;
+    at += head + body;
+    int64_t name_size = magic == MAGIC_V1 ? *at : get16(at);
+    return name_size == (int64_t)topic->name_size && name_size <= rest - body - name && memcmp(at + name, topic->name, topic->name_size) == 0;
+}
+
+/* Where message `number` of a queue can be read, NULL if it is not there: not mapped, not readable, or something else. */
+static const uint8_t *record_at(const struct kernel *kernel, int64_t log_offset, int32_t size, const struct queue *queue, int64_t number)
 {
     if (log_offset < 0 || size < RECORD_BYTES_MIN)
         return NULL;
-    int64_t number = log_offset / kernel->segment_bytes, at = log_offset % kernel->segment_bytes;
+    int64_t file = log_offset / kernel->segment_bytes, at = log_offset % kernel->segment_bytes;
     size_t low = 0, high = kernel->segment_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (kernel->segments[middle].number < number)
+        if (kernel->segments[middle].number < file)
             low = middle + 1;
         else
             high = middle;
     }
-    if (low == kernel->segment_count || kernel->segments[low].number != number)
+    if (low == kernel->segment_count || kernel->segments[low].number != file)
         return NULL;
     const struct segment *segment = &kernel->segments[low];
     if ((uint64_t)at > segment->size || segment->size - (size_t)at < (size_t)size || get32(segment->data + at) != size)
         return NULL;
-    return segment->data + at;
+    if (segment->mapping && mapping_is_lost(segment->mapping, (size_t)at, (size_t)size))
+        return NULL;
+    return is_message(segment->data + at, size, log_offset, queue, number) ? segment->data + at : NULL;
 }
 
 static inline bool wanted(struct codes codes, int32_t code)
@@ -187,23 +214,30 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     for (; at < stop; at += ENTRY_BYTES) {
         int64_t log_offset = get64(at);
         int32_t size = get32(at + 8);
-        if (log_offset < kernel->log_min || size == FILLER_BYTES) {
+        int64_t number = offset + (at - start) / ENTRY_BYTES;
+        if (size == FILLER_BYTES && !log_offset) {
+            if (count) /* filler that names no place stands before a queue's first message; in the queue, it hides one */
+                break;
+            payload[0] = number;
+            return BROKEN;
+        }
+        if (size == FILLER_BYTES || (log_offset < kernel->log_min && !kernel->mins_raised)) {
             gone = true; /* the file behind it has been deleted, or it is filler */
         } else if (wanted(codes, get32(at + 16))) {
             if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
                 break;
             /* Whether the answer is COLD depends on the first one; one that is cold ends an answer from memory. */
-            bool here = warm || resident(kernel, log_offset, size);
+            bool here = warm || log_offset < kernel->log_min || resident(kernel, log_offset, size);
             if (!count)
                 readable = here;
             else if (readable && !here)
                 break;
-            /* What does not lie where it should is passed over, but costs nobody the good ones before it. */
-            if (readable && !record_at(kernel, log_offset, size)) {
+            /* What does not lie where it should costs nobody the good ones before it. */
+            if (readable && (log_offset < kernel->log_min || !record_at(kernel, log_offset, size, queue, number))) {
                 if (count)
                     break;
-                gone = true;
-                continue;
+                payload[0] = number;
+                return BROKEN;
             }
             if (!count)
                 first_byte = log_offset;
@@ -228,9 +262,9 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
             verdict = NO_MEMORY;
         for (const uint8_t *entry = start; entry < at && verdict == FOUND; entry += ENTRY_BYTES) {
             int64_t log_offset = get64(entry);
-            if (log_offset < kernel->log_min || get32(entry + 8) == FILLER_BYTES || !wanted(codes, get32(entry + 16)))
+            if (get32(entry + 8) == FILLER_BYTES || log_offset < kernel->log_min || !wanted(codes, get32(entry + 16)))
                 continue;
-            const uint8_t *record = record_at(kernel, log_offset, get32(entry + 8));
+            const uint8_t *record = record_at(kernel, log_offset, get32(entry + 8), queue, offset + (entry - start) / ENTRY_BYTES);
             if (record && gather_log(replies, record, (size_t)get32(entry + 8)))
                 verdict = NO_MEMORY;
         }

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "mapping.h"
+
 /* -- the numbers of layout.py ------------------------------------------------------------------------------------- */
 
 #define MAGIC_V1 0xDAA320A7u
@@ -32,6 +34,7 @@ enum {
     TOPIC_BYTES_MAX = 127,
     TOPIC_BYTES_LIMIT = 32767,
     BATCH_MEMBERS_MAX = 8192,
+    BATCH_PAIRS_MAX = 16, /* properties of its own that a batch may hand on to its members here */
     SCAN_ENTRIES_MAX = 800,
     WARM_BLOCKS = 256,
     WARM_BLOCK_BYTES = 4 << 20,
@@ -47,7 +50,7 @@ enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_ROLLBACK = 0xC, SYS_BORN_V
 enum { TOPIC_SEND = 1, TOPIC_PULL = 2, TOPIC_FOLD = 4 };
 enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3, PAUSE = 4 };
 enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more */
-enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESSAGES = 5, NEED_ENTRIES = 6, COLD = 7, GONE = 8 };
+enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESSAGES = 5, NEED_ENTRIES = 6, COLD = 7, GONE = 8, BROKEN = 9 };
 enum { PULL_COMMIT = 1, PULL_SUSPEND = 2, PULL_SUBSCRIPTION = 4, PULL_LITE = 16 };
 enum { SCAN_MORE = 0, SCAN_BLANK = 1, SCAN_EMPTY = 2, SCAN_DAMAGED = 3, SCAN_RECORD = -1 };
 
@@ -80,6 +83,8 @@ void crc_init(struct crc *crc, bool portable);
 static inline uint32_t crc32_of(const struct crc *crc, const uint8_t *data, size_t size) { return crc->run(crc, data, size); }
 
 bool utf8_valid(const uint8_t *data, size_t size);
+/* Copies `data` to `to`, broken pieces as U+FFFD each; `to` has room for three times the bytes. Returns how many were written. */
+size_t utf8_repair(const uint8_t *data, size_t size, uint8_t *to);
 /* java.lang.String.hashCode of a text that begins with one of hash `value` and goes on with `data`. */
 uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size);
 
@@ -120,9 +125,10 @@ struct record {
     struct span body, topic, properties;
 };
 
-/* What `record_write` makes a record of. `added` follows the properties, which are closed with 0x02 if they are not. */
+/* What `record_write` makes a record of. The properties are closed with 0x02 if they are not; what a batch hands on, what the
+ * broker adds and the length of a batch or group follow them. */
 struct message {
-    struct span topic, body, properties, added, born, store_host;
+    struct span topic, body, properties, inherited, added, mark, born, store_host;
     int32_t queue_id, flag, sys_flag, reconsume_times;
     int64_t born_ms, prepared;
     bool tail_crc;
@@ -146,8 +152,98 @@ struct scanned {
 };
 void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct scanned *scanned);
 
+/* Of well-formed properties: whether one has this name, and the pair at `*at` without its 0x02, behind which `*at` moves. */
+bool has_property(struct span properties, struct span name);
+struct span next_pair(struct span properties, size_t *at, struct span *name);
+
 /* The member at `*at`; moves `*at` behind it. False unless every length fits. */
 bool batch_next(struct span body, size_t *at, struct member *member);
+
+/* -- columns (columns.c) ------------------------------------------------------------------------------------------- */
+
+/* Where one record lies in a buffer, and what is fixed in it; layout.py has the same fields in the same order. */
+struct place {
+    int64_t at, size, queue_id, queue_offset, log_offset, sys_flag, born_ms, store_ms;
+    int64_t body_at, body_bytes, topic_at, topic_bytes, properties_at, properties_bytes, host_at, damaged;
+};
+enum { PLACE_BYTES = 128 };
+_Static_assert(sizeof(struct place) == PLACE_BYTES, "a place is sixteen numbers");
+
+struct located {
+    size_t bytes, count;
+    int why; /* SCAN_MORE also where `room` ended it */
+};
+/* Notes the records that lie back to back in `data`, at most `room`. With a `log_offset` that is not negative each must name the
+ * offset at which it lies. A record whose checksums fail counts as `damaged`, one whose lengths make no sense ends the walk. */
+void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct place *places, size_t room, struct located *located);
+
+enum { COLUMN_TOPIC = 1, COLUMN_BODY = 2, COLUMN_ID = 4, COLUMN_KEYS = 8, COLUMN_TAGS = 16, COLUMN_PROPERTIES = 32 };
+/* A place points outside of the data; a column does not fit Arrow's 32-bit offsets. */
+enum { BAD_PLACE = -101, COLUMN_TOO_LARGE = -102 };
+
+struct sources {
+    struct span data, extra;
+};
+struct texts {
+    struct bytes offsets, data, valid;
+    size_t nulls;
+};
+struct maps {
+    struct bytes offsets;
+    struct texts names, values;
+    int32_t count;
+};
+struct property_columns {
+    struct texts ids, keys, tags;
+    struct maps maps;
+};
+/* Bytes of the bodies or topics of all places; BAD_PLACE or COLUMN_TOO_LARGE. */
+int64_t column_measure(const struct sources *sources, const struct place *places, size_t count, bool topics);
+/* Writes `count` + 1 offsets and as many bytes as were measured. */
+int column_write(const struct sources *sources, const struct place *places, size_t count, bool topics, int32_t *offsets, uint8_t *to);
+/* What stands in properties. `to` must be zeroed before, and freed after, also if this fails. */
+int columns_from_properties(const struct sources *sources, const struct place *places, size_t count, int wanted, struct property_columns *to);
+void columns_free(struct property_columns *columns);
+
+/* -- batches of columns (batches.c) -------------------------------------------------------------------------------- */
+
+/* A text or binary column as Arrow has it; no `valid` bits: nothing is null. Offsets are checked when they are used. */
+struct column {
+    struct span valid, data;
+    const int32_t *offsets; /* one more than there are rows */
+};
+struct named_column {
+    struct span name;
+    struct column column;
+};
+/* What becomes the properties of each row: columns of one property each, then the pairs of a map. */
+struct text_job {
+    const struct named_column *named;
+    size_t named_count, count;
+    const int32_t *map_offsets; /* NULL: there is no map */
+    struct span map_valid;
+    struct column map_names, map_values;
+    size_t map_count;
+    const struct span *left_out; /* names of the map that are passed over */
+    size_t left_out_count;
+};
+/* Why a row cannot be a message: its properties are too long; a separator in a name or value; an empty name or value. */
+enum { ROW_TOO_LONG = -103, ROW_SEPARATOR = -104, ROW_EMPTY = -105 };
+/* Appends `count` + 1 offsets and the texts; `row` is the one that failed. */
+int texts_build(const struct text_job *job, struct bytes *offsets, struct bytes *data, size_t *row);
+
+struct batch_job {
+    struct column bodies, texts;
+    size_t count; /* of rows in the columns */
+    const int32_t *rows; /* those that go to this queue, in order */
+    size_t row_count;
+    size_t bytes_max, count_max;
+    struct span id_prefix; /* 10 bytes; none: no ids are given */
+    uint64_t first_id;     /* of row 0; 48 bits */
+};
+/* Appends members to `to`, from rows[first] on, as many as fit (at least one). Returns where to go on in `rows`;
+ * `failed` is the row that cannot be a member. */
+int64_t batch_build(const struct batch_job *job, size_t first, struct bytes *to, size_t *failed);
 
 /* -- the kernel ---------------------------------------------------------------------------------------------------- */
 
@@ -192,6 +288,7 @@ struct segment {
     int64_t number;
     const uint8_t *data;
     size_t size;
+    const struct mapping *mapping; /* knows which pages could not be read; NULL: plain memory */
 };
 
 /* A reply under way: bytes of its own and bytes of the log, in order. */
@@ -241,6 +338,7 @@ struct kernel {
     uint8_t store_host[20], host_hex[40]; /* the address, and as ids show it */
     size_t store_host_size;
     bool tail_crc, accepting, force_slow, index_enabled;
+    bool mins_raised; /* no queue begins with entries of deleted log files */
     int64_t hot_from, log_min;
     int64_t warm[WARM_BLOCKS]; /* number of the block, one more than it is: 0 for none */
     int64_t *delays_ms;
@@ -279,6 +377,8 @@ struct kernel {
     size_t fold_count, fold_room;
     struct member *members;
     size_t member_count, member_room;
+    struct bytes inherited; /* properties that the members of a batch inherit, each closed with 0x02 */
+    struct bytes some;      /* those of them that the member at hand has not itself */
 
     /* counters */
     uint64_t fast_frames, left_frames;
@@ -308,7 +408,7 @@ void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic
 struct row *kernel_find_row(const struct kernel *kernel, struct span group, struct span topic, bool explicit_);
 void row_asked(struct row *row, int32_t queue_id, int64_t offset);
 int64_t kernel_asked(const struct kernel *kernel, struct span group, struct span topic, int32_t queue_id);
-int kernel_map(struct kernel *kernel, int64_t number, struct span data); /* data.at NULL: unmap */
+int kernel_map(struct kernel *kernel, int64_t number, struct span data, const struct mapping *mapping); /* data.at NULL: unmap */
 
 /* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken and kernel.folds hold what the caller must hear of. */
 int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int64_t log_offset, size_t *eaten);
@@ -338,8 +438,9 @@ int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t
                  struct burst *burst);
 /* DONE, FULL (no room here), LEFT (no record can hold it) or NO_MEMORY. */
 int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size);
+/* Appends kernel.members, with what they inherit. */
 int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
-                          int32_t reconsume_times, const struct member *members, size_t count, int64_t now_ms, int64_t *offsets);
+                          int32_t reconsume_times, int64_t now_ms, int64_t *offsets);
 /* One record of a group, for its own queue: the message goes in, its place comes out. */
 struct placed {
     struct queue *queue;

@@ -39,6 +39,8 @@ QUEUE_OFFSET_MAX: Final = 1 << 58
 """Entry n lies at n * 20: beyond this no file offset could name it, so a record that claims more is damaged."""
 BATCH_MEMBERS_MAX: Final = 8192
 """A larger batch is Python's: its answer lists an id per member."""
+BATCH_PAIRS_MAX: Final = 16
+"""A batch with more properties of its own is Python's: each member is compared with each of them."""
 
 WARM_BLOCK_BYTES: Final = 4 << 20
 WARM_BLOCKS: Final = 256
@@ -84,6 +86,8 @@ COLD: Final = 7
 """The records may not be in memory: warm the span (payload) and ask again with warm=True."""
 GONE: Final = 8
 """The entries are there, the records behind them are deleted."""
+BROKEN: Final = 9
+"""The entry (its number is the payload's first) does not lead to this message of this queue: have it repaired, or go on behind it."""
 NOT_FOR_KERNEL: Final = -1
 
 PULL_COMMIT: Final = 1
@@ -114,11 +118,44 @@ SCAN_EMPTY: Final = 2
 SCAN_DAMAGED: Final = 3
 """Bytes that are no good record."""
 
+# Columns: where records lie, and what may be made of them.
+PLACE: Final = struct.Struct("=16q")
+"""One record of a buffer: position, bytes, queue id, queue offset, log offset, system flag, born ms, store ms, then position and
+length of body, topic and properties, the position of the store host, and 1 if a checksum fails. Native byte order."""
+PLACE_BYTES: Final = PLACE.size
+COLUMN_TOPIC: Final = 1
+COLUMN_BODY: Final = 2
+COLUMN_ID: Final = 4
+COLUMN_KEYS: Final = 8
+COLUMN_TAGS: Final = 16
+COLUMN_PROPERTIES: Final = 32
+
+Column = tuple[bytes | None, bytes, bytes]
+"""Arrow's buffers of a text or binary column: validity bits (None: nothing is null), int32 offsets, data."""
+MapColumn = tuple[bytes, bytes, bytes, bytes, bytes]
+"""Arrow's buffers of a map column: int32 offsets, offsets and data of the names, offsets and data of the values."""
+
+MapInput = tuple[bytes | None, bytes, Column, Column]
+"""A map column that is handed in: validity bits, int32 offsets, names, values."""
+
+
+class BadRow(ValueError):
+    """A row of a table that cannot be a message."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(f"row {row} cannot be a message: {why}")
+        self.row = row
+        self.why = why
+
+
+PRIVATE_PROPERTIES: Final = frozenset({b"__CRC32#", b"__BATCH#", b"__HALF_MS#", b"__END#"})
+"""Bookkeeping of the broker: not shown to readers."""
+
 SPECIAL_PROPERTIES: Final = frozenset(
     """DELAY REAL_TOPIC REAL_QID TRAN_MSG RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON CLUSTER INNER_NUM INNER_BASE
     POP_CK INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRAN_PREPARED_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELAY_MS
     TIMER_DELIVER_MS TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL
-    __CRC32# __BATCH#""".split()
+    __CRC32# __BATCH# __HALF_MS# __END#""".split()
 )
 """A message with one of these is not plain: the broker has to think about it."""
 

@@ -10,6 +10,7 @@ static bool is_special(const uint8_t *name, size_t size)
         break;
     case 6:
         IS("POP_CK", true);
+        IS("__END#", true);
         break;
     case 7:
         IS("CLUSTER", true);
@@ -28,6 +29,7 @@ static bool is_special(const uint8_t *name, size_t size)
         IS("REAL_TOPIC", true);
         IS("MSG_REGION", true);
         IS("INNER_BASE", true);
+        IS("__HALF_MS#", true);
         break;
     case 12:
         IS("TIMER_OUT_MS", true);
@@ -73,8 +75,9 @@ bool plain_properties(struct span text, const uint8_t *readable, struct span *un
     while (start < end) {
         const uint8_t *mark = next_mark(&marks);
         if (mark < end && *mark == 1) {
-            if (!middle)
-                middle = mark;
+            if (middle) /* a value should hold no separator: Python looks what it may be good for */
+                return false;
+            middle = mark;
             continue;
         }
         /* A pair ends here. */

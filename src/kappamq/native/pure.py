@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
+from kappamq.native import pure_record
 from kappamq.native.flusher import Flusher
 from kappamq.native.layout import (
     BAD,
@@ -39,6 +40,8 @@ from kappamq.native.layout import (
     PullTuple,
     SegmentFull,
 )  # fmt: skip
+from kappamq.native.pure_batches import batch_body, property_texts
+from kappamq.native.pure_columns import columns, locate
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Queues, Topic
 from kappamq.native.pure_record import Buffer, GroupMember, Member, encode, scan, split_batch
@@ -247,9 +250,12 @@ class Kernel(Queues):
             return LEFT
         offset = queue.next
         if code == SEND_BATCH:
-            members = split_batch(body, True)
-            if members is None:
+            members, inherited = split_batch(body, True), pure_record.batch_properties(text)
+            if members is None or inherited is None:
                 return LEFT
+            if len(body) + len(members) * sum(len(pair) for _name, pair in inherited) > self.message_bytes_max:
+                return LEFT
+            members = pure_record.complete(members, inherited, self._added)
             offsets = self._append_members(queue, sys_flag, born_ms, born, reconsume_times, members, now_ms)
             if not offsets:
                 return LEFT if offsets is None else FULL
@@ -298,10 +304,9 @@ class Kernel(Queues):
         fixed = HEAD[len(born), len(self._store_host)].size + len(topic.field) + 2
         total = 0
         for _flag, body, properties in members:
-            length = len(properties) + extra + (1 if properties and properties[-1] != 2 else 0)
-            if length > PROPERTIES_BYTES_MAX:
+            if len(properties) + extra > PROPERTIES_BYTES_MAX:
                 return None
-            total += fixed + len(body) + length
+            total += fixed + len(body) + len(properties) + extra
             extra = TAIL_CRC_BYTES if self.tail_crc else 0
         if queue.next > QUEUE_OFFSET_MAX - len(members):
             return None
@@ -312,8 +317,6 @@ class Kernel(Queues):
         log_offset = self.append_offset
         records: list[bytes] = []
         for number, (flag, body, properties) in enumerate(members):
-            if properties and properties[-1] != 2:
-                properties += b"\x02"
             offsets.append(log_offset)
             record = encode(
                 topic.magic, topic.field, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties + mark, now_ms,
@@ -490,4 +493,7 @@ def check_host(host: bytes) -> None:
         raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
 
 
-__all__ = ["NAME", "Flusher", "Kernel", "SegmentFull", "index_apply", "index_link", "scan", "split_batch"]
+__all__ = [
+    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "columns", "index_apply", "index_link", "locate", "property_texts", "scan",
+    "split_batch",
+]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from kappamq.native.layout import (
+    BROKEN,
     COLD,
     EMPTY,
     ENTRY,
@@ -33,6 +34,7 @@ from kappamq.native.pure_record import (
     Fields,
     hash_on,
     index_hash,
+    is_message,
     java_hash,
     parse,
     property_values,
@@ -52,19 +54,8 @@ _pack_pending: Final = INDEX_PENDING.pack
 
 class Queue:
     __slots__ = (
-        "dirty",
-        "end",
-        "id",
-        "lent",
-        "lent_first",
-        "min",
-        "next",
-        "stored",
-        "tail",
-        "tail_first",
-        "topic",
-        "watched",
-    )
+        "dirty", "end", "id", "lent", "lent_first", "min", "next", "stored", "tail", "tail_first", "topic", "watched",
+    )  # fmt: skip
 
     def __init__(self, topic: Topic, queue_id: int) -> None:
         self.topic = topic
@@ -112,6 +103,7 @@ class Queues:
         self.hot_from = 0  # log bytes from here on are in memory for sure
         self._warm: dict[int, int] = {}  # blocks of older log bytes that are in memory, by their remainder
         self.log_min = 0  # first log byte that still exists
+        self.mins_raised = False  # no queue begins with entries of deleted log files
         self.tail_bytes_max = 4 << 20
         self.index_enabled = True
         self.delays_ms: tuple[int, ...] = ()  # of the delay levels, level 1 first
@@ -417,24 +409,27 @@ class Queues:
         next_offset = offset
         log_min = self.log_min
         for log_offset, size, code in ENTRY.iter_unpack(entries[at : at + look * ENTRY.size]):
-            if log_offset < log_min or size == FILLER_BYTES:
+            if size == FILLER_BYTES and not log_offset:
+                # Filler that names no place stands before a queue's first message; in the queue, it hides one.
+                if chosen:
+                    break
+                return BROKEN, next_offset, low, end, []
+            if size == FILLER_BYTES or (log_offset < log_min and not self.mins_raised):
                 gone = True  # the file behind it has been deleted, or it is filler
             elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):
                     break
                 # Whether the answer is COLD depends on the first one; one that is cold ends an answer from memory.
-                here = warm or self._is_resident(log_offset, size)
+                here = warm or log_offset < log_min or self._is_resident(log_offset, size)
                 if not chosen:
                     readable = here
                 elif readable and not here:
                     break
-                # What does not lie where it should is passed over, but costs nobody the good ones before it.
-                if readable and not self._lies_there(log_offset, size):
+                # What does not lie where it should costs nobody the good ones before it.
+                if readable and (log_offset < log_min or not self._lies_there(log_offset, size, queue, next_offset)):
                     if chosen:
                         break
-                    gone = True
-                    next_offset += 1
-                    continue
+                    return BROKEN, next_offset, low, end, []
                 chosen.append((log_offset, size))
                 total += size
             next_offset += 1
@@ -462,12 +457,18 @@ class Queues:
             for block in (log_offset // WARM_BLOCK_BYTES, last // WARM_BLOCK_BYTES)
         )
 
-    def _lies_there(self, log_offset: int, size: int) -> bool:
-        number, at = divmod(log_offset, self.segment_bytes)
-        buffer = self._maps.get(number)
+    def _lies_there(self, log_offset: int, size: int, queue: Queue, number: int) -> bool:
+        """Whether message `number` of a queue can be read at `log_offset`."""
+        segment, at = divmod(log_offset, self.segment_bytes)
+        buffer = self._maps.get(segment)
         if buffer is None or size < 91 or at + size > len(buffer):
             return False
-        return int.from_bytes(buffer[at : at + 4], "big", signed=True) == size
+        if int.from_bytes(buffer[at : at + 4], "big", signed=True) != size:
+            return False
+        is_lost = getattr(buffer, "is_lost", None)
+        if is_lost is not None and is_lost(at, size):
+            return False
+        return is_message(memoryview(buffer)[at : at + size], log_offset, queue.topic.name, queue.id, number)
 
     def collect(self, chosen: list[tuple[int, int]]) -> bytes:
         """The records' bytes, one after the other."""

@@ -11,6 +11,7 @@ from zlib import crc32
 from kappamq.native.layout import (
     BATCH_MEMBERS_MAX,
     BATCH_NAME,
+    BATCH_PAIRS_MAX,
     HEAD,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -34,6 +35,8 @@ Buffer = bytes | bytearray | memoryview | mmap
 Fields = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 """size, queue id, queue offset, log offset, sys flag, store ms, body position, body bytes, topic, properties"""
 Member = tuple[int, bytes, bytes]
+Pair = tuple[bytes, bytes]
+"""the name of a property, and all of it up to its 0x02"""
 GroupMember = tuple[str, int, int, int, int, bytes, int, int, bytes, bytes]
 """flag, body, properties"""
 
@@ -47,6 +50,10 @@ _V6: Final = SYS_BORN_V6 | SYS_STORE_V6
 
 
 # -- hashes --------------------------------------------------------------------------------------------------------
+
+
+_LMQ: Final = b"%LMQ%"
+_FRONT: Final = struct.Struct(">iiiiiqqi")
 
 
 def hash_on(value: int, data: bytes) -> int:
@@ -139,6 +146,31 @@ def split_batch(body: bytes, plain: bool) -> list[Member] | None:
     return members if members and (not plain or len(members) <= BATCH_MEMBERS_MAX) else None
 
 
+def batch_properties(text: str) -> list[Pair] | None:
+    """What the members of a batch inherit of these properties, which are its own: all but the key, which is not theirs.
+    None if there are too many, or a name comes twice."""
+    pairs: dict[bytes, bytes] = {}
+    count = 0
+    for piece in text.encode().split(b"\x02"):
+        name = piece.partition(b"\x01")[0]
+        if name and name != b"UNIQ_KEY":
+            count += 1
+            pairs[name] = piece + b"\x02"
+    return list(pairs.items()) if count == len(pairs) <= BATCH_PAIRS_MAX else None
+
+
+def complete(members: list[Member], inherited: list[Pair], added: bytes) -> list[Member]:
+    """The members as they are stored: with what they inherit and do not say themselves, and what the broker adds."""
+    made: list[Member] = []
+    for flag, body, text in members:
+        if text and text[-1] != 2:
+            text += b"\x02"
+        own = b"\x02" + text
+        more = b"".join([pair for name, pair in inherited if b"\x02%b\x01" % name not in own])
+        made.append((flag, body, text + more + added))
+    return made
+
+
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
@@ -204,16 +236,33 @@ def property_values(properties: bytes) -> dict[bytes, bytes]:
     return {name: value for name, _separator, value in pairs if name and value}
 
 
+def _ends_with_private(properties: bytes, size: int, name: bytes) -> bool:
+    """Whether `properties`, up to `size`, end with the private property `name`. It must be a property of its own: the name of
+    a producer's property may well end with the same letters."""
+    at = size - TAIL_CRC_BYTES
+    return at >= 0 and properties.startswith(name, at) and (at == 0 or properties[at - 1] == 2)
+
+
 def batch_bytes(properties: bytes) -> int:
-    """Log bytes of the batch that this record opens, 0 if it opens none."""
-    if properties.startswith(BATCH_NAME):
-        at = len(BATCH_NAME)
-    else:
-        at = properties.find(b"\x02" + BATCH_NAME) + 1 + len(BATCH_NAME)
-        if at == len(BATCH_NAME):
-            return 0
-    digits = properties[at : at + 10]
-    return int(digits) if len(digits) == 10 and digits.isdigit() else 0
+    """Log bytes of the batch that this record opens, 0 if it opens none. Only what a broker wrote counts: the last property
+    but for the tail CRC."""
+    size = len(properties)
+    if _ends_with_private(properties, size, TAIL_CRC_NAME):
+        size -= TAIL_CRC_BYTES
+    if not _ends_with_private(properties, size, BATCH_NAME) or properties[size - 1] != 2:
+        return 0
+    digits = properties[size - 11 : size - 1]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _lost_its_separator(buffer: Buffer, at: int, size: int, properties: bytes) -> bool:
+    """The byte before a tail CRC is covered by it, and without that byte the CRC does not look like a property of its own: do
+    the letters stand in the value of the last property, and does the CRC hold as soon as the separator is put back?"""
+    before = properties[:-TAIL_CRC_BYTES]
+    if b"\x01" not in before[before.rfind(b"\x02") + 1 :]:
+        return False  # they end the name of a producer's property
+    value = crc32(b"\x02", crc32(buffer[at : at + size - TAIL_CRC_BYTES - 1])) & 0x7FFFFFFF
+    return properties[-11:-1] == (b"%010d" % value)[::-1]
 
 
 def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, properties: bytes) -> bool:
@@ -224,18 +273,43 @@ def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, pr
     # A tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it.
     if properties and not properties[-1]:
         return False
-    if len(properties) < TAIL_CRC_BYTES or not properties.startswith(TAIL_CRC_NAME, len(properties) - TAIL_CRC_BYTES):
+    tail_at = len(properties) - TAIL_CRC_BYTES
+    if tail_at < 0 or not properties.startswith(TAIL_CRC_NAME, tail_at):
         return True
+    if tail_at and properties[tail_at - 1] != 2:
+        return not _lost_its_separator(buffer, at, size, properties)
     value = crc32(buffer[at : at + size - TAIL_CRC_BYTES]) & 0x7FFFFFFF
-    return properties[-11:-1] == (b"%010d" % value)[::-1]
+    return properties[-11:] == (b"%010d" % value)[::-1] + b"\x02"
+
+
+def is_message(record: memoryview, log_offset: int, name: bytes, queue_id: int, number: int) -> bool:
+    """Whether the bytes claim to be message `number` of this queue, at this place of the log. A queue of LMQ's lists messages of
+    other topics, which have numbers of their own."""
+    size, magic, _crc, queue, _flag, queue_offset, claimed, sys_flag = _FRONT.unpack_from(record)
+    if magic not in (MAGIC_V1, MAGIC_V2) or claimed != log_offset:
+        return False
+    if name.startswith(_LMQ):
+        return True
+    head = 72 + (20 if sys_flag & SYS_BORN_V6 else 8) + (20 if sys_flag & SYS_STORE_V6 else 8)
+    if queue != queue_id or queue_offset != number or size - head < 3:
+        return False
+    body = int.from_bytes(record[head - 4 : head], "big", signed=True)
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    if not 0 <= body <= size - head - 3:
+        return False
+    at = head + body
+    length = int.from_bytes(record[at : at + length_bytes], "big")
+    at += length_bytes
+    return length == len(name) and record[at : at + length] == name
 
 
 def scan(buffer: Buffer, log_offset: int, check: bool) -> tuple[int, int, int, int]:
     """How far `buffer`, which lies at `log_offset`, holds good records: (bytes, why it stopped, records, last store ms).
 
     A batch counts only when all of it is there: nobody ever sees half of one. Where a file ends or turns to zeros within a
-    batch, what is left of the batch is damage."""
-    at = good = records = whole_records = store_ms = whole_ms = batch_end = 0
+    batch, what is left of the batch is damage. All members of a batch have one store time: where a record with another one
+    lies within the length that was announced, that was no batch (a Java broker keeps whatever a producer writes there)."""
+    at = good = records = whole_records = store_ms = whole_ms = batch_end = batch_ms = 0
     limit = len(buffer)
     why = SCAN_MORE
     while at < limit:
@@ -249,9 +323,12 @@ def scan(buffer: Buffer, log_offset: int, check: bool) -> tuple[int, int, int, i
         ):
             why = SCAN_DAMAGED
             break
-        if at >= batch_end:
+        if at >= batch_end or store_ms != batch_ms:
+            if at < batch_end:
+                good, whole_records, whole_ms = at, records, batch_ms
             length = batch_bytes(properties)
             batch_end = at + length if length else 0
+            batch_ms = store_ms
         at += size
         records += 1
         if at >= batch_end:

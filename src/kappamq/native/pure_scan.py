@@ -54,7 +54,7 @@ def _special_names() -> str:
 
 # Pairs `name 0x01 value 0x02` without a special name and with no WAIT but true; group 1 is the last UNIQ_KEY.
 _plain_pairs: Final = re.compile(
-    f"(?:(?!(?:{_special_names()})\x01)(?:UNIQ_KEY\x01([^\x02]+)|(?!WAIT\x01)[^\x01\x02]+\x01[^\x02]+|WAIT\x01true)\x02)*+"
+    f"(?:(?!(?:{_special_names()})\x01)(?:UNIQ_KEY\x01([^\x01\x02]+)|(?!WAIT\x01)[^\x01\x02]+\x01[^\x01\x02]+|WAIT\x01true)\x02)*+"
 ).fullmatch
 
 
@@ -258,8 +258,8 @@ def plain_time(text: Number) -> int | None:
 
 
 def plain_properties(text: str) -> str | None:
-    """UNIQ_KEY ("" if there is none), or None unless every pair is well-formed (neither half empty), none is special, and the
-    sender waits for the store."""
+    """UNIQ_KEY ("" if there is none), or None unless every pair is well-formed (neither half empty, no separator in a value),
+    none is special, and the sender waits for the store."""
     if text and text[-1] != "\x02":
         text += "\x02"
     match = _plain_pairs(text)

@@ -3,7 +3,7 @@
 
 static const char TAIL_CRC_NAME[] = "__CRC32#\x01";
 static const char BATCH_NAME[] = "__BATCH#\x01";
-enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10 };
+enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10, PRIVATE_BYTES = PRIVATE_NAME_BYTES + DIGITS + 1 };
 
 /* -- making ---------------------------------------------------------------------------------------------------------- */
 
@@ -14,8 +14,8 @@ static inline bool needs_closing(const struct message *message)
 
 static inline int64_t properties_bytes(const struct message *message)
 {
-    return (int64_t)message->properties.size + needs_closing(message) + (int64_t)message->added.size +
-           (message->tail_crc ? TAIL_CRC_BYTES : 0);
+    return (int64_t)message->properties.size + needs_closing(message) + (int64_t)message->inherited.size +
+           (int64_t)message->added.size + (int64_t)message->mark.size + (message->tail_crc ? TAIL_CRC_BYTES : 0);
 }
 
 int64_t record_measure(const struct message *message)
@@ -60,7 +60,9 @@ void record_write(const struct crc *crc, const struct message *message, int64_t 
     to = put_span(to, message->properties);
     if (needs_closing(message))
         *to++ = 2;
+    to = put_span(to, message->inherited);
     to = put_span(to, message->added);
+    to = put_span(to, message->mark);
     if (message->tail_crc) {
         uint32_t value = crc32_of(crc, start, (size_t)(to - start)) & 0x7FFFFFFF;
         to = put_bytes(to, TAIL_CRC_NAME, PRIVATE_NAME_BYTES);
@@ -128,6 +130,32 @@ int record_parse(const uint8_t *at, size_t left, struct record *record)
     return SCAN_RECORD;
 }
 
+/* Whether `properties`, up to `size`, end with the private property `name`. It must be a property of its own: the name of a
+   producer's property may well end with the same letters. */
+static inline bool ends_with_private(struct span properties, size_t size, const char *name)
+{
+    if (size < PRIVATE_BYTES || (size > PRIVATE_BYTES && properties.at[size - PRIVATE_BYTES - 1] != 2))
+        return false;
+    return memcmp(properties.at + size - PRIVATE_BYTES, name, PRIVATE_NAME_BYTES) == 0;
+}
+
+/* The byte before a tail CRC is covered by it, and without that byte the CRC does not look like a property of its own: do the
+   letters stand in the value of the last property, and does the CRC hold as soon as the separator is put back? */
+static bool lost_its_separator(const struct crc *crc, const uint8_t *at, const struct record *record, const uint8_t *tail)
+{
+    const uint8_t *pair = tail;
+    while (pair > record->properties.at && pair[-1] != 2)
+        pair--;
+    if (!memchr(pair, 1, (size_t)(tail - pair)))
+        return false; /* they end the name of a producer's property */
+    uint32_t value = ~crc32_of(crc, at, (size_t)record->size - TAIL_CRC_BYTES - 1);
+    value = ~(value >> 8 ^ crc->table[0][(value ^ 2) & 0xFF]) & 0x7FFFFFFF;
+    for (int digit = 0; digit < DIGITS; digit++, value /= 10)
+        if (tail[PRIVATE_NAME_BYTES + digit] != '0' + value % 10)
+            return false;
+    return true;
+}
+
 bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record)
 {
     if (getu32(at + 8) != (crc32_of(crc, record->body.at, record->body.size) & 0x7FFFFFFF))
@@ -140,44 +168,40 @@ bool record_intact(const struct crc *crc, const uint8_t *at, const struct record
     const uint8_t *tail = record->properties.at + record->properties.size - TAIL_CRC_BYTES;
     if (memcmp(tail, TAIL_CRC_NAME, PRIVATE_NAME_BYTES) != 0)
         return true;
+    if (unlikely(tail > record->properties.at && tail[-1] != 2))
+        return !lost_its_separator(crc, at, record, tail);
     uint32_t value = crc32_of(crc, at, (size_t)record->size - TAIL_CRC_BYTES) & 0x7FFFFFFF;
     tail += PRIVATE_NAME_BYTES;
     for (int digit = 0; digit < DIGITS; digit++, value /= 10)
         if (tail[digit] != '0' + value % 10)
             return false;
-    return true;
+    return tail[DIGITS] == 2;
 }
 
-/* Log bytes of the batch that a record with these properties opens, 0 if it opens none. */
+/* Log bytes of the batch that a record with these properties opens, 0 if it opens none. Only what a broker wrote counts: the last
+   property but for the tail CRC. */
 static int64_t batch_bytes(struct span properties)
 {
-    const uint8_t *at = properties.at, *end = at + properties.size;
-    while (end - at >= PRIVATE_NAME_BYTES) {
-        if (memcmp(at, BATCH_NAME, PRIVATE_NAME_BYTES) == 0) {
-            at += PRIVATE_NAME_BYTES;
-            int64_t value = 0;
-            if (end - at < DIGITS)
-                return 0;
-            for (int digit = 0; digit < DIGITS; digit++) {
-                if (at[digit] < '0' || at[digit] > '9')
-                    return 0;
-                value = value * 10 + (at[digit] - '0');
-            }
-            return value;
-        }
-        at = memchr(at, 2, (size_t)(end - at));
-        if (!at)
+    size_t size = properties.size;
+    if (ends_with_private(properties, size, TAIL_CRC_NAME))
+        size -= TAIL_CRC_BYTES;
+    if (!ends_with_private(properties, size, BATCH_NAME) || properties.at[size - 1] != 2)
+        return 0;
+    const uint8_t *at = properties.at + size - 1 - DIGITS;
+    int64_t value = 0;
+    for (int digit = 0; digit < DIGITS; digit++) {
+        if (at[digit] < '0' || at[digit] > '9')
             return 0;
-        at++;
+        value = value * 10 + (at[digit] - '0');
     }
-    return 0;
+    return value;
 }
 
 void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct scanned *scanned)
 {
     struct record record;
     size_t at = 0;
-    int64_t batch_end = 0, records = 0;
+    int64_t batch_end = 0, batch_ms = 0, records = 0;
     *scanned = (struct scanned){.why = SCAN_MORE};
     while (at < size) {
         int why = record_parse(data + at, size - at, &record);
@@ -189,9 +213,15 @@ void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t l
             scanned->why = SCAN_DAMAGED;
             return;
         }
-        if ((int64_t)at >= batch_end) {
+        if ((int64_t)at >= batch_end || record.store_ms != batch_ms) {
+            if ((int64_t)at < batch_end) { /* not a member: the length was never that of a batch */
+                scanned->bytes = (int64_t)at;
+                scanned->records = records;
+                scanned->store_ms = batch_ms;
+            }
             int64_t length = batch_bytes(record.properties);
             batch_end = length ? (int64_t)at + length : 0;
+            batch_ms = record.store_ms;
         }
         at += (size_t)record.size;
         records++;
@@ -201,6 +231,29 @@ void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t l
             scanned->store_ms = record.store_ms;
         }
     }
+}
+
+struct span next_pair(struct span properties, size_t *at, struct span *name)
+{
+    const uint8_t *start = properties.at + *at;
+    size_t left = properties.size - *at;
+    const uint8_t *end = memchr(start, 2, left);
+    size_t size = end ? (size_t)(end - start) : left;
+    const uint8_t *middle = memchr(start, 1, size);
+    *name = (struct span){start, middle ? (size_t)(middle - start) : size};
+    *at += size + (end != NULL);
+    return (struct span){start, size};
+}
+
+bool has_property(struct span properties, struct span name)
+{
+    struct span known;
+    for (size_t at = 0; at < properties.size;) {
+        next_pair(properties, &at, &known);
+        if (same_span(known, name))
+            return true;
+    }
+    return false;
 }
 
 bool batch_next(struct span body, size_t *at, struct member *member)

@@ -58,6 +58,8 @@ void kernel_free(struct kernel *kernel)
     free(kernel->replies.pieces);
     bytes_free(&kernel->replies.text);
     bytes_free(&kernel->added);
+    bytes_free(&kernel->inherited);
+    bytes_free(&kernel->some);
     bytes_free(&kernel->sent_json);
     bytes_free(&kernel->sent_binary);
     bytes_free(&kernel->pending);
@@ -461,7 +463,7 @@ int64_t kernel_asked(const struct kernel *kernel, struct span group, struct span
 
 /* -- mapped log files ------------------------------------------------------------------------------------------------ */
 
-int kernel_map(struct kernel *kernel, int64_t number, struct span data)
+int kernel_map(struct kernel *kernel, int64_t number, struct span data, const struct mapping *mapping)
 {
     size_t place = 0;
     while (place < kernel->segment_count && kernel->segments[place].number < number)
@@ -480,6 +482,6 @@ int kernel_map(struct kernel *kernel, int64_t number, struct span data)
         memmove(kernel->segments + place + 1, kernel->segments + place, (kernel->segment_count - place) * sizeof *kernel->segments);
         kernel->segment_count++;
     }
-    kernel->segments[place] = (struct segment){number, data.at, data.size};
+    kernel->segments[place] = (struct segment){number, data.at, data.size, mapping};
     return 0;
 }

@@ -59,6 +59,17 @@ bool utf8_valid(const uint8_t *data, size_t size)
     return !broken;
 }
 
+size_t utf8_repair(const uint8_t *data, size_t size, uint8_t *to)
+{
+    uint8_t *start = to;
+    for (size_t at = 0, step; at < size; at += step) {
+        bool broken = false;
+        next_character(data + at, size - at, &step, &broken);
+        to = broken ? put_text(to, "\xEF\xBF\xBD") : put_bytes(to, data + at, step);
+    }
+    return (size_t)(to - start);
+}
+
 uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size)
 {
     size_t at = 0;

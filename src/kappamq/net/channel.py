@@ -17,7 +17,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
-from kappamq.errors import FrameTooLarge, NotConnected, ProtocolError, RequestTimeout, TooManyRequests
+from kappamq.errors import FrameTooLarge, NotConnected, NotUnderstood, ProtocolError, RequestTimeout, TooManyRequests
+from kappamq.net.tls import offers_tls
 from kappamq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from kappamq.protocol.frame import FRAME_BYTES_MAX, Frame, FrameDecoder, next_opaque, reply
 from kappamq.protocol.frame import request as request_frame
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 OnRequest = Callable[["Channel", Frame], Frame | Awaitable[Frame | None] | None]
 OnClosed = Callable[["Channel"], None]
 
+HELD_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 PENDING_MAX: Final = 65_535
 """Requests without an answer that one connection may have; RocketMQ's clients allow as many."""
 WRITE_PAUSE_BYTES: Final = 1 << 20
@@ -38,6 +40,10 @@ SILENCE_S: Final = 3.0
 """A request that got no answer for at least this long, while nothing else came either, means the connection is dead."""
 SERVING_MAX: Final = 256
 """Requests of the peer that may be in work at once."""
+PROBE_S: Final = 1.0
+"""How long we look whether a server that closed without a word would have spoken TLS."""
+_FIRST_BYTES: Final = 16
+"""Enough to tell what a server speaks that does not send frames."""
 CLOSE_S: Final = 1.0
 """How long closing waits for the peer to take what was written before."""
 
@@ -50,7 +56,21 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class Channel(asyncio.Protocol):
+def _tls_only(address: str) -> NotUnderstood:
+    return NotUnderstood(
+        f"{address} speaks TLS only: switch TLS on (in Python tls=True, in Spark the option tls, for kappamq --tls, in broker.conf "
+        "tls.enable=true)"
+    )
+
+
+def _without_tls(address: str) -> NotUnderstood:
+    return NotUnderstood(
+        f"{address} ended the TLS handshake: most likely it does not offer TLS. Connect without it (in Python and Spark tls=False, for "
+        "kappamq without --tls), or give the server a certificate (tls.server.certPath and tls.server.keyPath)"
+    )
+
+
+class Channel(asyncio.BufferedProtocol):
     """Made by `connect`; belongs to the loop that made it.
 
     `on_request` is called for each request the peer sends; what it returns (or what its awaitable gives) is the answer,
@@ -76,11 +96,14 @@ class Channel(asyncio.Protocol):
         self._decoder = FrameDecoder(frame_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._unanswered = 0
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
         self._room: asyncio.Future[None] | None = None  # there is one while the peer is slower than we are
         self._serving: set[asyncio.Task[None]] = set()
         self._heard = self._loop.time()
+        self._encrypted = False
+        self._spoken = False  # the other side has said anything at all
         self._gone: NotConnected | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -96,19 +119,23 @@ class Channel(asyncio.Protocol):
                 _, channel = await loop.create_connection(
                     lambda: cls(address, **options), host, port, ssl=tls, server_hostname=host if tls else None
                 )
-        except ssl.SSLError as error:
-            raise NotConnected(
-                f"no TLS with {address}: {error.reason or error}; does the server offer TLS, and is its certificate "
-                "one that this client trusts?"
+        except ssl.SSLCertVerificationError as error:
+            raise NotUnderstood(
+                f"no TLS with {address}: {error.verify_message}. Name the authority that signed its certificate (in Python "
+                "tls_trust, in Spark the option tlsCa, for kappamq --tls-ca), or connect under the name it was made for"
             ) from error
+        except ssl.SSLError as error:
+            if error.reason is None or "ALERT" not in error.reason:
+                raise _without_tls(address) from error
+            raise NotUnderstood(f"no TLS with {address}: it refuses us ({error.reason})") from error
         except TimeoutError:
             raise NotConnected(
                 f"no connection to {address} within {timeout:g} s: is the address right, and reachable?"
             ) from None
         except OSError as error:
+            if tls is not None and isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
+                raise _without_tls(address) from error
             why = error.strerror or str(error) or "closed by the other side"
-            if tls is not None and isinstance(error, ConnectionError):
-                why += " (does the server offer TLS?)"
             raise NotConnected(f"no connection to {address}: {why}") from error
         return channel
 
@@ -120,6 +147,11 @@ class Channel(asyncio.Protocol):
     def pending(self) -> int:
         """How many requests wait for their answer."""
         return len(self._pending)
+
+    @property
+    def unanswered(self) -> int:
+        """The same without pulls, which a broker holds until there is something to read."""
+        return self._unanswered
 
     async def request(
         self, what: Frame | Header, body: bytes = b"", timeout: float = 3.0, *, code: int | None = None
@@ -138,12 +170,19 @@ class Channel(asyncio.Protocol):
         data = self._encode(frame)
         answer: asyncio.Future[Frame] = self._loop.create_future()
         self._pending[opaque] = answer
+        is_held = frame.code in HELD_CODES
+        self._unanswered += not is_held
         timer = self._loop.call_at(started + timeout, self._expire, opaque, frame.code, started)
         self._write(data)
         try:
             return await answer
+        except NotConnected as error:
+            if self._spoken or isinstance(error, NotUnderstood):
+                raise
+            raise await self._why_without_a_word(error, started + timeout) from None
         finally:
             timer.cancel()
+            self._unanswered -= not is_held
             self._pending.pop(opaque, None)
 
     async def oneway(
@@ -169,21 +208,34 @@ class Channel(asyncio.Protocol):
         """Return when the socket is closed, at most CLOSE_S after `close` was called."""
         await asyncio.shield(self._closed)
 
+    async def _why_without_a_word(self, error: NotConnected, deadline: float) -> NotConnected:
+        """A server that takes TLS only closes without a word when it is greeted in plain text: look whether this is one."""
+        left = min(PROBE_S, deadline - self._loop.time())
+        if self._encrypted or left <= 0 or not await offers_tls(*split_address(self.address), left):
+            return error
+        return _tls_only(self.address)
+
     # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
         transport.set_write_buffer_limits(high=WRITE_PAUSE_BYTES)  # type: ignore[attr-defined]
+        self._encrypted = transport.get_extra_info("ssl_object") is not None
         name = transport.get_extra_info("sockname")
         self.local_address = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._heard = self._loop.time()
+        first = b"" if self._spoken else bytes(self._decoder.room()[: min(nbytes, _FIRST_BYTES)])
+        self._spoken = True
         try:
-            frames = self._decoder.feed(data)
+            frames = self._decoder.received(nbytes)
         except ProtocolError as error:
-            self._lose(f"{self.address} sent bytes that are not a frame ({error}): is that a RocketMQ port?")
+            self._lose(_stranger(self.address, first, error))
             return
         for frame in frames:
             if frame.is_response:
@@ -224,7 +276,7 @@ class Channel(asyncio.Protocol):
                     f"{self.address} did not take request {_name(code)} within {timeout:g} s: it reads too slowly"
                 ) from None
         if self._gone is not None:
-            raise NotConnected(str(self._gone))
+            raise type(self._gone)(str(self._gone))
 
     def _free_opaque(self) -> int:
         while (opaque := next_opaque()) in self._pending:
@@ -266,11 +318,11 @@ class Channel(asyncio.Protocol):
             RequestTimeout(f"{self.address} did not answer request {_name(code)} within {waited:.1f} s")
         )
         if waited >= SILENCE_S and self._heard <= started:
-            self._lose(f"{self.address} has been silent for {waited:.1f} s")
+            self._lose(NotConnected(f"{self.address} has been silent for {waited:.1f} s"))
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: NotConnected) -> None:
         if self._gone is None:
-            self._fail(NotConnected(why))
+            self._fail(why)
             if self._transport is not None:
                 self._transport.abort()
 
@@ -282,7 +334,7 @@ class Channel(asyncio.Protocol):
         for answer in pending.values():
             if not answer.done():
                 # Each waiter gets an error of its own: a shared one would collect the tracebacks of all.
-                answer.set_exception(NotConnected(str(error)))
+                answer.set_exception(type(error)(str(error)))
         self.resume_writing()
 
     # --- requests of the peer ---
@@ -319,6 +371,15 @@ class Channel(asyncio.Protocol):
             text = f" request type {frame.code} not supported"
             answer = reply(frame, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         self._write(answer.encode())
+
+
+def _stranger(address: str, data: bytes, error: ProtocolError) -> NotUnderstood:
+    """Who it may be that answers with something else than a frame."""
+    if data[:2] in (b"\x15\x03", b"\x16\x03"):  # a TLS alert, or a handshake
+        return _tls_only(address)
+    if data.startswith(b"HTTP/"):
+        return NotUnderstood(f"{address} answers like a web server, not like RocketMQ: check the port")
+    return NotUnderstood(f"{address} sent bytes that are not a frame ({error}): is that a RocketMQ port?")
 
 
 def _name(code: int) -> str:

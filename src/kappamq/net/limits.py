@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 from kappamq.config.net import NetConfig
 
 OTHER_DESCRIPTORS = 512
 """Log files, libraries, workers, and what we did not think of."""
+ADDRESS_SHARE: Final = 2
+"""One address may have one part in so many of what all may have: it cannot take everything."""
 
 
 def shares(descriptors: int, connections_max: int, files_max: int) -> tuple[int, int]:
@@ -20,28 +24,128 @@ def shares(descriptors: int, connections_max: int, files_max: int) -> tuple[int,
 
 
 class ConnectionLimits:
-    """Counts connections in total and per address."""
+    """Counts connections in total and per address. Sockets that are about to be connections take places, too (half_open.py)."""
 
     def __init__(self, config: NetConfig) -> None:
         self._config = config
         self._per_ip: Counter[str] = Counter()
+        self._opening: Counter[str | None] = Counter()  # None: those that count for no address
+        self._opening_total = 0
         self.total = 0
+
+    def full(self) -> str | None:
+        """Why nobody may come, None if there is room."""
+        if self.total + self._opening_total >= self._config.connections_max:
+            return f"there are {self.total + self._opening_total} connections already (connections_max)"
+        return None
+
+    def address_full(self, ip: str) -> str | None:
+        """Why nobody may come from this address."""
+        there = self._per_ip[ip] + self._opening[ip]
+        if there >= self._config.connections_per_ip_max:
+            return f"there are {there} connections from {ip} already (connections_per_ip_max)"
+        return None
+
+    def opening(self, ip: str | None, more: int) -> None:
+        """One more socket, or one less, is about to be a connection."""
+        self._opening_total += more
+        self._opening[ip] += more
+        if not self._opening[ip]:
+            del self._opening[ip]
 
     def admit(self, ip: str) -> str | None:
         """Count a newcomer; or the reason why it has to go."""
-        if self.total >= self._config.connections_max:
-            return f"there are {self.total} connections already (connections_max)"
-        if self._per_ip[ip] >= self._config.connections_per_ip_max:
-            return f"there are {self._per_ip[ip]} connections from {ip} already (connections_per_ip_max)"
-        self.total += 1
-        self._per_ip[ip] += 1
-        return None
+        reason = self.full() or self.address_full(ip)
+        if reason is None:
+            self.total += 1
+            self._per_ip[ip] += 1
+        return reason
+
+    def move(self, ip: str, other: str) -> str | None:
+        """One that was counted for `ip` counts for another address from now on; or the reason why it has to go."""
+        reason = self.address_full(other)
+        if reason is None:
+            self.leave(ip)
+            self.total += 1
+            self._per_ip[other] += 1
+        return reason
 
     def leave(self, ip: str) -> None:
         self.total -= 1
         self._per_ip[ip] -= 1
         if not self._per_ip[ip]:
             del self._per_ip[ip]
+
+
+class Holder(Protocol):
+    counted_as: str
+
+
+H = TypeVar("H", bound=Holder)
+
+
+class HeldBytes(Generic[H]):
+    """Bytes that we keep for peers: of each peer, of each address and in all. Says who has to go when there are too many.
+
+    Whoever holds most goes, not whoever asks next: else those who hold everything would decide that nobody else gets on."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._addresses: dict[str, dict[H, int]] = {}
+        self._sums: dict[str, int] = {}
+        self.total = 0
+
+    def of(self, holder: H) -> int:
+        return self._addresses.get(holder.counted_as, {}).get(holder, 0)
+
+    def of_address(self, address: str) -> int:
+        return self._sums.get(address, 0)
+
+    def keep(self, holder: H, size: int) -> None:
+        """The holder has so many bytes with us now."""
+        address = holder.counted_as
+        holders = self._addresses.get(address)
+        if holders is None:
+            if not size:
+                return
+            holders = self._addresses[address] = {}
+            self._sums[address] = 0
+        more = size - holders.get(holder, 0)
+        if size:
+            holders[holder] = size
+        else:
+            holders.pop(holder, None)
+        self.total += more
+        self._sums[address] += more
+        if not holders:
+            del self._addresses[address], self._sums[address]
+
+    def too_much(
+        self, grown: str, may_go: Callable[[H], bool], worst_first: Callable[[H], bool] | None = None
+    ) -> H | None:
+        """Who has to go now that the address `grown` has more than before, None if there is room.
+
+        That is who holds most, of the address that holds most. Of that address, those go first for
+        whom `worst_first` is true."""
+        holders = self._addresses.get(grown, {})
+        if len(holders) > 1 and self._sums[grown] > self._bytes_max // ADDRESS_SHARE:
+            return _largest(holders, may_go, worst_first)
+        if self.total <= self._bytes_max:
+            return None
+        for address in sorted(self._sums, key=self._sums.__getitem__, reverse=True):
+            found = _largest(self._addresses[address], may_go, worst_first)
+            if found is not None:
+                return found
+        return None
+
+
+def _largest(holders: dict[H, int], may_go: Callable[[H], bool], worst_first: Callable[[H], bool] | None) -> H | None:
+    may = [
+        (worst_first(holder) if worst_first else False, size, holder)
+        for holder, size in holders.items()
+        if may_go(holder)
+    ]
+    return max(may, key=lambda each: each[:2])[2] if may else None
 
 
 def overdue(

@@ -5,26 +5,34 @@ from __future__ import annotations
 import asyncio
 import errno
 import inspect
+import ipaddress
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
-from kappamq.errors import ConfigError, KappaError, ProtocolError
+from kappamq.errors import ConfigError
 from kappamq.net.accepting import Acceptor
 from kappamq.net.connection import Connection, Receiver
-from kappamq.net.limits import ConnectionLimits, overdue
+from kappamq.net.failures import failure
+from kappamq.net.half_open import HalfOpen
+from kappamq.net.limits import ConnectionLimits, HeldBytes, overdue
+from kappamq.net.opening import Address
+from kappamq.net.request_limits import RequestLimit
+from kappamq.net.request_reader import Answer, RequestReader
+from kappamq.net.strangers import Strangers
 from kappamq.net.tls import server_context
-from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.frame import Frame, decode, reply
+from kappamq.net.unfinished import Unfinished, send_answer
+from kappamq.protocol.frame import Frame
 
 log = logging.getLogger(__name__)
 
 _ROUND_S = 1.0
 _PARTS = 10  # of a round: thousands of connections are not looked at in one go
 _QUIET_S = 60.0  # refusals are told once in this time
+_SLOW_BYTES = 16 << 10  # who takes less than this in a round reads slowly
 
 
 class Server:
@@ -38,14 +46,17 @@ class Server:
         self.owed_bytes_max = config.connection_inflight_bytes_max
         self._clock = clock
         self.now = clock.liveness()  # of the last look at the clock: good enough for idle times, and free to read
+        self.strangers = Strangers()
         self._limits = ConnectionLimits(config)
+        self._half_open = HalfOpen(self._limits, self._is_trusted_proxy)
         self._connections: set[Connection] = set()
         self._listeners: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
         self._rounds: asyncio.TimerHandle | None = None
         self._part = 0
         self._looking_at: list[Connection] = []
-        self._buffered_bytes = 0
+        self._buffered: HeldBytes[Connection] = HeldBytes(config.inflight_bytes_max)
+        self._unsent: HeldBytes[Connection] = HeldBytes(config.unsent_bytes_max)
         self._refused = 0
         self._refusal_told: float | None = None
         self._tls = server_context(config)
@@ -54,11 +65,16 @@ class Server:
         """Listen on (host, port), port 0 for any free one; returns the port. May be called again for another port."""
         listener = bind(host, port, self.config.listen_backlog)
         self._sockets.append(listener)
-        acceptor = Acceptor(listener, lambda: Connection(self), self.config, self._tls)
+        acceptor = Acceptor(
+            listener, self._connection, self.config, self._tls, self.strangers, self._half_open, self._refuse
+        )
         self._listeners.append(asyncio.create_task(acceptor.run()))
         if self._rounds is None:
             self._round()
         return int(listener.getsockname()[1])
+
+    def _connection(self, source: Address | None = None, *, header_seen: bool = False) -> Connection:
+        return Connection(self, source, header_seen=header_seen)
 
     def _round(self) -> None:
         """Everybody is looked at once a second: who has kept us waiting for too long is let go."""
@@ -77,9 +93,13 @@ class Server:
         unsent = connection.unsent_bytes
         if unsent > config.write_pending_bytes_max:
             return f"reads too slowly: {unsent} bytes wait for it (write_pending_bytes_max)"
+        self.unsent(connection)
         stalled = connection.write_stalled_since
         if stalled is not None:
-            if unsent < connection.unsent_seen:
+            taken = connection.unsent_seen - unsent
+            if taken >= _SLOW_BYTES:
+                connection.slow_since = now
+            if taken > 0:
                 connection.write_stalled_since = now
             elif now - stalled > config.write_stall_s:
                 return f"took none of the {unsent} bytes we have for it within {config.write_stall_s:g} s"
@@ -92,23 +112,90 @@ class Server:
         )  # fmt: skip
 
     def admit(self, connection: Connection) -> bool:
-        reason = self._limits.admit(connection.peer[0])
+        connection.counted_as = self._counted_as(connection)
+        self._half_open.end((connection.proxy or connection.peer, connection.local))  # the place that it had is its own
+        reason = self._limits.admit(connection.counted_as)
         if reason is None:
             self._connections.add(connection)
             return True
+        self._refuse(connection, reason)
+        return False
+
+    def proxied(self, connection: Connection) -> bool:
+        counted_as = self._counted_as(connection)
+        if counted_as == connection.counted_as:
+            return True
+        reason = self._limits.move(connection.counted_as, counted_as)
+        if reason is None:
+            connection.counted_as = counted_as
+            return True
+        self._refuse(connection, reason)
+        return False
+
+    def _counted_as(self, connection: Connection) -> str:
+        """Whose limit a connection counts for. Anybody can claim to speak for others: only proxies we trust are believed."""
+        proxy = connection.proxy
+        if proxy is None or self._is_trusted_proxy(proxy[0]):
+            return connection.peer[0]
+        return proxy[0]
+
+    def _is_trusted_proxy(self, ip: str) -> bool:
+        trusted = self.config.proxies_trusted
+        return bool(trusted) and any(_plain(ip) in network for network in trusted)
+
+    def _refuse(self, who: object, reason: str) -> None:
         self._refused += 1
         if self._refusal_told is None or self.now - self._refusal_told > _QUIET_S:
-            log.warning("refusing %s: %s; %d refused so far", connection, reason, self._refused)
+            log.warning("refusing %s: %s; %d refused so far", who, reason, self._refused)
             self._refusal_told = self.now
-        return False
 
     def leave(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._limits.leave(connection.peer[0])
+        self._limits.leave(connection.counted_as)
+        self._unsent.keep(connection, 0)
 
     def buffered(self, connection: Connection, more: int) -> bool:
-        self._buffered_bytes += more
-        return more <= 0 or self._buffered_bytes <= self.config.inflight_bytes_max
+        held = self._buffered
+        held.keep(connection, max(0, held.of(connection) + more))
+        if more <= 0:
+            return True
+        # What we hold up ourselves is nobody's fault.
+        cut = held.too_much(connection.counted_as, lambda other: other.is_open and not other.is_paused)
+        if cut is None or cut is connection:
+            return cut is None
+        cut.abort(
+            f"too many bytes of unfinished requests are here: {held.of(cut)} of its own, {held.of_address(cut.counted_as)} "
+            f"from its address, {held.total} in all (inflight_bytes_max)"
+        )
+        held.keep(cut, 0)  # now, not when the loop has told it: else the next who grows would cost another one
+        return True
+
+    def unsent(self, connection: Connection) -> None:
+        """Everybody is counted once a second, and whoever is stalled with each byte that is added: bytes that others take at
+        once cost nothing."""
+        held = self._unsent
+        before, size = held.of(connection), connection.unsent_bytes if connection.is_open else 0
+        if size == before:
+            return
+        held.keep(connection, size)
+        while size > before:
+            cut = held.too_much(connection.counted_as, lambda other: other.is_open, self._is_slow)
+            if cut is None:
+                return
+            cut.abort(
+                f"reads too slowly, and too many bytes wait to be written: {held.of(cut)} for it, "
+                f"{held.of_address(cut.counted_as)} for its address, {held.total} in all (unsent_bytes_max)"
+            )
+            held.keep(cut, 0)
+
+    def _is_slow(self, connection: Connection) -> bool:
+        """Its answers are not taken at the least rate that we expect, and that for as long as a peer may take none at all."""
+        since = connection.slow_since
+        return since is not None and self.now - since > self.config.write_stall_s
+
+    @property
+    def _buffered_bytes(self) -> int:
+        return self._buffered.total
 
     @property
     def connections(self) -> set[Connection]:
@@ -138,6 +225,12 @@ class Server:
             connection.abort()
 
 
+def _plain(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An IPv4 address behind a dual-stack socket is one."""
+    found = ipaddress.ip_address(ip)
+    return getattr(found, "ipv4_mapped", None) or found
+
+
 def bind(host: str, port: int, backlog: int) -> socket.socket:
     """A listening socket, or ConfigError that says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -159,7 +252,7 @@ def bind(host: str, port: int, backlog: int) -> socket.socket:
 class FrameService(Protocol):
     """A server that looks at one frame at a time (the name server)."""
 
-    def handle(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame | None] | None: ...
+    def handle(self, connection: Connection, frame: Frame) -> Answer: ...
 
     def connection_lost(self, connection: Connection) -> None: ...
 
@@ -167,10 +260,13 @@ class FrameService(Protocol):
 class FrameReceiver:
     """Splits bytes into frames for a FrameService and sends its answers. Errors become response codes."""
 
-    def __init__(self, service: FrameService, config: NetConfig) -> None:
+    def __init__(
+        self, service: FrameService, config: NetConfig, sizes: Mapping[int, RequestLimit] | None = None
+    ) -> None:
         self._service = service
         self._config = config
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.reader = RequestReader(sizes or {}, config)
+        self.unfinished = Unfinished(config)
 
     def received(self, connection: Connection, data: bytes | bytearray) -> int:
         position = 0
@@ -181,57 +277,60 @@ class FrameReceiver:
                 return len(data)
             header_bytes = int.from_bytes(data[position + 5 : position + 8], "big")
             if header_bytes > self._config.header_bytes_max and len(data) - position >= 8:
-                connection.abort(f"a header of {header_bytes} bytes (the limit is {self._config.header_bytes_max})")
-                return len(data)
+                done = self.reader.refuse_long_header(connection, data, position)
+                if done is None:
+                    connection.abort(f"a header of {header_bytes} bytes (the limit is {self._config.header_bytes_max})")
+                    return len(data)
+                if done == position:
+                    break
+                position = done
+                continue
             end = position + 4 + total
             if end > len(data):
                 break
-            try:
-                frame = decode(bytes(data[position:end]))
-            except ProtocolError as error:
-                connection.abort(f"not a frame: {error}")
-                return len(data)
+            if not self.reader.turns.has_time_for(connection):
+                break
+            with memoryview(data)[position:end] as frame_bytes:
+                self.reader.take(connection, frame_bytes, self._handle)
             position = end
-            if frame.is_response:
-                connection.answered(frame)
-            else:
-                self._answer(connection, frame)
+            if not connection.is_open:
+                return len(data)
+            if connection.must_wait:
+                break
         return position
 
-    def _answer(self, connection: Connection, frame: Frame) -> None:
+    def _handle(self, connection: Connection, frame: Frame, body: memoryview, header_bytes: int) -> None:
+        answer: Frame | Awaitable[Frame | None] | None
+        in_order = False
         try:
-            answer = self._service.handle(connection, frame)
+            answer, in_order = self.reader.call(self._service.handle, connection, frame, body, header_bytes)
         except Exception as error:
             answer = failure(frame, error)
         if inspect.isawaitable(answer):
-            task = asyncio.ensure_future(self._later(connection, frame, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        elif answer is not None and not frame.is_oneway:
-            connection.send(answer.encode())
-
-    async def _later(self, connection: Connection, frame: Frame, answer: Awaitable[Frame | None]) -> None:
-        try:
-            result = await answer
-        except Exception as error:
-            result = failure(frame, error)
-        if result is not None and not frame.is_oneway:
-            connection.send(result.encode())
+            answer_bytes = self.reader.limits.answer_bytes(frame.code)
+            self.unfinished.add(
+                connection, frame, answer, header_bytes + len(body), in_order=in_order, answer_bytes=answer_bytes
+            )
+        elif answer is not None:
+            send_answer(connection, frame, answer)
 
     def lost(self, connection: Connection) -> None:
         self._service.connection_lost(connection)
 
 
 class FrameServer(Server):
-    def __init__(self, service: FrameService, config: NetConfig, clock: Clock) -> None:
-        super().__init__(FrameReceiver(service, config), config, clock)
+    def __init__(
+        self, service: FrameService, config: NetConfig, clock: Clock, sizes: Mapping[int, RequestLimit] | None = None
+    ) -> None:
+        """`sizes`: how large its requests may be, by code; what is not there may have the usual size."""
+        frames = FrameReceiver(service, config, sizes)
+        super().__init__(frames, config, clock)
+        self.reader = frames.reader
 
+    async def start(self, host: str, port: int) -> int:
+        self.reader.start()
+        return await super().start(host, port)
 
-def failure(request: Frame, error: Exception) -> Frame:
-    """The answer to a request that raised: its code and text if it is one of ours, else SYSTEM_ERROR and a line in the log."""
-    if isinstance(error, ProtocolError):
-        return reply(request, ResponseCode.SYSTEM_ERROR, str(error))
-    if isinstance(error, KappaError) and error.code is not None:
-        return reply(request, error.code, str(error))
-    log.exception("request %d failed", request.code, exc_info=error)
-    return reply(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+    async def stop(self) -> None:
+        await super().stop()
+        self.reader.stop()

@@ -1,15 +1,12 @@
-"""TLS and plain text on the same port: the first byte of a connection tells which it is."""
+"""What a server shows to TLS clients, and how servers speak TLS among themselves. `opening` tells TLS from plain text."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 
 from kappamq.config.net import NetConfig
 from kappamq.errors import ConfigError
-
-_HANDSHAKE = 0x16  # content type of a TLS record that opens a connection; no frame of ours can begin with it
 
 
 def server_context(config: NetConfig) -> ssl.SSLContext | None:
@@ -54,22 +51,17 @@ def outgoing_context(config: NetConfig) -> ssl.SSLContext | None:
     return context
 
 
-async def is_handshake(accepted: socket.socket) -> bool | None:
-    """Whether the peer opens with a TLS handshake. The byte that tells stays in the socket; None: the peer has left."""
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            seen = accepted.recv(1, socket.MSG_PEEK)
-            return seen[0] == _HANDSHAKE if seen else None
-        except BlockingIOError:
-            readable: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(accepted.fileno(), _settle, readable)
-            try:
-                await readable
-            finally:
-                loop.remove_reader(accepted.fileno())
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+async def offers_tls(host: str, port: int, timeout: float) -> bool:
+    """Whether a server answers a TLS handshake. Nothing is said inside, and nobody is trusted for it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(timeout):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it refuses us, but in TLS
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True

@@ -36,6 +36,8 @@ def split(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 0xFFFF:
         raise ProtocolError(f"{text[:80]!r} is not an address like 10.0.0.1:10911")
+    if not host.isprintable():
+        raise ProtocolError(f"the address {text[:80]!r} holds control characters: no host has such a name")
     return host, int(port)
 
 

@@ -16,6 +16,8 @@ from kappamq.protocol.record import SYS_COMPRESSED, SYS_INNER_BATCH, SYS_NEED_UN
 
 MEMBERS_MAX: Final = 1 << 20
 """More members than this cannot be meant: even empty ones would fill the largest frame."""
+INNER_MEMBERS_MAX: Final = 1 << 18
+"""Messages in one record that holds a batch: more than the largest message of a broker with its defaults (4 MiB) has room for."""
 MEMBER_BYTES: Final = 22
 """Size of a member with nothing in it."""
 
@@ -50,14 +52,19 @@ def encode(members: Iterable[Member]) -> bytes:
     return b"".join(parts)
 
 
-def split(data: bytes | bytearray | memoryview) -> list[Member]:
-    """Read the body of a batch send: all members, or a ProtocolError. An empty body is an empty batch."""
+def split(
+    data: bytes | bytearray | memoryview, members_max: int = MEMBERS_MAX, advice: str = ": send them in several batches"
+) -> list[Member]:
+    """Read the body of a batch send: all members, or a ProtocolError. An empty body is an empty batch.
+
+    `advice` ends the text about too many members.
+    """
     view = memoryview(data)
     members: list[Member] = []
     at = 0
     while at < len(view):
-        if len(members) >= MEMBERS_MAX:
-            raise ProtocolError(f"the batch has more than {MEMBERS_MAX} members")
+        if len(members) >= members_max:
+            raise ProtocolError(f"the batch has more than {members_max} messages{advice}")
         end, body_at = at, at + _FRONT.size
         try:
             size, _, _, flag, body_bytes = _FRONT.unpack_from(view, at)
@@ -104,16 +111,24 @@ def lay_out(records: Sequence[Record], log_offset: int) -> bytes:
     return b"".join(parts)
 
 
-def unwrap(record: Record) -> list[Record]:
-    """Return the messages inside a record that holds a whole batch, else the record itself."""
+def unwrap(record: Record, bytes_max: int = compression.BODY_BYTES_MAX) -> list[Record]:
+    """Return the messages inside a record that holds a whole batch, else the record itself.
+
+    Raises ProtocolError if they cannot be read, BodyTooLong if the body has more than `bytes_max` bytes when unpacked.
+    """
     if not record.sys_flag & SYS_NEED_UNWRAP or not record.sys_flag & SYS_INNER_BATCH:
         return [record]
     body, sys_flag = record.body, record.sys_flag & ~(SYS_NEED_UNWRAP | SYS_INNER_BATCH)
     if sys_flag & SYS_COMPRESSED:
-        body = compression.decompress(body, sys_flag)
+        body = compression.decompress(body, sys_flag, bytes_max)
         sys_flag &= ~SYS_COMPRESSED
-    base = record.property_map().get(properties.INNER_BASE, "")
-    first = int(base) if base.isascii() and base.isdigit() and len(base) < 19 else record.queue_offset
+    names = record.property_map()
+    first = _number(names.get(properties.INNER_BASE, ""), record.queue_offset)
+    count = _number(names.get(properties.INNER_COUNT, ""), INNER_MEMBERS_MAX)
+    if count < INNER_MEMBERS_MAX:
+        members = split(body, count, ", and its record promises no more")
+    else:
+        members = split(body, INNER_MEMBERS_MAX, ", more than a record may hold")
     return [
         replace(
             record,
@@ -123,5 +138,9 @@ def unwrap(record: Record) -> list[Record]:
             queue_offset=first + number,
             sys_flag=sys_flag,
         )
-        for number, member in enumerate(split(body))
+        for number, member in enumerate(members)
     ]
+
+
+def _number(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else otherwise

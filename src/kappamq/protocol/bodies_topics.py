@@ -129,18 +129,20 @@ class RegisterBrokerBody(Body):
         return zlib.compress(b"".join(parts), 9)
 
     @classmethod
-    def decode_any(cls, data: bytes, *, compressed: bool = False, version: int = VERSION) -> Self:
+    def decode_any(
+        cls, data: bytes, *, compressed: bool = False, version: int = VERSION, loose_bytes_max: int | None = None
+    ) -> Self:
         """Read a registration in the form its header names. Raises ProtocolError."""
         if not data:
             return cls()
         if compressed:
-            return cls._decode_compressed(data, version)
+            return cls._decode_compressed(data, version, loose_bytes_max)
         if version < VERSION_REGISTER_BODY:
-            return cls(topics=TopicTable.decode(data))
-        return cls.decode(data)
+            return cls(topics=TopicTable.decode(data, loose_bytes_max=loose_bytes_max))
+        return cls.decode(data, loose_bytes_max=loose_bytes_max)
 
     @classmethod
-    def _decode_compressed(cls, data: bytes, version: int) -> Self:
+    def _decode_compressed(cls, data: bytes, version: int, loose_bytes_max: int | None) -> Self:
         stream = zlib.decompressobj()
         try:
             plain = stream.decompress(data, REGISTRATION_BYTES_MAX)
@@ -150,17 +152,17 @@ class RegisterBrokerBody(Body):
             raise ProtocolError(f"the compressed registration is cut off or longer than {REGISTRATION_BYTES_MAX} bytes")
         reader = _Sections(plain)
         body = cls()
-        body.topics.data_version = DataVersion.decode(reader.bytes())
+        body.topics.data_version = DataVersion.decode(reader.bytes(), loose_bytes_max=loose_bytes_max)
         for _ in range(reader.number()):
-            topic = _topic_of_line(reader.bytes())
+            topic = _topic_of_line(reader.bytes(), loose_bytes_max)
             body.topics.topics[topic.name] = topic
-        servers = fastjson.loads(reader.bytes() or b"[]")
+        servers = fastjson.loads(reader.bytes() or b"[]", loose_bytes_max=loose_bytes_max)
         if not isinstance(servers, list) or not all(isinstance(server, str) for server in servers):
             raise ProtocolError("the filter servers of the compressed registration are not a list of texts")
         body.filter_servers = servers
         if version >= VERSION_QUEUE_MAPPING:
             for _ in range(reader.number()):
-                info = fastjson.loads(reader.bytes())
+                info = fastjson.loads(reader.bytes(), loose_bytes_max=loose_bytes_max)
                 if not isinstance(info, dict) or not isinstance(info.get("topic"), str):
                     raise ProtocolError("a queue mapping of the compressed registration names no topic")
                 body.topics.mapping_infos[info["topic"]] = info
@@ -194,14 +196,14 @@ def _counted(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _topic_of_line(line: bytes) -> TopicConfig:
+def _topic_of_line(line: bytes, loose_bytes_max: int | None) -> TopicConfig:
     try:
         name, read, write, permission, filter_type, *attributes = line.decode().split(" ", 5)
         topic = TopicConfig(name, int(read), int(write), int(permission), filter_type)
     except (ValueError, UnicodeDecodeError):
         raise ProtocolError(f"a topic of the compressed registration cannot be read: {line[:60]!r}") from None
     if attributes and attributes[0]:
-        parsed = fastjson.loads(attributes[0])
+        parsed = fastjson.loads(attributes[0], loose_bytes_max=loose_bytes_max)
         if not isinstance(parsed, dict):
             raise ProtocolError(f"attributes of topic {name!r} in the compressed registration are not an object")
         topic.attributes = {key: str(value) for key, value in parsed.items() if value is not None}

@@ -15,13 +15,27 @@ import types
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, NoReturn, Self, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NoReturn,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from kappamq.errors import ProtocolError
 from kappamq.message import MessageQueue
 from kappamq.protocol import fastjson
 from kappamq.protocol.headers import camel_case
 from kappamq.protocol.later import Later, later
+
+if TYPE_CHECKING:
+    from kappamq.protocol.frame import Frame
 
 Writer = Callable[[Any], Any]
 Reader = Callable[[Any, str], Any]
@@ -46,9 +60,14 @@ class Body(metaclass=Later):
         return fastjson.dumps(self.to_json(), standard=standard)
 
     @classmethod
-    def decode(cls, data: bytes | bytearray | memoryview) -> Self:
-        """Read a JSON text; an empty one gives the defaults. Raises ProtocolError."""
-        return cls.from_json(fastjson.loads(data)) if len(data) else cls()
+    def decode(cls, data: bytes | bytearray | memoryview, *, loose_bytes_max: int | None = None) -> Self:
+        """Read a JSON text; an empty one gives the defaults. Raises ProtocolError. See `fastjson.loads` for the limit."""
+        return cls.from_json(fastjson.loads(data, loose_bytes_max=loose_bytes_max)) if len(data) else cls()
+
+    @classmethod
+    def of(cls, request: Frame) -> Self:
+        """The body of a request: as it was read beside the loop, or, of a small one, read now. Raises ProtocolError."""
+        return request.parsed if type(request.parsed) is cls else cls.decode(request.body)
 
     def to_json(self) -> dict[str, Any]:
         return {name: write(getattr(self, own)) for own, name, write, _ in self._codec}

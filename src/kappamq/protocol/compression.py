@@ -14,6 +14,10 @@ BODY_BYTES_MAX: Final = 64 << 20
 """A compressed body may claim to be anything; it is never unpacked beyond this."""
 
 
+class BodyTooLong(ProtocolError):
+    """There is more in a compressed body than the caller wants to unpack."""
+
+
 class Compression(Enum):
     """The methods, with their bits in the system flag."""
 
@@ -44,7 +48,7 @@ def compress(body: bytes, method: Compression = Compression.ZLIB, level: int = 5
 
 
 def decompress(body: bytes, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Unpack a body. Raises ProtocolError if it is damaged, cut off, or longer than `bytes_max` when unpacked."""
+    """Unpack a body. Raises ProtocolError if it is damaged or cut off, BodyTooLong beyond `bytes_max` unpacked bytes."""
     method = method_of(sys_flag)
     try:
         plain, complete = _UNPACK[method](body, bytes_max + 1)
@@ -53,7 +57,7 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> b
     except Exception as error:  # each library has its own errors, and lz4 plain RuntimeError
         raise ProtocolError(f"the {method.name} body cannot be unpacked: {error}") from error
     if len(plain) > bytes_max:
-        raise ProtocolError(f"the {method.name} body is longer than {bytes_max} bytes when unpacked")
+        raise BodyTooLong(f"the {method.name} body is longer than {bytes_max} bytes when unpacked")
     if not complete:
         raise ProtocolError(f"the {method.name} body is cut off: its {len(body)} bytes end too early")
     return plain

@@ -23,6 +23,10 @@ DEPTH_MAX: Final = 64
 """Deeper nesting is refused: no body of the protocol needs ten levels, and each costs stack."""
 
 _strict = msgspec.json.Decoder(Any).decode
+_strict_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_strict_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_PIECE_BYTES: Final = 128 << 10
+"""So much is read without giving the interpreter to other threads: about a millisecond, or a few."""
 _encode = msgspec.json.Encoder().encode
 
 _BLANK = re.compile(r"[\s\ufeff]*")
@@ -38,17 +42,41 @@ _NUMBER_DIGITS_MAX = 400  # longer numbers mean nothing here and take Python qua
 _ESCAPED_IN_STANDARD = re.compile("[/\x7f-\U0010ffff]")
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """Read a JSON text, strictly if it is standard JSON and leniently if not. Raises ProtocolError."""
+class LooseJsonTooLong(ProtocolError):
+    """A text that is not standard JSON is longer than its reader wants to read slowly."""
+
+
+def loads(data: bytes | bytearray | memoryview | str, *, loose_bytes_max: int | None = None) -> Any:
+    """Read a JSON text, strictly if it is standard JSON and leniently if not. Raises ProtocolError.
+
+    Lenient reading takes about a microsecond for each byte: `loose_bytes_max` limits it, where others would wait."""
     try:
-        return _strict(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
+        return _strict_in_pieces(data) if len(data) > _PIECE_BYTES else _strict(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if loose_bytes_max is not None and len(data) > loose_bytes_max:
+            raise LooseJsonTooLong(
+                f"this is not standard JSON ({error}), and at {len(data)} bytes it is too long to be read as anything else "
+                f"({loose_bytes_max} at most)"
+            ) from None
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"this is not JSON: it is not UTF-8 text ({error.reason} at byte {error.start})") from None
     return _Reader(text).document()
+
+
+def _strict_in_pieces(data: bytes | bytearray | memoryview | str) -> Any:
+    """Read a long text piece by piece. In one piece, no other thread would get on with anything meanwhile."""
+    first = (data[:1] if isinstance(data, str) else bytes(data[:1]).decode("latin-1")).strip()
+    if first == "{":
+        return {name: _piece(raw) for name, raw in _strict_object(data).items()}
+    if first == "[":
+        return [_piece(raw) for raw in _strict_list(data)]
+    return _strict(data)
+
+
+def _piece(raw: msgspec.Raw) -> Any:
+    return _strict_in_pieces(memoryview(raw)) if len(memoryview(raw)) > _PIECE_BYTES else _strict(raw)
 
 
 def dumps(value: Any, *, standard: bool = False) -> bytes:
@@ -189,6 +217,7 @@ class _Reader:
         self._text = text
         self._at = 0
         self._depth = 0
+        self._in_key = False
 
     def document(self) -> Any:
         self._skip(_BLANK)
@@ -258,7 +287,7 @@ class _Reader:
     def _key(self) -> str:
         char = self._text[self._at : self._at + 1]
         if char == "{":
-            return dumps(self._nested(self._object)).decode()
+            return self._object_key()
         if char in ('"', "'") and char:
             return self._string(char)
         match = _WORD.match(self._text, self._at)
@@ -266,6 +295,15 @@ class _Reader:
             raise self._error("a name is missing")
         self._at = match.end()
         return match.group()
+
+    def _object_key(self) -> str:
+        # Its text would be escaped once more at each level: 64 of them, in 300 bytes, make more text than any memory holds.
+        if self._in_key:
+            raise self._error("an object is a key within a key")
+        self._in_key = True
+        key = dumps(self._nested(self._object)).decode()
+        self._in_key = False
+        return key
 
     def _word(self) -> Any:
         match = _WORD.match(self._text, self._at)

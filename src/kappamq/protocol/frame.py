@@ -11,6 +11,7 @@ One `Frame` stands for both forms; `binary` says which one it came in, and a rep
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -19,11 +20,14 @@ import msgspec
 
 from kappamq.errors import FrameTooLarge, ProtocolError
 from kappamq.protocol import fastjson
-from kappamq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, Language
+from kappamq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, Language, ResponseCode
 from kappamq.protocol.headers import Header
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """The longest frame that RocketMQ's own peers accept, length field included."""
+
+FIELDS_MAX: Final = 1024
+"""No request of the protocol has fifty, and each takes a microsecond to read."""
 
 JSON: Final = 0
 BINARY: Final = 1
@@ -34,6 +38,8 @@ _SHORT = struct.Struct(">h")
 _BINARY_HEAD = struct.Struct(">hBhii")  # code, language, version, opaque, flag
 _HEADER_BYTES_LIMIT = (1 << 24) - 1  # the length has 24 bits
 _CODE_BINARY_MAX = 0x7FFF
+_ROOM_BYTES_MIN = 64 << 10  # of a decoder's buffer
+_ROOM_BYTES_KEPT = 2 << 20  # a larger buffer is given back when what it was needed for has been decoded
 
 _LANGUAGE_NAMES = {member.value: member.name for member in Language}
 _LANGUAGE_CODES = {member.name: member.value for member in Language}
@@ -57,6 +63,10 @@ _decode_json = msgspec.json.Decoder(_JsonHeader).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
+class TooManyFields(ProtocolError):
+    """A binary header that would take long to read."""
+
+
 @dataclass(slots=True)
 class Frame:
     """One request or response. `code` is a request code, or a response code if FLAG_RESPONSE is set in `flag`."""
@@ -70,6 +80,9 @@ class Frame:
     language: int = Language.PYTHON
     version: int = VERSION
     binary: bool = False
+    parsed: Any = field(
+        default=None, compare=False, repr=False
+    )  # what the body says, where somebody has read it already
 
     @property
     def is_response(self) -> bool:
@@ -170,6 +183,15 @@ def decode(data: bytes | bytearray | memoryview, header_bytes_max: int = _HEADER
     Raises ProtocolError: the peer does not speak this protocol, the connection cannot be trusted any further.
     """
     view = memoryview(data)
+    frame, header_end = decode_header(view, header_bytes_max)
+    frame.body = bytes(view[header_end:])
+    return frame
+
+
+def decode_header(
+    view: memoryview, header_bytes_max: int = _HEADER_BYTES_LIMIT, *, loose_bytes_max: int | None = None
+) -> tuple[Frame, int]:
+    """Read one whole frame but for its body, and where that begins. Raises ProtocolError, as `decode` does."""
     if len(view) < _PREFIX.size:
         raise ProtocolError(f"a frame has at least {_PREFIX.size} bytes, got {len(view)}")
     total, mark = _PREFIX.unpack_from(view)
@@ -177,23 +199,45 @@ def decode(data: bytes | bytearray | memoryview, header_bytes_max: int = _HEADER
         raise ProtocolError(f"the frame says that {total} bytes follow its length, but {len(view) - 4} do")
     header_end = _PREFIX.size + _check_mark(total, mark, header_bytes_max)
     header = bytes(view[_PREFIX.size : header_end])
-    frame = _parse_binary(header) if mark >> 24 == BINARY else _parse_json(header)
-    frame.body = bytes(view[header_end:])
-    return frame
+    return _parse_binary(header) if mark >> 24 == BINARY else _parse_json(header, loose_bytes_max), header_end
+
+
+_OPAQUE = re.compile(rb"[\"']?opaque[\"']?\s*:\s*[\"']?(\d{1,10})\b")
+
+
+def refusal_of_unread(view: memoryview, why: str) -> Frame | None:
+    """The answer to a request whose header nobody has read; None if it does not even seem to say where it belongs."""
+    mark = _PREFIX.unpack_from(view)[1]
+    header_bytes = mark & 0xFFFFFF
+    if mark >> 24 == BINARY:
+        if header_bytes < _BINARY_HEAD.size:
+            return None
+        opaque = _BINARY_HEAD.unpack_from(view, _PREFIX.size)[3]
+    else:
+        found = _OPAQUE.search(view, _PREFIX.size, _PREFIX.size + header_bytes)
+        if found is None or int(found.group(1)) >= 1 << 31:
+            return None
+        opaque = int(found.group(1))
+    binary = mark >> 24 == BINARY
+    return Frame(code=ResponseCode.SYSTEM_ERROR, opaque=opaque, flag=FLAG_RESPONSE, remark=why, binary=binary)
 
 
 class FrameDecoder:
-    """Bytes in, frames out. Knows no socket and no clock: a file, a test or the simulator can feed it."""
+    """Bytes in, frames out. Knows no socket and no clock: a file, a test or the simulator can feed it.
+
+    Whoever has bytes calls `feed`. A socket can write into `room` itself and then call `received`: nothing is copied but the
+    bodies of the frames. The buffer grows by what has come, never by what the peer announces."""
 
     def __init__(self, max_bytes: int = FRAME_BYTES_MAX, header_bytes_max: int = _HEADER_BYTES_LIMIT) -> None:
         self._frame_bytes_max = max_bytes
         self._header_bytes_max = header_bytes_max
-        self._buffer = bytearray()
+        self._buffer = memoryview(bytearray(_ROOM_BYTES_MIN))
+        self._start = self._end = 0  # of what has come and is not decoded yet
 
     @property
     def buffered(self) -> int:
         """How many bytes of an unfinished frame are waiting."""
-        return len(self._buffer)
+        return self._end - self._start
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Return each frame that `data` completes; keep the rest for the next call.
@@ -201,17 +245,39 @@ class FrameDecoder:
         Raises FrameTooLarge at once: the length is the peer's claim, and we buffer nothing on a claim.
         Raises ProtocolError for anything else that is not a frame. After either, the connection is lost.
         """
-        buffer = self._buffer
-        buffer += data
+        if len(data) > len(self._buffer) - self._end:
+            self._move(len(data))
+        self._buffer[self._end : self._end + len(data)] = data
+        return self.received(len(data))
+
+    def room(self) -> memoryview:
+        """Where the next bytes may be written: the same place until `received` says how many these were. Never empty."""
+        if len(self._buffer) - self._end < _ROOM_BYTES_MIN // 2:
+            self._move(max(_ROOM_BYTES_MIN, 3 * self.buffered))  # so that moving stays rare
+        return self._buffer[self._end :]
+
+    def received(self, count: int) -> list[Frame]:
+        """`count` bytes were written to `room`. Returns and raises what `feed` does."""
+        self._end += count
         frames: list[Frame] = []
-        start = 0
-        with memoryview(buffer) as view:
-            while (end := self._frame_end(view, start)) is not None:
-                frames.append(decode(view[start:end], self._header_bytes_max))
-                start = end
-        if start:
-            del buffer[:start]
+        view = self._buffer[: self._end]
+        while (end := self._frame_end(view, self._start)) is not None:
+            frames.append(decode(view[self._start : end], self._header_bytes_max))
+            self._start = end
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > _ROOM_BYTES_KEPT:
+                self._buffer = memoryview(bytearray(_ROOM_BYTES_MIN))
         return frames
+
+    def _move(self, room: int) -> None:
+        """Bring what waits to the front of a buffer with so much room behind it."""
+        held = self.buffered
+        waiting = self._buffer[self._start : self._end]
+        if held + room > len(self._buffer):
+            self._buffer = memoryview(bytearray(held + room))
+        self._buffer[:held] = waiting
+        self._start, self._end = 0, held
 
     def _frame_end(self, view: memoryview, start: int) -> int | None:
         held = len(view) - start
@@ -241,11 +307,11 @@ def _check_mark(total: int, mark: int, header_bytes_max: int) -> int:
     return length
 
 
-def _parse_json(header: bytes) -> Frame:
+def _parse_json(header: bytes, loose_bytes_max: int | None) -> Frame:
     try:
         parsed = _decode_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _parse_lenient(header)
+        return _parse_lenient(header, loose_bytes_max)
     language = parsed.language
     return Frame(
         code=parsed.code,
@@ -258,9 +324,9 @@ def _parse_json(header: bytes) -> Frame:
     )
 
 
-def _parse_lenient(header: bytes) -> Frame:
+def _parse_lenient(header: bytes, loose_bytes_max: int | None) -> Frame:
     """Read a header as fastjson would: numbers as strings, strings as numbers, loose syntax."""
-    parsed = fastjson.loads(header)
+    parsed = fastjson.loads(header, loose_bytes_max=loose_bytes_max)
     if not isinstance(parsed, dict):
         raise ProtocolError("the header is not a JSON object")
     ext = parsed.get("extFields")
@@ -310,8 +376,11 @@ def _parse_binary(header: bytes) -> Frame:
         remark, position = _take(header, _BINARY_HEAD.size)
         ext_bytes, ext_end = _take(header, position)
         ext: dict[str, str] = {}
-        position = 0
+        position = count = 0
         while position < len(ext_bytes):
+            count += 1
+            if count > FIELDS_MAX:
+                raise TooManyFields(f"the binary header has more than {FIELDS_MAX} fields")
             name, position = _take(ext_bytes, position, _SHORT)
             value, position = _take(ext_bytes, position)
             if name and value:  # Java reads an empty string as null

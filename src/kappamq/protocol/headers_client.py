@@ -135,6 +135,7 @@ class RecallMessage(TopicHeader, code=RequestCode.RECALL_MESSAGE):
 
 class RecallMessageResponse(Header):
     message_id: str = wire("msgId")
+    region: str | None = wire("MSG_REGION", default=None)  # without it Java's clients trace no recall
 
 
 class HeartBeat(RpcHeader, code=RequestCode.HEART_BEAT):

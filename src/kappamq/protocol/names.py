@@ -14,6 +14,7 @@ LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 KAPPAMQ_TOPIC_PREFIX: Final = "rmq_sys_kappamq_"
 """Topics of our own metadata records; no request of a client may write there."""
+METADATA_TOPIC: Final = "rmq_sys_kappamq_metadata"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 
@@ -94,6 +95,7 @@ _BROKER_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+")
 
 def check_topic(topic: str) -> str:
     """Return `topic` if it may name a topic, else raise InvalidParameter with the reason."""
+    _check_text(topic, "topic")
     retried = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     # Behind these prefixes a '+' separates group and topic of a POP retry topic.
     name = topic.replace("+", "") if topic.startswith(RETRY_PREFIX) else topic
@@ -102,6 +104,7 @@ def check_topic(topic: str) -> str:
 
 def check_group(group: str) -> str:
     """Return `group` if it may name a group of producers or consumers, else raise InvalidParameter."""
+    _check_text(group, "group")
     return _check(group, group, "group", GROUP_CHARACTERS_MAX)
 
 
@@ -115,6 +118,11 @@ def check_broker(name: str) -> str:
     return name
 
 
+def _check_text(name: object, kind: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a {kind} is a text; got {name!r}")
+
+
 def _check(name: str, plain: str, kind: str, characters_max: int) -> str:
     if not name or name.isspace():
         raise InvalidParameter(f"the {kind} is empty")
@@ -122,7 +130,7 @@ def _check(name: str, plain: str, kind: str, characters_max: int) -> str:
         raise InvalidParameter(f"the {kind} has {len(name)} characters, the limit is {characters_max}")
     if not _ALLOWED.fullmatch(plain):
         raise InvalidParameter(
-            f"the {kind} {name!r} holds characters that are not allowed: use letters, digits, % | _ -"
+            f"the {kind} {name!r} holds characters that are not allowed: only letters, digits and the characters % | _ - are"
         )
     return name
 

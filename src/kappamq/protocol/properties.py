@@ -6,7 +6,8 @@ The last property of a record may be its checksum, `__CRC32# \x01 <10 digits> \x
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kappamq.errors import ProtocolError
@@ -88,6 +89,8 @@ TRANSACTION_OUTCOME: Final = "__END#"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 BROKER_ONLY: Final = frozenset({TAIL_CRC, BATCH_BYTES, POP_CHECK, HALF_SINCE, TRANSACTION_OUTCOME})
 """Only a broker may write these; taken out of what a client sends."""
+OF_THE_RECORD: Final = frozenset({TAIL_CRC, BATCH_BYTES})
+"""Speak of one record and its neighbours in the log: a copy of the message is made without them."""
 
 RESERVED: Final = frozenset(
     value
@@ -100,6 +103,9 @@ NUMBER_DIGITS: Final = 10
 TAIL_CRC_BYTES: Final = len(TAIL_CRC) + 1 + NUMBER_DIGITS + 1
 BATCH_BYTES_BYTES: Final = len(BATCH_BYTES) + 1 + NUMBER_DIGITS + 1
 _TAIL_CRC_START = (TAIL_CRC + NAME_END).encode()
+_NAME_END = NAME_END.encode()
+_PAIR_END = PAIR_END.encode()
+_BATCH_START = BATCH_BYTES + NAME_END
 
 
 def encode(properties: Mapping[str, str]) -> str:
@@ -133,13 +139,12 @@ def tail_crc(crc: int) -> bytes:
     return _TAIL_CRC_START + digits.encode() + PAIR_END.encode()
 
 
-def read_tail_crc(properties: bytes | memoryview) -> int | None:
-    """Return the checksum in the last property of an encoded text, or None if it has none."""
-    tail = bytes(properties[-TAIL_CRC_BYTES:])
-    digits = tail[len(_TAIL_CRC_START) : -1]
-    if not tail.startswith(_TAIL_CRC_START) or len(tail) != TAIL_CRC_BYTES or not digits.isdigit() or tail[-1] != 2:
-        return None
-    return int(digits[::-1])
+def has_tail_crc(properties: bytes) -> bool:
+    """Whether the last property of an encoded text is a record's checksum, right or wrong.
+
+    It must be a property of its own: the name of a producer's property may well end with the same letters."""
+    at = len(properties) - TAIL_CRC_BYTES
+    return at >= 0 and properties.startswith(_TAIL_CRC_START, at) and (at == 0 or properties[at - 1 : at] == _PAIR_END)
 
 
 def batch_bytes(count: int) -> str:
@@ -147,3 +152,26 @@ def batch_bytes(count: int) -> str:
     if not 0 <= count < 10**NUMBER_DIGITS:
         raise ProtocolError(f"a batch of {count} bytes cannot be written in {NUMBER_DIGITS} digits")
     return str(count).zfill(NUMBER_DIGITS)
+
+
+def lost_tail_crc(properties: bytes, crc_of: Callable[[int], int]) -> bool:
+    """Whether the separator before the checksum was damaged, so that the checksum looks like a part of a value.
+
+    `crc_of(n)`: the CRC-32 of the record without its last `n` bytes. The separator is covered by the checksum, which holds
+    as soon as it is put back."""
+    if not properties.startswith(_TAIL_CRC_START, max(0, len(properties) - TAIL_CRC_BYTES)) or has_tail_crc(properties):
+        return False
+    before = properties[:-TAIL_CRC_BYTES]
+    if _NAME_END not in before[before.rfind(_PAIR_END) + 1 :]:
+        return False  # the letters end the name of a producer's property
+    return tail_crc(zlib.crc32(_PAIR_END, crc_of(TAIL_CRC_BYTES + 1)))[:-1] == properties[len(before) : -1]
+
+
+def opens_batch(text: str) -> int | None:
+    """Return the batch length that a record with these properties (without the tail checksum) announces, None if none.
+
+    Only what a broker wrote counts: the last property."""
+    before, found, digits = text.removesuffix(PAIR_END).rpartition(_BATCH_START)
+    if not found or not text.endswith(PAIR_END) or (before and not before.endswith(PAIR_END)):
+        return None
+    return int(digits) if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit() else None

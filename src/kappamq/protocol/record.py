@@ -94,6 +94,7 @@ class RecordError(ProtocolError):
         super().__init__(f"record at {position}: {fault.value}{': ' if detail else ''}{detail}")
         self.fault = fault
         self.position = position
+        self.detail = detail
 
 
 @dataclass(slots=True, kw_only=True)
@@ -280,17 +281,23 @@ def _decode(one: memoryview, position: int, check_crc: bool) -> Record:
     texts, at = _take(one, at + 2, properties_bytes, position)
     if at != len(one):
         raise RecordError(Fault.FIELDS, position, f"they end {len(one) - at} bytes before the record")
-    tail_crc = properties.read_tail_crc(texts)
+    tail_crc = properties.has_tail_crc(texts)
     if check_crc:
-        if tail_crc is not None and zlib.crc32(one[: -properties.TAIL_CRC_BYTES]) & CRC_MASK != tail_crc:
+        if (
+            tail_crc
+            and properties.tail_crc(zlib.crc32(one[: -properties.TAIL_CRC_BYTES]))
+            != texts[-properties.TAIL_CRC_BYTES :]
+        ):
             raise RecordError(Fault.TAIL_CRC, position)
+        if not tail_crc and properties.lost_tail_crc(texts, lambda behind: zlib.crc32(one[:-behind])):
+            raise RecordError(Fault.TAIL_CRC, position, "the separator before the checksum is gone")
         if zlib.crc32(body) & CRC_MASK != body_crc:
             raise RecordError(Fault.BODY_CRC, position)
     return Record(
         # As Java does it, bytes that are no text show as replacement characters: a record is never lost over them.
         topic=topic.decode("utf-8", "replace"),
         body=body,
-        properties=(texts if tail_crc is None else texts[: -properties.TAIL_CRC_BYTES]).decode("utf-8", "replace"),
+        properties=(texts[: -properties.TAIL_CRC_BYTES] if tail_crc else texts).decode("utf-8", "replace"),
         queue_id=queue_id,
         flag=flag,
         queue_offset=queue_offset,
@@ -304,7 +311,7 @@ def _decode(one: memoryview, position: int, check_crc: bool) -> Record:
         store_port=store_port,
         reconsume_times=reconsume_times,
         prepared_offset=prepared_offset,
-        tail_crc=tail_crc is not None,
+        tail_crc=tail_crc,
     )
 
 
@@ -334,7 +341,4 @@ def blank(size: int) -> bytes:
 
 def batch_bytes(record: Record) -> int | None:
     """Return how many bytes of the log the batch takes that `record` opens, None if it opens none."""
-    if properties.BATCH_BYTES not in record.properties:
-        return None
-    value = properties.decode(record.properties).get(properties.BATCH_BYTES, "")
-    return int(value) if len(value) == properties.NUMBER_DIGITS and value.isascii() and value.isdigit() else None
+    return properties.opens_batch(record.properties)

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+try:
+    from kappamq.native._kernel import java_hash as _kernel_hash
+except ImportError:
+    from kappamq.native.pure_record import java_hash as _kernel_hash
+
 ALL: Final = "*"
 SEPARATOR: Final = "||"
+TAGS_CHARACTERS_MAX: Final = 65_536
+"""Of one list of tags. Thousands of tags are a mistake, or worse."""
 
 
 _CACHED_CHARACTERS_MAX = 128  # tags are few and short; whatever else a client sends must not fill the memory
@@ -15,6 +22,14 @@ _CACHED_CHARACTERS_MAX = 128  # tags are few and short; whatever else a client s
 
 def java_hash(text: str) -> int:
     """Return String.hashCode: h = 31 * h + unit over UTF-16 code units, in signed 32 bits."""
+    try:
+        return int(_kernel_hash(text.encode()))
+    except UnicodeEncodeError:
+        return _java_hash_of_units(text)
+
+
+def _java_hash_of_units(text: str) -> int:
+    """The same for texts that are not well-formed and so have no UTF-8."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):

@@ -11,6 +11,7 @@ from kappamq.protocol import properties, record
 
 PRECISION_MS: Final = 1000
 _ASKING: Final = ((properties.TIMER_DELAY_SECONDS, 1000), (properties.TIMER_DELAY_MS, 1))
+_DELAYS: Final = tuple(f"{name}\x01".encode() for name, _factor in _ASKING)
 _DIGITS_MAX: Final = 18  # what fits into 64 bits for sure
 _INT: Final = struct.Struct(">i")
 
@@ -49,6 +50,7 @@ class Parked(NamedTuple):
     stored_ms: int
     real_topic: bytes
     cancels: bytes  # the key of the message that is not to be delivered, empty for a message itself
+    is_delay: bool = False  # its sender asked for a delay and not for a time
 
 
 def parked(data: bytes | memoryview) -> Parked | None:
@@ -67,8 +69,13 @@ def parked(data: bytes | memoryview) -> Parked | None:
         return None
     exact = value(text, b"TIMER_DELIVER_MS\x01")
     exact_ms = int(exact) if exact.isdigit() and len(exact) <= _DIGITS_MAX else 0
+    is_delay = any(value(text, name) for name in _DELAYS)
     return Parked(
-        due_ms(out_ms, exact_ms), stored_ms, value(text, b"REAL_TOPIC\x01"), value(text, b"TIMER_DEL_UNIQKEY\x01")
+        due_ms(out_ms, exact_ms),
+        stored_ms,
+        value(text, b"REAL_TOPIC\x01"),
+        value(text, b"TIMER_DEL_UNIQKEY\x01"),
+        is_delay,
     )
 
 

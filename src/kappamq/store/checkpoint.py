@@ -17,6 +17,7 @@ CHECKPOINT: Final = struct.Struct(">qqqqq")
 USED_BYTES: Final = 40
 FILE_BYTES: Final = 4096
 assert CHECKPOINT.size == USED_BYTES
+_AHEAD_MS = 24 * 3600 * 1000  # after a crash it may speak of records that never reached the disk
 _MARGIN_MS = 3000  # RocketMQ's: times are noted a little ahead of the flush they speak of
 
 
@@ -67,6 +68,20 @@ class Checkpoint:
                 files.sync(fd)
         finally:
             files.close(fd)
+
+    def times(self) -> tuple[int, int, int]:
+        return self.physic_ms, self.logics_ms, self.index_ms
+
+    def is_damaged_copy_of(self, written: bytes) -> bool:
+        """Whether one flipped bit explains the difference to what was written. Another broker would change several times."""
+        return (int.from_bytes(self.encode(), "big") ^ int.from_bytes(written, "big")).bit_count() == 1
+
+    def is_possible(self, newest_ms: int) -> bool:
+        """Whether a broker may have written this: all times are those of records, and the newest record has `newest_ms`."""
+        return (
+            all(0 <= ms <= newest_ms + _AHEAD_MS for ms in self.times())
+            and min(self.master_flushed, self.confirmed) >= 0
+        )
 
     def min_timestamp(self) -> int:
         """After a crash a Java broker's queues are complete for records stored before this."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 from kappamq.errors import StoreDamaged, StoreError
 from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
+from kappamq.native.mapping import MappedFile
 from kappamq.store.files import Files
 
 _END_MARK = struct.Struct(">ii")
@@ -37,7 +37,7 @@ class Segment:
     start: int
     path: Path
     fd: int
-    view: mmap.mmap
+    view: MappedFile
 
 
 class CommitLog:
@@ -56,8 +56,10 @@ class CommitLog:
 
     # -- opening -----------------------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Open the files that are there. A last file that was not finished (a crash while it was made) is removed."""
+    def load(self, skip_damage: bool = False) -> None:
+        """Open the files that are there. A last file that was not finished (a crash while it was made) is removed.
+
+        A file that was cut is damage; with `skip_damage` it gets its size back, and what is missing reads as zeros."""
         self._files.make_folder(self.folder)
         names = self._files.list(self.folder)
         expected: int | None = None
@@ -75,6 +77,17 @@ class CommitLog:
                 if unused and number == len(names) - 1:
                     self._files.remove(path)
                     break
+                if size < self.segment_bytes and self._has_whole_file(names):
+                    if skip_damage:
+                        self._files.resize(path, self.segment_bytes)
+                        fd = self._files.open(path)
+                        self._open(start, path, fd)
+                        expected = start + self.segment_bytes
+                        continue
+                    raise StoreDamaged(
+                        f"{path} was cut: it has {size} of {self.segment_bytes} bytes. Restore the file from a copy; or, to open the "
+                        f"store without the messages that are missing, start with --set store.skip_damage=true"
+                    )
                 raise StoreError(
                     f"{path} has {size} bytes, but log files are configured with {self.segment_bytes} "
                     f"(mappedFileSizeCommitLog): open the store with the size it was written with, for example "
@@ -84,7 +97,14 @@ class CommitLog:
                 self._files.close(fd)
                 raise StoreDamaged(f"{path}: expected the log to go on at {expected}; a file is missing or misnamed")
             expected = start + size
-            self._add(Segment(start, path, fd, self._files.map(fd, size)))
+            self._open(start, path, fd)
+
+    def _has_whole_file(self, names: list[str]) -> bool:
+        """Whether files of this log have the size that is configured: then it is the right one."""
+        return any(self._files.size_of(self.folder / name) == self.segment_bytes for name in names)
+
+    def _open(self, start: int, path: Path, fd: int) -> None:
+        self._add(Segment(start, path, fd, self._files.map(fd, self.segment_bytes)))
 
     def _add(self, segment: Segment) -> None:
         self._segments[segment.start] = segment
@@ -93,7 +113,10 @@ class CommitLog:
 
     def open_end(self, end: int) -> None:
         """Appends go on at `end`, where recovery found the last good record. Whatever lies behind it becomes zeros, durably:
-        left alone, old records would look valid again once new ones have been written up to them."""
+        left alone, old records would look valid again once new ones have been written up to them.
+
+        Raises StoreDamaged, and changes nothing, if a page there could not be read: it may hold records."""
+        self.require_readable(end)
         # From the end: should this be interrupted, no file is missing in the middle.
         for start, segment in reversed(list(self._segments.items())):
             if start > end or (start == end and start > self.min):
@@ -233,6 +256,45 @@ class CommitLog:
     def segments(self) -> Iterator[Segment]:
         yield from self._segments.values()
 
+    # -- reads that failed ---------------------------------------------------------------------------------------------------
+
+    @property
+    def lost_count(self) -> int:
+        """Pages that could not be read and are shown as zeros. See native/mapping.c."""
+        return sum(segment.view.lost_count for segment in self._segments.values())
+
+    def has_lost(self, offset: int, size: int) -> bool:
+        """Read a byte of every page of [offset, offset + size), within one file: whether one of them could not be read."""
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        if segment is None:
+            return False
+        at = offset - segment.start
+        return segment.view.is_lost(at, min(size, self.segment_bytes - at))
+
+    def first_lost(self, offset: int) -> tuple[Path, int, int] | None:
+        """The first stretch (file, start, stop) at or behind `offset` that could not be read when somebody tried."""
+        for segment in self._segments.values():
+            for start, stop in segment.view.lost():
+                if segment.start + stop > offset:
+                    return segment.path, start, stop
+        return None
+
+    def require_readable(self, offset: int) -> None:
+        """Raise StoreDamaged if something at or behind `offset` could not be read when somebody tried."""
+        if (lost := self.first_lost(offset)) is not None:
+            path, start, stop = lost
+            raise StoreDamaged(
+                f"{path}: bytes {start} to {stop} cannot be read, and they may hold messages: the broker does not start, and the log "
+                f"was not changed. Check the disk and start again. If the bytes stay unreadable, restore the file from a copy; or copy "
+                f"it to a good disk with a tool that fills what it cannot read with zeros, such as ddrescue"
+            )
+
+    @property
+    def cut_to(self) -> int | None:
+        """The size of the file that is written to, if somebody has cut it."""
+        size = self._files.size(self.current_fd)
+        return size if size < self.segment_bytes else None
+
     # -- deleting ----------------------------------------------------------------------------------------------------------
 
     def detach(self, start: int) -> Segment:
@@ -242,6 +304,7 @@ class CommitLog:
         segment = self._segments.pop(start)
         self._kernel.map_segment(start, None)
         self._kernel.log_min = self.min
+        self._kernel.mins_raised = False
         return segment
 
     def discard(self, segment: Segment) -> None:

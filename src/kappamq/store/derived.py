@@ -84,6 +84,17 @@ class Derived:
             known, checkpoint=checkpoint.encode(), checkpoint_before=checkpoint.encode(), boot_id=boot_id
         )
 
+    @property
+    def noted(self) -> Position:
+        """How far the files are: what the position file says."""
+        return self._noted
+
+    def write_marks_again(self) -> None:
+        """Worker: position file and checkpoint once more, as they should be."""
+        self._noted.save(self.position_path, self._files, sync=True)
+        checkpoint = Checkpoint.decode(self._noted.checkpoint)
+        checkpoint.write(self._root / "checkpoint", self._files, sync=True)
+
     # -- the loop ----------------------------------------------------------------------------------------------------------
 
     def collect(self, dispatched: int, index_at: int, store_ms: int) -> DerivedWork:
@@ -112,7 +123,9 @@ class Derived:
     def write(self, work: DerivedWork) -> None:
         """Put entries and keys into their files and note how far we are. Doing it twice does no harm."""
         for topic, queue_id, first, entries in work.entries:
-            self._queues.write(topic, queue_id, first, entries)
+            low = self._kernel.queue_state(topic, queue_id)[0]  # it may be higher by now: what it has passed is gone
+            if not self._queues.write(topic, queue_id, first, entries, low):
+                continue
             end = first + len(entries) // ENTRY.size
             self._entries += end - self._ends.get((topic, queue_id), 0)
             self._ends[topic, queue_id] = end

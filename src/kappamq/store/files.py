@@ -5,14 +5,31 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import mmap
 import os
+import shutil
+import stat
 from pathlib import Path
+
+from kappamq.native import map_file
+from kappamq.native.mapping import MappedFile
 
 _ZERO_RANGE = 0x10
 _KEEP_SIZE = 0x01
+_HERE = -100  # AT_FDCWD
+_EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _CHUNK = bytes(1 << 20)
+
+
+_KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+
+
+class NotAFile(OSError):
+    """Where a file should be, there is something else."""
+
+    def __init__(self, path: Path | str, mode: int) -> None:
+        kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+        super().__init__(errno.EINVAL, f"Is a {kind}, not a plain file: move it away", str(path))
 
 
 class Files:
@@ -30,14 +47,30 @@ class Files:
         os.makedirs(path, exist_ok=True)
 
     def open(self, path: Path | str, create: bool = False, writable: bool = True) -> int:
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        """Open a file, and never anything else: raises NotAFile, and OSError of ELOOP for a link."""
+        # Without O_NONBLOCK, opening a named pipe waits for somebody at its other end. To files it makes no difference.
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        except IsADirectoryError:
+            raise NotAFile(path, stat.S_IFDIR) from None
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            raise NotAFile(path, mode)
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def size_of(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def resize(self, path: Path, size: int) -> None:
+        os.truncate(path, size)
 
     def mtime_ms(self, path: Path) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -70,6 +103,14 @@ class Files:
 
     def pread(self, fd: int, count: int, at: int) -> bytes:
         return os.pread(fd, count, at)
+
+    def pread_once(self, fd: int, count: int, at: int) -> bytes:
+        """As pread, for a reader who comes by once: what was not in memory before does not stay there."""
+        data = self.pread_if_resident(fd, count, at)
+        if data is None:
+            data = self.pread(fd, count, at)
+            os.posix_fadvise(fd, at, count, os.POSIX_FADV_DONTNEED)
+        return data
 
     def read_exactly(self, fd: int) -> None:
         """Reads from it fetch what they ask for and nothing more. Else whoever touches the end of what the system fetched on top,
@@ -138,11 +179,35 @@ class Files:
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
 
-    def map(self, fd: int, size: int) -> mmap.mmap:
+    def exchange(self, one: Path, other: Path) -> None:
+        """Swap two names, both of which exist, in one step; where the file system cannot do that, one of them is away for a moment."""
+        if _libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+            raise OSError(code, os.strerror(code), str(other))
+        between = one.with_name(one.name + ".swap")
+        os.rename(other, between)
+        os.rename(one, other)
+        os.rename(between, one)
+
+    def link(self, old: Path, new: Path) -> None:
+        """A second name for a file."""
+        os.link(old, new)
+
+    def remove_tree(self, folder: Path) -> None:
+        """Remove a folder with all that is in it; nothing if there is none."""
+        if self.exists(folder):
+            shutil.rmtree(folder)
+
+    def map(self, fd: int, size: int) -> MappedFile:
         """The file's bytes, for reading; they follow what pwrite writes."""
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        return map_file(fd, size)
 
     def usage(self, path: Path) -> tuple[int, int]:
-        """(bytes in all, bytes free for us) of the file system that holds `path`."""
+        """(used and available bytes, available bytes) of the file system that holds `path`.
+
+        As `df` and RocketMQ count: blocks that are reserved for root are neither used nor available."""
         stat = os.statvfs(path)
-        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        used = stat.f_blocks - stat.f_bfree
+        return (used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize

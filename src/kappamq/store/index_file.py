@@ -8,6 +8,7 @@ One thread at a time for everything that changes files; `query` may run beside i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from kappamq.native.layout import INDEX_PENDING
 from kappamq.native.pure_index import index_link
 from kappamq.protocol.entries import key_hash
 from kappamq.store.files import Files
-from kappamq.store.index_growing import GrowingIndexFile, IndexApply
+from kappamq.store.index_growing import GrowingIndexFile, IndexApply, OnDisk
 from kappamq.store.index_view import FIRST, WALK_MAX, IndexHeader, IndexLink, IndexView, Search, file_name, is_file_name
 
 _FOREVER = 1 << 62
@@ -180,6 +181,25 @@ class IndexFiles:
             return self._newest.flushed_ms
         return self._full[-1][1].end_ms if self._full else 0
 
+    def growing(self, path: Path) -> GrowingIndexFile | None:
+        """The file at `path` if it is the one that grows."""
+        newest = self._newest
+        return newest if newest is not None and newest.path == path else None
+
+    def on_disk(self, path: Path) -> OnDisk | None:
+        """How slots and counters of the file at `path` are on disk if it is the one that grows, else None: then all of it was
+        written before. Any thread may ask."""
+        growing = self.growing(path)
+        return None if growing is None else growing.on_disk
+
+    def read_header_again(self, path: Path) -> None:
+        """The header of a file was repaired on disk: what we know of it is as old as the damage."""
+        growing = self.growing(path)
+        if growing is not None:
+            growing.read_begin_again()
+            return
+        self._full = [(known, self._load_full(path) if known == path else header) for known, header in self._full]
+
     @property
     def behind(self) -> bool:
         """Whether there are entries after `end_ms`: keys that a Java broker would not find if we died now."""
@@ -188,27 +208,29 @@ class IndexFiles:
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def query(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, walk_max: int = WALK_MAX
-    ) -> list[int]:
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, walk_max: int = WALK_MAX,
+        within: Callable[[int], bool] | None = None,
+    ) -> list[int]:  # fmt: skip
         """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first.
 
-        Other keys may have the same hash, and times are exact to a second: the caller looks at the records. Waits for
-        the disk: for a worker."""
-        search = Search(key_hash(topic, key), count_max, begin_ms, end_ms, walk_max)
+        Other keys may have the same hash, and times are exact to a second: the caller looks at the records. Where store
+        times are not in order the files' own times do not help: `within` says of a log offset whether it is in the time.
+        Waits for the disk: for a worker."""
+        search = Search(key_hash(topic, key), count_max, begin_ms, end_ms, walk_max, within)
         # In this order: a file that becomes full in between shows up in both, and is not missed.
         newest, full = self._newest, self._full
         if newest is not None:
             begin = newest.header.begin_ms
             if search.wants(newest.header):
                 self._search(search, newest.path, newest)
-            if begin < begin_ms:
+            if begin < search.begin_ms:
                 return search.found
         for path, header in reversed(full):
             if search.done:
                 break
             if search.wants(header) and (newest is None or path != newest.path):
                 self._search(search, path, header)
-            if header.begin_ms < begin_ms:
+            if header.begin_ms < search.begin_ms:
                 break
         return search.found
 

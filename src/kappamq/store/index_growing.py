@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from kappamq.native.layout import INDEX_PENDING
 from kappamq.native.pure_index import index_link
@@ -37,8 +37,27 @@ _PAGE_BYTES = 4096
 _ZEROS = bytes(1 << 20)
 
 
+class OnDisk(NamedTuple):
+    """What slots and counters of a growing file are on disk. Whoever reads them beside the writer compares this before and after:
+    if it is the same, nothing was written in between."""
+
+    flushed: int  # they speak of the entries below this number; 0: they are being written, or nobody knows
+    write: int  # how often writing them has begun
+
+
 class GrowingIndexFile:
-    __slots__ = ("_all_slots", "_files", "_link", "_table", "_unsynced", "_view", "flushed", "flushed_ms", "header")
+    __slots__ = (
+        "_all_slots",
+        "_files",
+        "_link",
+        "_table",
+        "_unsynced",
+        "_view",
+        "flushed",
+        "flushed_ms",
+        "header",
+        "on_disk",
+    )
 
     def __init__(
         self, view: IndexView, header: IndexHeader, flushed: int, files: Files, link: IndexLink = index_link
@@ -49,6 +68,7 @@ class GrowingIndexFile:
         self.header = header  # as of the last entry; replaced and never changed, so that a query may look at it
         self.flushed = flushed  # slots and counters on disk speak of the entries below this number; 0: of none for sure
         self.flushed_ms = header.end_ms if flushed > FIRST else 0
+        self.on_disk = OnDisk(flushed, 0)  # replaced and never changed, so that a check may look at it
         self._table: bytearray | None = None  # read or computed when first needed
         self._all_slots = not flushed  # the next flush must write every slot, also those that became empty
         self._unsynced = True
@@ -157,7 +177,9 @@ class GrowingIndexFile:
                 _key, header.begin_offset, header.begin_ms = _pending_before(pending, position)
                 # Entries without a begin time mean nothing: it goes first.
                 begun = IndexHeader(header.begin_ms, header.begin_ms, header.begin_offset, header.begin_offset)
+                self._begin_write()
                 self._files.pwrite(view.fd, begun.encode(), 0)
+                self.on_disk = self.on_disk._replace(flushed=self.flushed)
             more, position, header.count, used = index_apply(
                 table, pending, position, header.count, view.entries_max, header.begin_ms
             )
@@ -165,6 +187,7 @@ class GrowingIndexFile:
             self._files.pwrite(view.fd, entries + more, entry_position(view.slots, first))
         except BaseException:
             self._table, self.flushed, self._all_slots = None, 0, True  # it knows entries that are not in the file
+            self._begin_write()
             raise
         header.used_slots += used
         _key, header.end_offset, header.end_ms = _pending_before(pending, position)
@@ -219,8 +242,13 @@ class GrowingIndexFile:
             self._files.sync(self._view.fd)
         self._unsynced = False
 
+    def _begin_write(self) -> None:
+        """From now on, until the counters are written, slots and counters on disk need not fit together."""
+        self.on_disk = OnDisk(0, self.on_disk.write + 1)
+
     def _write_slots(self) -> None:
         table, view = memoryview(self._load_table()), self._view
+        self._begin_write()
         self._unsynced = True
         if not self._all_slots and self.header.count - self.flushed <= FEW_ENTRIES:
             pages: set[int] = set()
@@ -240,8 +268,28 @@ class GrowingIndexFile:
     def _write_header(self) -> None:
         self._files.pwrite(self._view.fd, self.header.encode(), 0)
         self.flushed, self.flushed_ms = self.header.count, self.header.end_ms
+        self.on_disk = self.on_disk._replace(flushed=self.flushed)
         self._all_slots = False
         self._unsynced = True
+
+    def slot_in_memory(self, slot: int) -> int | None:
+        """The number of the newest entry of a slot; None if the table is not in memory."""
+        if self._table is None:
+            return None
+        at = slot * INDEX_SLOT_BYTES
+        return int.from_bytes(self._table[at : at + INDEX_SLOT_BYTES], "big", signed=True)
+
+    def slot_was_repaired(self, slot: int, number: int) -> None:
+        """A slot was repaired on disk: the table may have been read from there before."""
+        if self._table is not None:
+            at = slot * INDEX_SLOT_BYTES
+            self._table[at : at + INDEX_SLOT_BYTES] = number.to_bytes(INDEX_SLOT_BYTES, "big", signed=True)
+
+    def read_begin_again(self) -> None:
+        """The begin of the file in its header was repaired on disk: take it over."""
+        header, disk = self.header.copy(), self._view.header()
+        header.begin_ms, header.begin_offset = disk.begin_ms, disk.begin_offset
+        self.header = header
 
     def close(self) -> None:
         """Give the descriptor back. What is to survive as more than entries must have been flushed."""

@@ -34,6 +34,7 @@ from kappamq.store.files import Files
 
 NAME_DIGITS: Final = 17
 FIRST: Final = 1  # number of the first entry
+_FOREVER_MS = 1 << 62
 WALK_MAX: Final = 100_000
 """Entries a query follows before it is content with what it has found: a key may be on millions of messages."""
 SCAN_MAX: Final = 5_000_000
@@ -146,7 +147,15 @@ class IndexView:
 
     def end(self, log_end: int) -> int:
         """One past the last entry of a record below `log_end`. Entries are dense and in log order, so it bisects."""
-        low, high = FIRST, self.entries_max
+        end = self._bisect(self.entries_max, log_end)
+        while end - 2 >= FIRST and self.entry(end - 2) is None:
+            end = self._bisect(
+                end - 1, log_end
+            )  # what follows a hole was never written: the disk has flipped a bit there
+        return end
+
+    def _bisect(self, high: int, log_end: int) -> int:
+        low = FIRST
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)
@@ -178,10 +187,15 @@ class IndexView:
 class Search:
     """One query on its way through the files, newest first. Bounded in what it returns and in what it looks at."""
 
-    def __init__(self, key: int, count_max: int, begin_ms: int, end_ms: int, walk_max: int = WALK_MAX) -> None:
+    def __init__(
+        self, key: int, count_max: int, begin_ms: int, end_ms: int, walk_max: int = WALK_MAX,
+        within: Callable[[int], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """With `within`, times are not taken from the files, and no file is passed over for its times."""
         self.key = key
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
+        self.begin_ms = begin_ms if within is None else 0
+        self.end_ms = end_ms if within is None else _FOREVER_MS
+        self._within = within
         self.found: list[int] = []
         self._count_max = count_max
         self._walk_left = walk_max
@@ -228,6 +242,8 @@ class Search:
         """Take the entry if it fits; False if everything further back is too old."""
         if store_ms + _SECOND_MS <= self.begin_ms:
             return False
+        if key == self.key and self._within is not None and not self._within(log_offset):
+            return True
         # A record with the same key twice has two entries, one after the other.
         if key == self.key and store_ms <= self.end_ms and self.found[-1:] != [log_offset]:
             self.found.append(log_offset)

@@ -6,15 +6,18 @@ it is complete, names its own position and its checksums hold; a batch counts wh
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import ne
 from pathlib import Path
 from typing import Final
 
 from kappamq import native
 from kappamq.errors import StoreFormatError
-from kappamq.native.layout import SCAN_BLANK, SCAN_MORE
+from kappamq.native.layout import SCAN_BLANK, SCAN_MORE, TAIL_CRC_BYTES, TAIL_CRC_NAME
+from kappamq.protocol import properties
 from kappamq.protocol import record as records
 from kappamq.protocol.record import Fault, Record, RecordError
 from kappamq.store.files import Files
@@ -28,6 +31,10 @@ _OPEN_MAX = 16
 _MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (records.MAGIC_V1, records.MAGIC_V2))
 
 
+Pread = Callable[[int, int, int], bytes]
+"""(descriptor, count, position) -> bytes, as os.pread."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A good record at `offset`, `size` bytes long."""
@@ -39,22 +46,28 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes [start, stop) that are no records. `tail`: nothing good follows, so it may be the end of what was written."""
+    """Bytes [start, stop) that are no records. `tail`: nothing good follows, so it may be the end of what was written.
+
+    `end_mark`: it is the end of a file, and only the mark there is damaged: (file, position, its bytes, what they should be)."""
 
     start: int
     stop: int
     why: str
     tail: bool = False
+    end_mark: tuple[Path, int, bytes, bytes] | None = None
 
 
 class LogReader:
-    def __init__(self, folder: Path, files: Files | None = None) -> None:
+    def __init__(
+        self, folder: Path, files: Files | None = None, segment_bytes: int = 0, pread: Pread | None = None
+    ) -> None:
         self.folder = folder
         self._files = files or Files()
+        self._pread = pread or self._files.pread
         self._open: OrderedDict[int, int] = OrderedDict()  # start of a file -> descriptor, the last used last
         self._starts: list[int] = []
         self._window = (0, b"")
-        self.segment_bytes = 0  # 0: there is no file yet
+        self.segment_bytes = segment_bytes  # 0: there is no file yet
         self.refresh()
 
     def refresh(self) -> None:
@@ -65,7 +78,8 @@ class LogReader:
                 raise StoreFormatError(f"{self.folder / name} is no log file (20 digits): it does not belong here")
             starts.append(int(name))
         if starts and not self.segment_bytes:
-            self.segment_bytes = self._size(starts[0])
+            sizes = [self._size(start) for start in starts]
+            self.segment_bytes = max(sizes, key=lambda size: (sizes.count(size), size))  # some file may have been cut
         self._starts = [start for start in starts if self._fits(start)]
 
     def _size(self, start: int) -> int:
@@ -84,12 +98,12 @@ class LogReader:
         size = self._size(start)
         if size == 0:
             return False  # just being made, or deleted meanwhile
-        if size != self.segment_bytes or start % size:
+        if size > self.segment_bytes or start % self.segment_bytes:
             raise StoreFormatError(
                 f"{self._path(start)} has {size} bytes where the others have {self.segment_bytes}, or a name that is no "
                 f"multiple of it: it does not belong to this log"
             )
-        return True
+        return True  # a shorter one was cut: what it has is read, what it lacks is damage
 
     def _path(self, start: int) -> Path:
         return self.folder / f"{start:0{NAME_DIGITS}d}"
@@ -125,7 +139,7 @@ class LogReader:
             self._open[start] = fd
         else:
             self._open.move_to_end(start)
-        return self._files.pread(fd, min(count, start + self.segment_bytes - offset), offset - start)
+        return self._pread(fd, min(count, start + self.segment_bytes - offset), offset - start)
 
     def record(self, offset: int, check_crc: bool = True) -> Found:
         """The record that begins at `offset`, read anew. Raises RecordError if none does."""
@@ -142,13 +156,31 @@ class LogReader:
         try:
             record = records.decode(data, 0, check_crc)
         except RecordError as error:
-            raise RecordError(error.fault, offset, str(error)) from None
+            raise RecordError(error.fault, offset, error.detail) from None
         if record.log_offset != offset:
             raise RecordError(Fault.FIELDS, offset, f"it says that it lies at {record.log_offset}")
         # A tail that never reached the disk reads as zeros, and takes the checksum that would tell with it.
         if record.properties.endswith("\0") or "\0" in record.topic:
             raise RecordError(Fault.FIELDS, offset, "it ends in zeros, so it was not written completely")
         return Found(offset, size, record)
+
+    def damaged_crc(self, found: Found) -> tuple[Path, int, bytes, bytes] | None:
+        """If the property that holds a record's checksum is no longer one, nobody knows that there was any, and the record passes for
+        one without: (file, position, its bytes, what they should be)."""
+        at = found.offset + found.size - TAIL_CRC_BYTES
+        start, data = self._window
+        tail = data[at - start : at - start + TAIL_CRC_BYTES] if start <= at else b""
+        if len(tail) < TAIL_CRC_BYTES:
+            tail = self.read(at, TAIL_CRC_BYTES)
+        name = tail[: len(TAIL_CRC_NAME)]
+        if (name == TAIL_CRC_NAME and tail[len(name) : -1].isdigit() and tail[-1] == 2) or sum(
+            map(ne, name, TAIL_CRC_NAME)
+        ) > 1:
+            return None  # it is whole, and was compared; or there is none
+        right = properties.tail_crc(zlib.crc32(self.read(found.offset, found.size - TAIL_CRC_BYTES)))
+        if sum(map(ne, tail, right)) != 1:
+            return None  # it only looks like one
+        return self._path(at - at % self.segment_bytes), at % self.segment_bytes, tail, right
 
     def records_at(
         self, places: Sequence[tuple[int, int]], check_crc: bool = True
@@ -214,6 +246,9 @@ class LogReader:
         while stop is None or at < stop or batch:
             found = self._good_at(at, check_crc)
             if isinstance(found, Found):
+                if batch and found.record.stored_ms != batch[0].record.stored_ms:
+                    yield from batch  # not a member: the length was never that of a batch
+                    batch = []
                 if not batch:
                     batch_end = at + (records.batch_bytes(found.record) or 0)
                 batch.append(found)
@@ -223,7 +258,10 @@ class LogReader:
                     batch = []
                 continue
             if found.fault is Fault.BLANK and not batch:
-                at += self.segment_bytes - at % self.segment_bytes
+                behind = at + self.segment_bytes - at % self.segment_bytes
+                if thorough and (mark := self._damaged_mark(at)) is not None and behind in self._starts:
+                    yield mark
+                at = behind
                 continue
             moved = self._passed_over(at)
             if moved is not None:
@@ -274,17 +312,34 @@ class LogReader:
         head = self.read(at, records.PREFIX.size)
         empty = head == bytes(len(head))
         if empty and not batch:
-            why = "nothing was ever written there" if head else "a file is missing"
+            cut = not head and any(first <= start < first + self.segment_bytes for first in self._starts)
+            why = "nothing was ever written there" if head else "the file was cut" if cut else "a file is missing"
         self.refresh()
-        resumed = self._next_good(at + 1, thorough or not empty)
+        resumed = self.next_good(at + 1, thorough or not empty)
+        if resumed is not None and not batch and resumed % self.segment_bytes == 0:
+            mark = self._damaged_mark(at)
+            if mark is not None and mark.stop == resumed:
+                return mark
         if resumed is None:
             return None if empty and not batch else Damage(start, at, why, tail=True)
         if isinstance(self._good_at(at, check_crc=True), Found):
             return Damage(at, at, "")
         return Damage(start, resumed, why)
 
-    def _next_good(self, after: int, search_here: bool) -> int | None:
-        """The first offset from `after` on at which a good record lies."""
+    def _damaged_mark(self, at: int) -> Damage | None:
+        """If what lies at `at` is the end mark of a file but for one of its two numbers: that."""
+        room = self.segment_bytes - at % self.segment_bytes
+        right, found = records.blank(room)[: records.PREFIX.size], self.read(at, records.PREFIX.size)
+        if found == right or len(found) < len(right) or (found[:4] != right[:4] and found[4:] != right[4:]):
+            return None
+        path, position = self._path(at - at % self.segment_bytes), at % self.segment_bytes
+        return Damage(at, at + room, "the end mark of the file is damaged", end_mark=(path, position, found, right))
+
+    def next_good(
+        self, after: int, search_here: bool = True, is_good: Callable[[int], bool] | None = None
+    ) -> int | None:
+        """The first offset from `after` on at which a good record lies; `is_good` tells of an offset that looks like it."""
+        is_good = is_good or self._is_good
         for start in self._starts:
             stop = start + self.segment_bytes
             if stop <= after or (start < after and not search_here):
@@ -297,7 +352,7 @@ class LogReader:
                 for place in sorted({place for magic in _MAGICS for place in _places(data, magic)}):
                     offset = at + place - records.MAGIC_AT
                     named = data[place + records.LOG_OFFSET_AT - records.MAGIC_AT :][:8]
-                    if int.from_bytes(named, "big") == offset >= after and self._is_good(offset):
+                    if int.from_bytes(named, "big") == offset >= after and is_good(offset):
                         return offset
                 if len(data) < _WINDOW_BYTES:
                     break

@@ -20,13 +20,14 @@ from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
+from kappamq.store.clock_steps import ClockSteps, likely_ms
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock
 from kappamq.store.position import Position
-from kappamq.store.queues import QueueFiles
+from kappamq.store.queues import ANY_FILLER, QueueFiles
 from kappamq.store.recovery import Recovered, fingerprint, recover
 from kappamq.store.watermark import Watermark
 
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 _CATCH_UP_BYTES = 1 << 20
 _STORE_AT_START_QUEUES = 1000  # making the files of so many takes about a tenth of a second
 _CATCH_UP_AT_STOP_BYTES = 256 << 20
+_STAMP_AHEAD_MS = 60_000  # a record may claim to be so much younger than its file
 
 
 class MessageStore:
@@ -65,8 +67,11 @@ class MessageStore:
         self.visible = self.answerable
         self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
         self.on_fold: Callable[[str, int, memoryview], None] = lambda topic, log_offset, record: None
+        # Message numbers of a queue below this were deleted with their topic; None: nobody knows.
+        self.deleted_below: Callable[[str, int], int | None] = lambda topic, queue_id: None
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
+        self.clock_steps = ClockSteps()  # where the wall clock was set; the broker finds out
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
         self._undispatched: deque[tuple[int, bytes]] = deque()
@@ -102,14 +107,18 @@ class MessageStore:
         self._abort.create()
         try:
             checkpoint = Checkpoint.load(self.config.root / "checkpoint", self.files)
-            position, why = Position.load(self.derived.position_path, self.files)
+            position, why = Position.load(self.derived.position_path, self.files, to_replace=True)
             if position is None and why:
                 log.warning("%s", why)
-            self.log.load()
+            self.log.load(self.config.skip_damage)
+            written_ms = {segment.start: self.files.mtime_ms(segment.path) for segment in self.log.segments()}
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are entered behind recovery, in the order of the log
             found = recover(self, position, checkpoint, clean, boot_id)
             found.crashed_pid = crashed_pid
+            if found.checkpoint is not None:
+                checkpoint = found.checkpoint
+                checkpoint.write(self.config.root / "checkpoint", self.files, sync=True)
             if self.config.index_enabled:
                 self.index.load(found.index_from)
         except BaseException:
@@ -124,9 +133,10 @@ class MessageStore:
                 self.files.sync(segment.fd)
         for mark in (self.written, self.flushed, self.dispatched):
             mark.reset(end)
-        self.last_ms = self._flushed_ms = max(found.last_ms, checkpoint.physic_ms)
+        self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
+        self.kernel.mins_raised = True
         self._damage = found.damage
         if self.config.index_enabled:
             # Without index files all keys are entered again; else from the last record on that they hold: it is where a record
@@ -143,6 +153,19 @@ class MessageStore:
             except OSError as error:
                 log.warning("what was recovered could not be written yet (%s): it comes again", error)
         return found
+
+    def _last_stored_ms(self, found: Recovered, written: dict[int, int]) -> int:
+        """When the newest record was stored, as the record or the checkpoint has it, but not later than its file was written to:
+        one wrong stamp, or one flipped bit, does not make it next year."""
+        claimed_ms = found.last_ms
+        written_ms = max(((start, ms) for start, ms in written.items() if start < self.log.end), default=(0, 0))[1]
+        if claimed_ms > written_ms + _STAMP_AHEAD_MS:
+            found.notes.append(
+                f"the newest record claims to be stored at {claimed_ms}, but its log file was last written at {written_ms}: "
+                f"that stamp is not believed"
+            )
+            return written_ms
+        return claimed_ms
 
     def _store_all(self) -> DerivedWork:
         """Bring all that was dispatched into files; returns the round that completed it."""
@@ -314,16 +337,19 @@ class MessageStore:
     def catch_up(self) -> None:
         """Enter the keys of the next stretch of old records."""
         at = self._index_at
-        head = self.log.slice(at, 4)
-        size = max(_CATCH_UP_BYTES, int.from_bytes(head, "big"))  # a stretch, or one record that is longer
-        view = self.log.slice(at, min(size, self.dispatched.offset - at))
+        size = max(_CATCH_UP_BYTES, int.from_bytes(self.log.slice(at, 4), "big"))  # one record may be longer
+        # Up to damage and not into it: a record with a bad checksum may have keys that it never had.
+        end = self.dispatched.offset
+        low, high = next(((low, high) for low, high in self._damage if high > at), (end, end))
+        if low <= at:
+            self._index_at = high
+            return
+        view = self.log.slice(at, min(size, end - at, low - at))
         self.kernel.index_enabled = True
         eaten = self.kernel.dispatch(view, at)[0]
         self.kernel.index_enabled = False
-        if not eaten:  # the end of a file, or damage
-            behind = [high for low, high in self._damage if low <= at < high]
-            eaten = behind[0] - at if behind else self.config.segment_bytes - at % self.config.segment_bytes
-        self._index_at = at + eaten
+        to_next_file = self.config.segment_bytes - at % self.config.segment_bytes
+        self._index_at = at + (eaten or to_next_file)
 
     @property
     def next_catch_up(self) -> tuple[int, int]:
@@ -394,7 +420,7 @@ class MessageStore:
         if len(data) < ENTRY.size:
             return None
         log_offset, size, code = ENTRY.unpack(data)
-        return (log_offset, size, code) if size > 0 else None
+        return (log_offset, size, code) if size > 0 and (log_offset, size) != ANY_FILLER else None
 
     def first_at_or_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
         """The first message of a queue whose record lies at or behind `log_offset`. May wait for the disk."""
@@ -417,23 +443,50 @@ class MessageStore:
         if found is None:
             return None
         head = self.log.slice(found[0], 80)
-        if len(head) < 80:
-            return None
-        at = 68 if head[39] & 0x10 else 56
-        return int.from_bytes(head[at : at + 8], "big")
+        return stored_ms(head) if len(head) == 80 else None
 
     def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
-        """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk."""
+        """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
+
+        Times are told by today's clock, also of records that were stamped before it was set."""
         low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
         first, last = low, end
+
+        def stored_at(offset: int) -> int | None:
+            return self.corrected_ms(topic, queue_id, offset) if first <= offset < last else None
+
         while low < end:
             middle = (low + end) // 2
-            stored = self.store_ms(topic, queue_id, middle)
+            stored = likely_ms(stored_at, middle)
             if stored is None or stored < ms or (upper and stored == ms):
                 low = middle + 1
             else:
                 end = middle
         return int(max(first, low - 1) if upper else min(low, last))
+
+    def corrected_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When message `offset` of a queue was stored, by today's clock; None if it is not there. May wait for the disk."""
+        stored = self.store_ms(topic, queue_id, offset)
+        if stored is None or not self.clock_steps:
+            return stored
+        found = self.entry(topic, queue_id, offset)
+        return None if found is None else stored + self.clock_steps.shift_ms(found[0])
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first. For a worker."""
+
+        def is_within(log_offset: int) -> bool:
+            head = self.log.slice(log_offset, 80)
+            return len(head) == 80 and self.clock_steps.within(log_offset, stored_ms(head), begin_ms, end_ms)
+
+        within = is_within if self.clock_steps else None
+        return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)
+
+
+def stored_ms(head: bytes | memoryview) -> int:
+    """The store time in the first 80 bytes of a record."""
+    at = 68 if head[39] & 0x10 else 56
+    return int.from_bytes(head[at : at + 8], "big")
 
 
 def unusable(root: Path, error: OSError) -> StoreError:

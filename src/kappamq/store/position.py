@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
-from kappamq.store.checkpoint import USED_BYTES
-from kappamq.store.files import Files
+from kappamq.store.checkpoint import USED_BYTES, Checkpoint
+from kappamq.store.files import Files, NotAFile
 
 FORMAT: Final = 1
 FILE_BYTES_MAX: Final = 16 << 10
@@ -48,6 +49,14 @@ class Position:
         Write the position first and the checkpoint second: a crash between the two leaves the older bytes in the
         file, and those are ours as well."""
         return checkpoint[:USED_BYTES] in (self.checkpoint, self.checkpoint_before)
+
+    def is_damaged(self, checkpoint: Checkpoint, newest_ms: Callable[[], int]) -> bool:
+        """Whether damage explains a checkpoint that is none of ours, although the log is as we left it: one bit differs, or no broker
+        can have written it. `newest_ms` finds the store time of the newest record that is easily found."""
+        if any(checkpoint.is_damaged_copy_of(copy) for copy in (self.checkpoint, self.checkpoint_before)):
+            return True
+        newest = max(newest_ms(), Checkpoint.decode(self.checkpoint).physic_ms)
+        return checkpoint == Checkpoint() or not checkpoint.is_possible(newest)
 
     def encode(self) -> bytes:
         values = asdict(self)
@@ -85,14 +94,18 @@ class Position:
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     @classmethod
-    def load(cls, path: Path, files: Files | None = None) -> tuple[Self | None, str]:
-        """(position, ""), or (None, why): an empty text if there simply is no file."""
+    def load(cls, path: Path, files: Files | None = None, *, to_replace: bool = False) -> tuple[Self | None, str]:
+        """(position, ""), or (None, why): an empty text if there simply is no file.
+
+        `to_replace`: for who means to `save` it there later. Raises NotAFile where that could not work."""
         files = files or Files()
         try:
             fd = files.open(path, writable=False)
         except FileNotFoundError:
             return None, ""
         except OSError as error:
+            if to_replace and isinstance(error, NotAFile):
+                raise
             return None, f"{path} cannot be opened ({error.strerror}); recovery begins earlier without it"
         try:
             data = files.pread(fd, FILE_BYTES_MAX, 0)

@@ -8,6 +8,7 @@ loop that reads what is in memory. So neither waits for the other.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -17,10 +18,22 @@ from kappamq.errors import StoreError
 from kappamq.native.layout import ENTRY, FILLER_BYTES
 from kappamq.store.files import Files
 
-_FILLER = ENTRY.pack(0, FILLER_BYTES, 0)
+log = logging.getLogger(__name__)
+
+ANY_FILLER = (0, FILLER_BYTES)  # it names no place in the log: where it should not stand, it says nothing
 _PAGE_BYTES = 4096
 _SYNC_EACH_MAX = 256
 _ENTRIES_AT_ONCE = 200
+_FOLDER_NAME_BYTES_MAX = 255
+
+
+def is_folder_name(topic: str) -> bool:
+    """Whether a queue of this topic can have files. No broker accepts a topic that cannot, but a log may come from anywhere."""
+    return (
+        topic not in ("", ".", "..")
+        and "/" not in topic
+        and len(topic.encode(errors="surrogatepass")) <= _FOLDER_NAME_BYTES_MAX
+    )
 
 
 class _Descriptors:
@@ -89,11 +102,19 @@ class QueueFiles:
         self._writing = _Descriptors(folder, self.file_bytes, max(8, open_max // 2), files)
         self._reading = _Descriptors(folder, self.file_bytes, max(8, open_max // 2), files)
         self._dirty: set[tuple[str, int, int]] = set()
+        self._refused = False  # a topic without files was told of
 
     # -- writing -----------------------------------------------------------------------------------------------------------
 
-    def write(self, topic: str, queue_id: int, first: int, entries: bytes) -> None:
-        """Put `entries` at offsets `first`, `first`+1, ... of the queue, making files as needed."""
+    def write(self, topic: str, queue_id: int, first: int, entries: bytes, low: int) -> bool:
+        """Put `entries` at offsets `first`, `first`+1, ... of the queue, making files as needed. `low`: where the queue begins.
+        Returns False, and has done nothing, if this topic cannot have files.
+
+        Filler says that a message is gone, so it stands below `low` only. An empty entry between `low` and `first` is
+        damage: it stays as it is, and whoever reads it repairs it from the log."""
+        if not is_folder_name(topic):
+            self._refuse(topic)
+            return False
         view = memoryview(entries)
         position = first * ENTRY.size
         while view:
@@ -101,19 +122,39 @@ class QueueFiles:
             part = view[: start + self.file_bytes - position]
             fd = self._writing.get(topic, queue_id, start, create=True)
             assert fd is not None
-            if position > start:
-                self._fill_gap(fd, position - start)
+            if first <= low and position > start:
+                self._fill_gap(fd, position - start, ENTRY.unpack_from(entries)[0])
             self._files.pwrite(fd, part, position - start)
             self._dirty.add((topic, queue_id, start))
             view, position = view[len(part) :], position + len(part)
+        return True
 
-    def _fill_gap(self, fd: int, end: int) -> None:
-        """Where a queue begins in the middle of a file there is filler before it, as Java wants it: nothing empty."""
+    def _refuse(self, topic: str) -> None:
+        if not self._refused:
+            log.warning(
+                "the log has messages of the topic %r, which cannot be the name of a folder: they stay in the log and are in no queue. "
+                "No broker accepts such a topic; find out where this log comes from (told once, for the first such topic)",
+                topic[:_FOLDER_NAME_BYTES_MAX],
+            )
+        self._refused = True
+
+    def replace(self, topic: str, queue_id: int, number: int, entry: bytes) -> None:
+        """Put the right entry where a wrong one, or none, was found; touches nothing else."""
+        start, position, _wanted = self._place(number, 1)
+        fd = self._writing.get(topic, queue_id, start, create=True)
+        assert fd is not None
+        self._files.pwrite(fd, entry, position)
+        self._dirty.add((topic, queue_id, start))
+
+    def _fill_gap(self, fd: int, end: int, log_offset: int) -> None:
+        """Where a queue begins in the middle of a file there is filler before it, as Java wants it: nothing empty.
+        Behind older entries it names where the log goes on, so that entries still ascend."""
         if any(self._files.pread(fd, ENTRY.size, end - ENTRY.size)):
             return
         low = len(self._files.pread(fd, end, 0).rstrip(b"\0"))
         low += -low % ENTRY.size
-        self._files.pwrite(fd, _FILLER * ((end - low) // ENTRY.size), low)
+        filler = ENTRY.pack(log_offset if low else 0, FILLER_BYTES, 0)
+        self._files.pwrite(fd, filler * ((end - low) // ENTRY.size), low)
 
     def sync(self) -> None:
         """Make everything written so far durable. Slow."""
@@ -169,6 +210,8 @@ class QueueFiles:
         self._files.remove(self._path(topic, queue_id, start))
 
     def delete_topic(self, topic: str) -> None:
+        if not is_folder_name(topic):
+            return
         self._writing.forget(topic)
         self._dirty = {key for key in self._dirty if key[0] != topic}
         shutil.rmtree(self.folder / topic, ignore_errors=True)
@@ -217,7 +260,11 @@ class QueueFiles:
         try:
             for start in self._starts(topic, queue_id):
                 path = self._path(topic, queue_id, start)
-                descriptors[start] = fd = self._files.open(path, writable=False)
+                try:
+                    fd = self._files.open(path, writable=False)
+                except FileNotFoundError:
+                    continue  # retention has taken it since
+                descriptors[start] = fd
                 size = self._files.size(fd)
                 if size == 0:  # a crash between making the file and giving it its size: it holds nothing
                     self._files.close(descriptors.pop(start))
@@ -242,12 +289,18 @@ class QueueFiles:
                 return log_offset, size
 
             def is_real(offset: int) -> bool:
+                if offset > first and entry(offset - 1)[1] == 0:
+                    return False  # what follows a hole was never written: the disk has flipped a bit there
                 log_offset, size = entry(offset)
                 return size > 0 and (log_offset < log_end or size == FILLER_BYTES)
 
+            def is_filler(offset: int) -> bool:
+                return entry(offset) == ANY_FILLER
+
             def is_gone(offset: int) -> bool:
-                log_offset, size = entry(offset)
-                return size == FILLER_BYTES or log_offset < log_min
+                while offset < end - 1 and is_filler(offset):
+                    offset += 1  # filler among messages, which an earlier version left: the next one tells
+                return entry(offset)[0] < log_min
 
             first = min(descriptors) // ENTRY.size
             high = max(descriptors) // ENTRY.size + self.file_entries
@@ -255,7 +308,12 @@ class QueueFiles:
             if not (is_real(first) and is_real(early - 1)):
                 high = early
             end = _bisect(first, high, is_real)
-            return _bisect(first, end, is_gone), end
+            # Filler before the first message, in steps that double: filler further on is to mislead nobody.
+            step = 1
+            while first + step < end and is_filler(first + step - 1):
+                step *= 2
+            begin = _bisect(first + step // 2, min(first + step, end), is_filler)
+            return _bisect(begin, end, is_gone), end
         finally:
             for fd in descriptors.values():
                 self._files.close(fd)

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from kappamq.errors import ProtocolError, StoreDamaged, StoreError, StoreFormatError
 from kappamq.native.layout import FILLER_BYTES
-from kappamq.protocol import ids, properties
+from kappamq.protocol import fastjson, ids, properties
 from kappamq.protocol.entries import QUEUE_ENTRY, key_hash
 from kappamq.protocol.record import Record, RecordError
 from kappamq.protocol.tags import keys_of
+from kappamq.store.clock_steps import CLOCK_FILE, ClockSteps, likely_ms
 from kappamq.store.files import Files
 from kappamq.store.index_file import IndexFileInfo, info, list_index_files
 from kappamq.store.index_view import IndexView, Search
@@ -27,6 +28,7 @@ from kappamq.store.queues import QueueFiles
 FOREVER: Final = (1 << 63) - 1
 _CHUNK_ENTRIES = 512
 _DEFAULT_QUEUE_ENTRIES = 300_000
+_CLOCK_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,12 @@ class QueueRange:
     @property
     def count(self) -> int:
         return self.max - self.min
+
+
+def check_is_store(root: Path, files: Files | None = None) -> None:
+    """Raises StoreError if this is not a broker's data directory."""
+    if not (files or Files()).exists(root / "commitlog"):
+        raise StoreError(f"{root} is not a data directory: no commitlog folder found. Pass the broker's data directory")
 
 
 class StoreReader:
@@ -58,8 +66,7 @@ class StoreReader:
         self.index_slots = index_slots
         self.index_entries = index_entries
         self._files = files or Files()
-        if not self._files.exists(self.root / "commitlog"):
-            raise StoreError(f"{self.root} is no store: it has no folder commitlog. Name the broker's data directory")
+        check_is_store(self.root, self._files)
         self.log = LogReader(self.root / "commitlog", self._files)
         self._queue_files: QueueFiles | None = None
 
@@ -179,15 +186,33 @@ class StoreReader:
         """The first message of a queue that was stored at or after `ms`; the queue's end if there is none."""
         bounds = self.queue(topic, queue_id)
         low, high = bounds.min, bounds.max
+        steps = self.clock_steps()
+
+        def stored_at(offset: int) -> int | None:
+            entry = next(self.entries(topic, queue_id, offset, offset + 1), None) if offset >= bounds.min else None
+            record = self.at(entry[1]) if entry is not None else None
+            return None if record is None else record.stored_ms + steps.shift_ms(record.log_offset)
+
         while low < high:
             middle = (low + high) // 2
-            entry = next(self.entries(topic, queue_id, middle, middle + 1), None)
-            record = self.at(entry[1]) if entry is not None else None
-            if record is None or record.stored_ms < ms:
+            stored = likely_ms(stored_at, middle)
+            if stored is None or stored < ms:
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def clock_steps(self) -> ClockSteps:
+        """Where in the log the wall clock was set, as far as the broker's snapshot knows."""
+        try:
+            fd = self._files.open(self.root / "config" / CLOCK_FILE, writable=False)
+            try:
+                table: Any = fastjson.loads(self._files.pread(fd, _CLOCK_BYTES_MAX, 0))
+            finally:
+                self._files.close(fd)
+            return ClockSteps.of(table["steps"])
+        except (OSError, ProtocolError, LookupError, TypeError, ValueError):
+            return ClockSteps()  # then times are what the records say
 
     # -- the log -----------------------------------------------------------------------------------------------------------
 
@@ -225,13 +250,20 @@ class StoreReader:
     ) -> list[Record]:
         """The newest messages of a topic with this key (or this id of the producer's), oldest of them first."""
         # Twice as many, for other keys may have the same hash, though hardly ever one does.
-        search = Search(key_hash(topic, key), 2 * count_max, begin_ms, end_ms)
+        steps = self.clock_steps() if begin_ms > 0 or end_ms < FOREVER else ClockSteps()
+
+        def is_within(log_offset: int) -> bool:
+            record = self.at(log_offset)
+            return record is not None and steps.within(log_offset, record.stored_ms, begin_ms, end_ms)
+
+        search = Search(key_hash(topic, key), 2 * count_max, begin_ms, end_ms, within=is_within if steps else None)
         for path in reversed(list_index_files(self.root / "index", self._files)):
             begun = self._search(path, search)
-            if search.done or begun < begin_ms:
+            if search.done or begun < search.begin_ms:
                 break
         found = [self.at(log_offset) for log_offset in search.found]
-        right = [record for record in found if record is not None and _has_key(record, topic, key, begin_ms, end_ms)]
+        right = [record for record in found if record is not None and _has_key(record, topic, key)]
+        right = [it for it in right if steps.within(it.log_offset, it.stored_ms, begin_ms, end_ms)]
         return right[:count_max][::-1]
 
     def _search(self, path: Path, search: Search) -> int:
@@ -287,10 +319,8 @@ class StoreReader:
         return infos
 
 
-def _has_key(record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+def _has_key(record: Record, topic: str, key: str) -> bool:
     names = record.property_map()
-    return (
-        record.topic == topic
-        and begin_ms <= record.stored_ms <= end_ms
-        and (names.get(properties.UNIQUE_KEY) == key or key in keys_of(names.get(properties.KEYS)))
+    return record.topic == topic and (
+        names.get(properties.UNIQUE_KEY) == key or key in keys_of(names.get(properties.KEYS))
     )

@@ -8,7 +8,8 @@ Where the scan begins depends on who was here last and how it ended:
 - queue files are missing: at the log's beginning.
 
 Entering a record twice does nothing, so beginning too early only costs time. The scan ends at the first byte that is no good
-record. Below the durably flushed offset that is damage and not an end: the store opens only if the operator says so.
+record. Below the durably flushed offset that is damage and not an end: the store opens only if the operator says so. A page that
+cannot be read is shown as zeros (native/mapping.c); it is never taken for an end.
 """
 
 from __future__ import annotations
@@ -46,17 +47,18 @@ class Recovered:
     rebuilt: bool = False
     damage: list[tuple[int, int]] = field(default_factory=list)  # [from, to) that was passed over
     notes: list[str] = field(default_factory=list)
-    crashed_pid: int | None = None  # of the broker that did not stop in good order, where it is known
+    checkpoint: Checkpoint | None = None  # to be used instead of the one that was found
+    crashed_pid: int | None = None  # of the broker that did not stop cleanly, where it is known
 
     def story(self, seconds: float) -> str:
         """In a sentence: how the store was found, what was done about it, and how long that took."""
         if self.writer == "new":
             return "a new store"
         if self.clean:
-            found = "the store was closed in good order"
+            found = "the store was closed cleanly"
         else:
             who = f" (process {self.crashed_pid})" if self.crashed_pid else ""
-            found = f"the last broker{who} did not stop in good order"
+            found = f"the last broker{who} did not stop cleanly"
         if self.writer == "foreign":
             found += ", and it was not one of ours"
         looked = f"{self.records} records in {self.end - self.scanned_from} bytes from offset {self.scanned_from} on"
@@ -71,8 +73,12 @@ class Recovered:
 
 def fingerprint(store: MessageStore, offset: int) -> int:
     """CRC of the log's bytes just before `offset`: whether it is still the log that the position file speaks of."""
-    start = max(offset - FINGERPRINT_BYTES, offset - offset % store.config.segment_bytes)
+    start = _fingerprint_start(store, offset)
     return zlib.crc32(store.log.whole_view(start)[: offset - start])
+
+
+def _fingerprint_start(store: MessageStore, offset: int) -> int:
+    return max(offset - FINGERPRINT_BYTES, offset - offset % store.config.segment_bytes)
 
 
 def recover(
@@ -81,6 +87,11 @@ def recover(
     log = store.log
     found = Recovered(clean=clean)
     if not any(True for _ in log.segments()):
+        if position is not None and position.flushed > 0:
+            raise StoreDamaged(
+                f"the log was flushed up to {position.flushed}, but {log.folder} has no log files: is a file system not mounted? Bring "
+                f"them back; or, to begin anew without any message, delete {store.derived.position_path}"
+            )
         # Without a log nothing can be read: what queues say is about messages that are gone.
         for topic, queue_id in list(store.queues.queues()):
             store.queues.cut(topic, queue_id, 0)
@@ -93,7 +104,14 @@ def recover(
     if not clean or not ours:
         _cut_queues(store)
     flushed = position.flushed if ours and position is not None else 0
-    end = _scan(store, start, flushed, None if ours else checkpoint, found)
+    believed = found.checkpoint or checkpoint
+    end = _scan(store, start, flushed, None if ours else believed.physic_ms, found)
+    if (
+        ours and not found.records
+    ):  # else the newest record tells: the clock may have been set back since the checkpoint
+        found.last_ms = believed.physic_ms
+    if not ours and found.checkpoint is not None:
+        found.checkpoint = Checkpoint()  # it served as "everything"; what is written next says what we know
     log.open_end(end)
     found.end = end
     return found
@@ -114,7 +132,9 @@ def _where_to_begin(
                 position.synced_crc,
                 (position.synced_queues, position.synced_entries),
             )
-        if position.wrote(checkpoint.encode()) and trusted >= log_min and fingerprint(store, trusted) == crc:
+        _require_readable(store, start := _fingerprint_start(store, trusted), trusted - start)
+        same_log = trusted >= log_min and fingerprint(store, trusted) == crc
+        if same_log and (position.wrote(checkpoint.encode()) or _heal_checkpoint(store, position, checkpoint, found)):
             found.writer = "ours"
             found.index_from = max(log_min, min(position.index, trusted))
             queues, entries = _load_queues(store, trusted)
@@ -130,8 +150,60 @@ def _where_to_begin(
         )
     found.writer = "foreign"
     newest = _newest_known(store)
-    found.index_from = start = newest if clean else min(newest, _java_start(store, checkpoint))
+    found.last_ms = _newest_ms(store)
+    java_start = _java_start(store, checkpoint)
+    if not checkpoint.is_possible(found.last_ms):
+        found.notes.append(
+            f"the checkpoint file is damaged: {checkpoint} does not fit a log whose newest known record is of {found.last_ms} ms. "
+            f"It is not believed, and written anew"
+        )
+        found.checkpoint = Checkpoint(physic_ms=_FOREVER)  # nothing good may count as a torn end
+        java_start = store.log.min
+    found.index_from = start = newest if clean else min(newest, java_start)
     return start, False, False
+
+
+def _heal_checkpoint(store: MessageStore, position: Position, checkpoint: Checkpoint, found: Recovered) -> bool:
+    """The log is as we left it, the checkpoint is not: damage, or another broker that came after us?
+
+    Our position has a copy. It counts if one bit is the only difference, or if no broker can have written what is there."""
+
+    def newest_ms() -> int:
+        _newest_known(store)
+        return _newest_ms(store)
+
+    damaged = position.is_damaged(checkpoint, newest_ms)
+    if damaged:
+        found.notes.append(
+            f"the checkpoint file is damaged or missing ({checkpoint}): restored from the copy in {store.derived.position_path.name}"
+        )
+        found.checkpoint = Checkpoint.decode(position.checkpoint)
+    return damaged
+
+
+def _newest_ms(store: MessageStore) -> int:
+    """The largest store time that is easily found: of the last record of each queue, and of the first of each log file."""
+    places = [segment.start for segment in store.log.segments()]
+    for topic, queue_id in store.queues.queues():
+        end = store.kernel.queue_state(topic, queue_id)[1]
+        log_offset, size, _code = store.queues.entry(topic, queue_id, end - 1) if end else (0, 0, 0)
+        if size and size != FILLER_BYTES:
+            places.append(log_offset)
+    newest = 0
+    for place in places:
+        view = store.log.whole_view(place)[: 8 << 20]
+        _require_readable(store, place, min(len(view), int.from_bytes(view[:4], "big")) or 1)
+        _good, _why, records, _ms = store.kernel_module.scan(view[: int.from_bytes(view[:4], "big")], place, True)
+        if records:
+            newest = max(newest, _first_store_ms(store, place))
+    return newest
+
+
+def _require_readable(store: MessageStore, offset: int, size: int) -> None:
+    """Zeros in place of what cannot be read say nothing about who wrote the log, or when. With `skip_damage` they may be taken for
+    damage: then the log is looked at as another broker's."""
+    if not store.config.skip_damage and store.log.has_lost(offset, size):
+        store.log.require_readable(offset)
 
 
 def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
@@ -183,7 +255,7 @@ def _scan(
     store: MessageStore,
     start: int,
     flushed: int,
-    foreign: Checkpoint | None,
+    foreign_ms: int | None,
     found: Recovered,
 ) -> int:
     """Enter every good record from `start` on into the queues; return where the log ends."""
@@ -199,35 +271,40 @@ def _scan(
         if good:
             store.enter(at, view[:good])
             if (at + good) // _RELIEF_BYTES > at // _RELIEF_BYTES:
-                for entries in store.kernel.take_entries(_FOREVER):
-                    store.queues.write(*entries)
+                for topic, queue_id, first, entries in store.kernel.take_entries(_FOREVER):
+                    low = store.kernel.queue_state(topic, queue_id)[0]
+                    store.queues.write(topic, queue_id, first, entries, low)
             found.records += records
-            found.last_ms = max(found.last_ms, store_ms)
+            found.last_ms = store_ms
             at += good
             continue
         if why == SCAN_BLANK:
             at += len(view)
             continue
-        resumed = _behind_damage(store, at, flushed, foreign)
+        resumed = _behind_damage(store, at, flushed, foreign_ms)
         if resumed is None:
             return at
         found.damage.append((at, resumed))
         at = resumed
 
 
-def _behind_damage(store: MessageStore, at: int, flushed: int, foreign: Checkpoint | None) -> int | None:
-    """`at` holds no good record: None if that is the end of the log, else where good records go on behind the damage."""
-    if foreign is None and at >= flushed:
+def _behind_damage(store: MessageStore, at: int, flushed: int, foreign_ms: int | None) -> int | None:
+    """`at` holds no good record: None if that is the end of the log, else where good records go on behind the damage.
+    `foreign_ms`: another broker was here, and vouches for records up to this store time."""
+    if not store.config.skip_damage:
+        store.log.require_readable(at)
+    if foreign_ms is None and at >= flushed and store.log.first_lost(at) is None:
         return None
     resumed = next_good(store, at)
     if resumed is None:
+        store.log.require_readable(at)
         if at < flushed:
             raise StoreDamaged(
                 f"the log was flushed up to {flushed} but ends at {at}: {flushed - at} bytes are gone. Restore them from a copy; or, "
                 f"to go on without them, delete {store.derived.position_path} (then the log ends at {at})"
             )
         return None
-    if foreign is not None and _first_store_ms(store, resumed) > foreign.physic_ms:
+    if foreign_ms is not None and _first_store_ms(store, resumed) > foreign_ms:
         return None
     if not store.config.skip_damage:
         raise StoreDamaged(

@@ -29,9 +29,9 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of the file system that holds the log."""
+    """Of the file system that holds the log, see `Files.usage`."""
 
-    total_bytes: int
+    total_bytes: int  # used or available; without what is reserved for root
     free_bytes: int
 
     @property
@@ -85,7 +85,7 @@ def plan(
     else:
         return Plan(stopped="not the hour, and the disk has space")
     result = Plan()
-    for file, after in pairwise(files):
+    for file, after in pairwise(believable(files, now_ms)):
         if len(result.delete) == config.delete_files_max:
             return Plan(result.delete, f"{config.delete_files_max} files are enough for one round")
         if after.start > needed_from:
@@ -97,6 +97,23 @@ def plan(
         else:
             return Plan(result.delete, "the next file has not expired")
     return Plan(result.delete, "the last file always stays")
+
+
+def believable(files: Sequence[LogFile], now_ms: int) -> list[LogFile]:
+    """The same files (oldest first) with times that go together: the clock may have been wrong when one was written.
+
+    No file was written to after now, nor before the one in front of it: what its neighbours say counts instead. In doubt a file
+    is young, for an old one is deleted."""
+    found: list[LogFile] = []
+    before_ms = 0
+    for number, file in enumerate(files):
+        written_ms = file.mtime_ms
+        if written_ms > now_ms:
+            later = [other.mtime_ms for other in files[number + 1 :] if before_ms <= other.mtime_ms <= now_ms]
+            written_ms = min(later, default=now_ms)
+        before_ms = max(before_ms, written_ms)
+        found.append(LogFile(file.start, before_ms))
+    return found
 
 
 class DiskGuard:

@@ -1,8 +1,10 @@
 """The JSON files of the config folder: topics, groups, consumer offsets... as of a log offset.
 
 A Java broker reads and writes the same files under the same names. Ours carry one more key on top, `kappamq`: the log
-offset that the table reflects, and a checksum of the table. Java drops the key when it rewrites a file, and a hand that
-edits one breaks the checksum: either way `log_offset` is None then, and the file is the truth as of the log's end.
+offset that the table reflects, and a checksum of the table. Java drops the key when it rewrites a file: `log_offset` is None then,
+and the file is the truth as of the log's end. A file of ours whose checksum does not hold is damaged, or was edited by hand, which
+nobody can tell apart: it is kept aside and said to be, and the `.bak` and the log are used instead. An operator who wants an edit
+to count removes the key, as Java does.
 
 A file is replaced in steps that leave a whole one at any moment: the new text is written aside and synced, the old
 file becomes `.bak`, the new one takes its name. Reading takes the file, else its `.bak`. Retention must therefore keep
@@ -28,6 +30,8 @@ _BROKEN_MAX = 10_000
 _OFFSET_MAX = (1 << 63) - 1
 _CRC = "textCrc"
 _NO_CRC = "00000000"
+_LOOKALIKES_MAX = 16  # places that look like the stamp's checksum and are tried
+_EDIT_HINT = 'to have a change by hand count, remove the key "kappamq" from that file and put it back while the broker is stopped'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Snapshot:
     table: dict[str, Any]
     log_offset: int | None  # the table reflects all records below; None: somebody else wrote the file
     note: str = ""
+    damaged: bool = False  # we wrote the file, and it is not as we wrote it
 
 
 class Snapshots:
@@ -65,29 +70,43 @@ class Snapshots:
         self._files.sync_folder(self.folder)
         self._offsets[name] = (log_offset, old)
 
-    def load(self, name: str) -> Snapshot | None:
-        """The file, else its `.bak`; None if neither can be read (`notes` says why if they exist).
+    def load(self, name: str, *, log_is_whole: bool = False) -> Snapshot | None:
+        """The file, else its `.bak`; None if neither can be used (`notes` says why if they exist).
 
-        What cannot be read is kept as `<name>.broken-<n>`: it may be all that is left of somebody's settings."""
+        `log_is_whole`: the log knows everything that was ever recorded, so that a damaged table is not needed. Else one is
+        better than nothing, and reflects no record (`log_offset` 0): what the log knows is applied on top of it.
+        What is damaged or cannot be read is kept as `<name>.broken-<n>`: it may be all that is left of somebody's settings."""
         notes: list[str] = []
-        found: Snapshot | None = None
-        for place in (name, name + _BACKUP):
-            snapshot = self._read(place, notes)
-            if snapshot is None:
-                continue
-            if place == name:
-                self._offsets[name] = (snapshot.log_offset, self._offset_of(name + _BACKUP))
+        file = self._read(name, notes)
+        found = file
+        offsets: tuple[int | None, int | None] = (None, None)
+        if file is not None and not file.damaged:
+            # The backup is looked at as well: damage that is noticed when it is needed is noticed too late.
+            backup = self._read(name + _BACKUP, notes)
+            offsets = (file.log_offset, None if backup is None or backup.damaged else backup.log_offset)
+        else:
+            backup = self._read(name + _BACKUP, notes)
+            if backup is not None and not backup.damaged:
+                notes.append(f"{self.folder / (name + _BACKUP)} is used instead, and the log")
+                # A backup of Java's is older than the file of ours that is damaged: the log knows better.
+                ours = file is not None and backup.log_offset is None
+                found = Snapshot(backup.table, 0) if ours else backup
+                offsets = (None, backup.log_offset)
             else:
-                self._offsets[name] = (None, snapshot.log_offset)
-                notes.append(f"{self.folder / place} is used instead")
-            found = snapshot
-            break
+                found = file or backup
+                if found is not None and log_is_whole:
+                    found = None
+                if found is not None:
+                    notes.append(
+                        f"there is no good backup: what the log does not tell of {name} is taken from the damaged file"
+                    )
+                    found = Snapshot(found.table, 0)
+                elif notes:
+                    notes.append(f"nothing is known of {name} but what the log says")
         if found is None:
             self._offsets.pop(name, None)
-            if notes:
-                notes.append(f"nothing is known of {name} but what the log says")
-        elif found.note:
-            notes.append(found.note)
+        else:
+            self._offsets[name] = offsets
         self.notes += notes
         return None if found is None else Snapshot(found.table, found.log_offset, "; ".join(notes))
 
@@ -100,17 +119,17 @@ class Snapshots:
         stamped = [offset for pair in self._offsets.values() for offset in pair if offset is not None]
         return min(stamped, default=None)
 
-    def _offset_of(self, place: str) -> int | None:
-        """The stamp of a file that nobody asked for yet, without judging it."""
-        try:
-            return decode(self._bytes(place)).log_offset
-        except (OSError, StoreError, ProtocolError):
-            return None
-
     def _read(self, place: str, notes: list[str]) -> Snapshot | None:
         path = self.folder / place
         try:
-            return decode(self._bytes(place))
+            found = decode(self._bytes(place))
+            if found.damaged:
+                kept = self._keep_broken(place)
+                notes.append(
+                    f"{path} is not as the broker wrote it: its checksum does not hold, so it is damaged or was changed by hand. "
+                    f"It is kept as {kept.name} and not believed; {_EDIT_HINT}"
+                )
+            return found
         except FileNotFoundError:
             return None
         except ProtocolError as error:
@@ -145,11 +164,15 @@ def encode(table: dict[str, Any], log_offset: int) -> bytes:
     """The file's text: Java's layout, stamped."""
     assert STAMP not in table, f"{STAMP!r} is ours"
     assert 0 <= log_offset <= _OFFSET_MAX
-    text = fastjson.pretty({**table, STAMP: {_CRC: _NO_CRC, "logOffset": log_offset}})
-    if text.count(_crc_pair(_NO_CRC)) != 1:
-        return text  # the table itself looks like our stamp: it will not pass for stamped, but it is kept as it is
+    text = _stamped(table, log_offset, _NO_CRC)
+    at = text.find(_crc_pair(_NO_CRC))
+    if (
+        text.count(_crc_pair(_NO_CRC)) != 1
+    ):  # the table itself holds what looks like our stamp: ours is where another one differs
+        other = _stamped(table, log_offset, "ffffffff")
+        at = next(n for n, (a, b) in enumerate(zip(text, other, strict=True)) if a != b) - len(_crc_pair("")) + 1
     # The checksum is that of the text with zeros in its place.
-    return text.replace(_crc_pair(_NO_CRC), _crc_pair(f"{zlib.crc32(text):08x}"))
+    return _with_crc(text, at, f"{zlib.crc32(text):08x}")
 
 
 def decode(data: bytes) -> Snapshot:
@@ -158,15 +181,34 @@ def decode(data: bytes) -> Snapshot:
     if not isinstance(table, dict):
         raise ProtocolError(f"it holds no JSON object but {type(table).__name__}")
     stamp = table.pop(STAMP, None)
-    if stamp is None:
+    if stamp is None and not _was_stamped(data):
         return Snapshot(table, None)
     offset, crc = (stamp.get("logOffset"), stamp.get(_CRC)) if isinstance(stamp, dict) else (None, None)
-    if isinstance(crc, str) and isinstance(offset, int) and data.count(_crc_pair(crc)) == 1:
-        bare = data.replace(_crc_pair(crc), _crc_pair(_NO_CRC))
-        if crc == f"{zlib.crc32(bare):08x}":
-            return Snapshot(table, offset)
-    return Snapshot(table, None, "it was changed since a broker wrote it, and is taken as it is now")
+    if isinstance(crc, str) and len(crc) == len(_NO_CRC) and isinstance(offset, int):
+        at = data.find(_crc_pair(crc))
+        for _ in range(_LOOKALIKES_MAX):
+            if at < 0:
+                break
+            if crc == f"{zlib.crc32(_with_crc(data, at, _NO_CRC)):08x}":
+                return Snapshot(table, offset)
+            at = data.find(_crc_pair(crc), at + 1)
+    return Snapshot(table, None, "its checksum does not hold: it is damaged or was changed by hand", damaged=True)
+
+
+def _stamped(table: dict[str, Any], log_offset: int, crc: str) -> bytes:
+    return fastjson.pretty({**table, STAMP: {_CRC: crc, "logOffset": log_offset}})
+
+
+def _was_stamped(data: bytes) -> bool:
+    """Whether a file without a readable stamp had one: a damaged bit leaves two of its three names."""
+    return sum(f'"{name}":'.encode() in data for name in (STAMP, _CRC, "logOffset")) >= 2
 
 
 def _crc_pair(digits: str) -> bytes:
     return f'"{_CRC}":"{digits}"'.encode()
+
+
+def _with_crc(text: bytes, at: int, digits: str) -> bytes:
+    """`text` with these digits in the pair that begins at `at`."""
+    pair = _crc_pair(digits)
+    return text[:at] + pair + text[at + len(pair) :]

@@ -51,6 +51,8 @@ class TimerWheel:
     def next_used(self, from_ms: int, to_ms: int) -> Slot | None:
         """The first slot in [from_ms, to_ms) that belongs to its second; passes over what was never written."""
         second, stop = from_ms // PRECISION_MS, to_ms // PRECISION_MS
+        if stop - second > SLOTS:
+            return self._earliest(second, stop)
         while second < stop:
             place = second % SLOTS
             written = self._files.next_data(self.fd, place * SLOT.size)
@@ -69,6 +71,23 @@ class TimerWheel:
                     return Slot._make(found)
             second += count
         return None
+
+    def _earliest(self, first: int, stop: int) -> Slot | None:
+        """The first slot of seconds [first, stop), more than the wheel has: it is looked through once, not once for each turn."""
+        found: Slot | None = None
+        place = 0
+        while place < SLOTS:
+            written = self._files.next_data(self.fd, place * SLOT.size)
+            if written is None:
+                break
+            place = max(place, written // SLOT.size)
+            data = self._files.pread(self.fd, min(_LOOK_SLOTS, SLOTS - place) * SLOT.size, place * SLOT.size)
+            for number, fields in enumerate(SLOT.iter_unpack(data)):
+                second = fields[0]
+                if first <= second < stop and second % SLOTS == place + number and fields[2] >= 0:
+                    found, stop = Slot._make(fields), second  # only an earlier one will do now
+            place += max(1, len(data) // SLOT.size)
+        return found
 
     def sync(self) -> None:
         if self._fd is not None:

@@ -6,12 +6,45 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kappamq.store.log_reader import Damage
+
 
 class Kind(enum.StrEnum):
     LOG = "log"
     QUEUE = "queue"
     INDEX = "index"
     CONFIG = "config"
+    TIMER = "timer"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFix:
+    """The entry of a message as the log says it should be."""
+
+    topic: str
+    queue_id: int
+    number: int
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BytesFix:
+    """Bytes of a file that follow from something else: what is there, and what should be."""
+
+    path: Path
+    position: int
+    wrong: bytes
+    right: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAgain:
+    """A file that a running broker has in memory."""
+
+    name: str
+
+
+Fix = EntryFix | BytesFix | WriteAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +53,7 @@ class Problem:
     place: str  # a file, or topic/queue
     offset: int  # in the log; in the queue for a queue's problem
     meaning: str
+    fix: Fix | None = None  # how a running broker repairs it
 
     def __str__(self) -> str:
         return f"{self.kind} {self.place} at {self.offset}: {self.meaning}"
@@ -46,12 +80,30 @@ class Report:
     last_ms: int = 0
     problem_count: int = 0
     problems: list[Problem] = field(default_factory=list)  # the first `problems_max` of them
+    left_out: int = 0  # of the others, those that could be repaired
 
     @property
     def ok(self) -> bool:
         return self.problem_count == 0
 
-    def add(self, kind: Kind, place: str, offset: int, meaning: str) -> None:
+    def add_damage(self, damage: Damage) -> None:
+        """Bytes of the log that are no records."""
+        self.damaged_bytes += damage.stop - damage.start
+        self.add(
+            Kind.LOG,
+            "commitlog",
+            damage.start,
+            f"{damage.stop - damage.start} bytes are no records: {damage.why}",
+            None if damage.end_mark is None else BytesFix(*damage.end_mark),
+        )
+
+    def add(self, kind: Kind, place: str, offset: int, meaning: str, fix: Fix | None = None) -> None:
         self.problem_count += 1
         if len(self.problems) < self.problems_max:
-            self.problems.append(Problem(kind, place, offset, meaning))
+            self.problems.append(Problem(kind, place, offset, meaning, fix))
+        elif fix is not None:
+            self.left_out += 1
+
+    @property
+    def is_half_full(self) -> bool:
+        return len(self.problems) >= self.problems_max // 2

@@ -7,7 +7,8 @@
         kappamq_broker.clock.advance("2h")
         assert kappamq_broker.bodies("reminders") == [b"call mum"]
 
-Without pytest: `with BrokerKit() as broker: ...`.
+Without pytest: `with BrokerKit() as broker: ...`. An application under test needs only `broker.nameserver`: its own clients share the
+clock, and `broker.settle()` waits for them.
 """
 
 from __future__ import annotations

@@ -10,18 +10,42 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from kappamq.broker.broker import Broker
-from kappamq.client import Admin, Consumer, Producer, PullConsumer, TransactionProducer
+from kappamq.client import (
+    Admin,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncLitePullConsumer,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncTransactionProducer,
+    Consumer,
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    TransactionProducer,
+)
+from kappamq.client.group_member import current_reader
+from kappamq.client.options import (
+    ConsumerOptions,
+    LitePullConsumerOptions,
+    ProducerOptions,
+    PullConsumerOptions,
+    TransactionProducerOptions,
+)
+from kappamq.client.registry import lend_clock, withdraw_clock
 from kappamq.client.subscription import wanted_topics
-from kappamq.config.client import ClientConfig
+from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ConfigError
 from kappamq.local import Local, LocalThread
 from kappamq.message import ReceivedMessage
 from kappamq.protocol.record import decode
+from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
-from kappamq.testing.clock import KitClock
+from kappamq.testing.clock import KitClock, refuse_on_a_loop_of_clients
+from kappamq.testing.settling import Settling
 
 _SMALL = {
     "mappedFileSizeCommitLog": str(16 << 20),
@@ -31,9 +55,8 @@ _SMALL = {
 }
 """A broker of this size starts at once and leaves nothing behind worth speaking of."""
 _STEP_MS = 3_600_000  # what has expired is looked for this often: one of the hours of a day is that of deletion
-_QUIET_S = 0.01
-_QUIET_ROUNDS = 2
-_SETTLE_S_MAX = 5.0
+
+_IMPATIENT_S = 0.1
 
 
 def _as_text(value: object) -> str:
@@ -44,19 +67,25 @@ def _as_text(value: object) -> str:
 class BrokerKit:
     """A real broker: real sockets on loopback, real files in a temporary folder.
 
-    `properties` are those of broker.conf. The clients it makes (`producer`, `consumer`, ...) share its clock; any other
-    client can use it by its address `nameserver`."""
+    `properties` are those of broker.conf. All clients of this process that use it share its clock: those it makes (`producer`,
+    `async_consumer`, ...) and those of the application, which need only its address `nameserver`."""
 
-    def __init__(self, *, data: Path | None = None, properties: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, *, data: Path | None = None, properties: Mapping[str, object] | None = None, patience: float = 10.0
+    ) -> None:
+        """`patience`: how many seconds of real time a listener that hangs is waited for, each time that it holds others up."""
         self.clock = KitClock()
+        self._patience = patience
         self._given = data
         self._properties = _SMALL | {name: _as_text(value) for name, value in (properties or {}).items()}
-        self._consumers: list[Consumer] = []
+        self._names: frozenset[str] = frozenset()
         self._local: Local
         self._thread: LocalThread
 
     def __enter__(self) -> Self:
         self._data = self._given or Path(tempfile.mkdtemp(prefix="kappamq-test-"))
+        # Opened again, it goes on where it was: what another kit's clock passed over is over.
+        self.clock.not_before(Checkpoint.load(self._data / "checkpoint").physic_ms)
         self._local = Local.at(
             self._data, nameserver_port=0, broker_port=0, host="127.0.0.1", properties=self._properties, clock=self.clock,
             files=_TimedFiles(self.clock.message_ms),
@@ -70,6 +99,9 @@ class BrokerKit:
         except BaseException:
             self._remove_data()
             raise
+        _, _, port = self.nameserver.rpartition(":")
+        self._names = frozenset({self.nameserver, f"127.0.0.1:{port}", f"localhost:{port}"})
+        lend_clock(self._names, self.clock)
         self.clock.pass_ms = self._pass
         return self
 
@@ -77,6 +109,7 @@ class BrokerKit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clock.pass_ms = None
+        withdraw_clock(self._names)
         try:
             self._thread.__exit__(kind, error, trace)
         finally:
@@ -110,26 +143,46 @@ class BrokerKit:
         """For clients that are made elsewhere and are to share the clock."""
         return ClientConfig(nameservers=(self.nameserver,), clock=self.clock)
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         return Producer(config=self.client_config, **options)
 
-    def transaction_producer(self, **options: Any) -> TransactionProducer:
+    def transaction_producer(self, **options: Unpack[TransactionProducerOptions]) -> TransactionProducer:
         return TransactionProducer(config=self.client_config, **options)
 
-    def consumer(self, **options: Any) -> Consumer:
+    def consumer(self, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Its topics are made if they are not there: it hears of the first message, not of the first after a while."""
         with self.admin() as admin:
-            for topic in wanted_topics(options.get("topics", ())).keys() - set(admin.topics()):
+            for topic in wanted_topics(options["topics"]).keys() - set(admin.topics()):
                 admin.create_topic(topic)
-        consumer = Consumer(config=self.client_config, **options)
-        self._consumers.append(consumer)
-        return consumer
+        return Consumer(config=self.client_config, **options)
 
-    def pull_consumer(self, **options: Any) -> PullConsumer:
+    def pull_consumer(self, **options: Unpack[PullConsumerOptions]) -> PullConsumer:
         return PullConsumer(config=self.client_config, **options)
 
-    def admin(self, **options: Any) -> Admin:
+    def lite_pull_consumer(self, **options: Unpack[LitePullConsumerOptions]) -> LitePullConsumer:
+        return LitePullConsumer(config=self.client_config, **options)
+
+    def admin(self, **options: Unpack[ClientOptions]) -> Admin:
         return Admin(config=self.client_config, **options)
+
+    def async_producer(self, **options: Unpack[ProducerOptions]) -> AsyncProducer:
+        return AsyncProducer(config=self.client_config, **options)
+
+    def async_transaction_producer(self, **options: Unpack[TransactionProducerOptions]) -> AsyncTransactionProducer:
+        return AsyncTransactionProducer(config=self.client_config, **options)
+
+    def async_consumer(self, **options: Unpack[ConsumerOptions]) -> AsyncConsumer:
+        """Its topics need not exist: `settle_async` and `advance_async` let it find those that were created since it started."""
+        return AsyncConsumer(config=self.client_config, **options)
+
+    def async_pull_consumer(self, **options: Unpack[PullConsumerOptions]) -> AsyncPullConsumer:
+        return AsyncPullConsumer(config=self.client_config, **options)
+
+    def async_lite_pull_consumer(self, **options: Unpack[LitePullConsumerOptions]) -> AsyncLitePullConsumer:
+        return AsyncLitePullConsumer(config=self.client_config, **options)
+
+    def async_admin(self, **options: Unpack[ClientOptions]) -> AsyncAdmin:
+        return AsyncAdmin(config=self.client_config, **options)
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
         """Everything that consumers of `topic` can see, oldest first; nothing if there is no such topic."""
@@ -160,50 +213,49 @@ class BrokerKit:
 
     # -- time --------------------------------------------------------------------------------------------------------------
 
-    def _pass(self, ms: int) -> Future[Any]:
-        return self._thread.submit(self._pass_on_loop(self._local.running_broker, ms))
+    def settle(self) -> None:
+        """Wait until the broker and all clients of this process that use it have nothing left to do, without letting time pass.
 
-    async def _pass_on_loop(self, broker: Broker, ms: int) -> None:
+        Whoever made the clients: the application's own count, too. Raises TimeoutError, which says who is still busy."""
+        refuse_on_a_loop_of_clients("settle")
+        self._settled(self._pass(0).result())
+
+    async def settle_async(self) -> None:
+        """The same from a coroutine, whose loop goes on meanwhile."""
+        self._settled(await asyncio.wrap_future(self._pass(0)))
+
+    def _settled(self, reason: str | None) -> None:
+        if reason is not None:
+            raise TimeoutError(f"not settled after {self._patience:g} s: {reason}")
+
+    def _pass(self, ms: int) -> Future[str | None]:
+        return self._thread.submit(self._pass_on_loop(self._local.running_broker, ms, caller=current_reader()))
+
+    async def _pass_on_loop(self, broker: Broker, ms: int, caller: object) -> str | None:
+        """Returns None, or why time went on before all had settled."""
         clock, agenda = self.clock, broker.agenda
+        settling = Settling(broker, clock, self._names)
         target = clock.message_ms() + ms
         clean_ms = clock.message_ms() + _STEP_MS
-        await self._settle(broker)
+        hung = await settling.wait(self._patience, caller)
         while True:
-            due = agenda.next_ms()
-            step = min(target, clean_ms) if due is None else min(due, target, clean_ms)
+            due = [moment for moment in (agenda.next_ms(), clock.next_alarm_ms()) if moment is not None]
+            step = min(target, clean_ms, *due)
             clock.not_before(step)
             before = broker.kernel.put_count
+            rang = clock.ring_due()
             for _ in iter(lambda: agenda.run_due(clock.message_ms()), False):
                 await asyncio.sleep(0)  # what was stored becomes visible
-            if broker.kernel.put_count != before or agenda.is_working:
-                await self._settle(broker)  # whoever gets something may have something to say to it
+            if rang or broker.kernel.put_count != before or agenda.is_working:
+                # Whoever gets something may have something to say to it. Patience is lost once, not at every step.
+                patience = self._patience if hung is None else min(self._patience, _IMPATIENT_S)
+                hung = await settling.wait(patience, caller) or hung
                 continue
-            if step in (clean_ms, target):
+            if step in (clean_ms, target) and ms:
                 await broker.upkeep.clean()
                 clean_ms = step + _STEP_MS
             if step == target:
-                return
-
-    async def _settle(self, broker: Broker) -> None:
-        """Until nobody has anything to say any more."""
-        until = self.clock.liveness() + _SETTLE_S_MAX
-        quiet = 0
-        while quiet < _QUIET_ROUNDS and self.clock.liveness() < until:
-            before = _activity(broker)
-            await asyncio.sleep(_QUIET_S)
-            is_quiet = before == _activity(broker) and not broker.agenda.is_working and not self._is_consuming()
-            quiet = quiet + 1 if is_quiet else 0
-
-    def _is_consuming(self) -> bool:
-        try:
-            return any(consumer.inner.unfinished for consumer in self._consumers)
-        except RuntimeError:  # its queues change while we look, on another thread
-            return True
-
-
-def _activity(broker: Broker) -> tuple[int, ...]:
-    kernel = broker.kernel
-    return kernel.put_count, kernel.get_count, kernel.fast_frames, kernel.left_frames
+                return hung
 
 
 class _TimedFiles(Files):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kappamq.errors import ConfigError
+from kappamq.client import registry
+from kappamq.errors import ClientError, ConfigError
+
+log = logging.getLogger(__name__)
 
 Duration = str | float | timedelta
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -27,6 +34,10 @@ def duration_ms(duration: Duration) -> int:
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise ConfigError(f"{duration!r} is no duration: write it like '2h', '1h30m', '45s' or '250ms'")
         ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
+    elif isinstance(duration, bool) or not isinstance(duration, int | float):
+        raise ConfigError(
+            f"{duration!r} is no duration: give a number of seconds, a timedelta, or a text such as '1h30m'"
+        )
     else:
         ms = round(duration * 1000)
     if ms < 0:
@@ -43,6 +54,10 @@ class KitClock:
     def __init__(self) -> None:
         self._message_ms = time.time_ns() // 1_000_000
         self.pass_ms: Callable[[int], Future[Any]] | None = None  # set by the kit while it runs
+        self._lock = threading.Lock()
+        self._alarms: list[_Alarm] = []  # a heap
+        self._set_count = 0
+        self._ringing: set[_Alarm] = set()
 
     def message_ms(self) -> int:
         return self._message_ms
@@ -50,19 +65,90 @@ class KitClock:
     def liveness(self) -> float:
         return time.monotonic()
 
+    def uptime_ms(self) -> int:
+        return self._message_ms  # the two witnesses of a virtual clock always agree
+
     def not_before(self, ms: int) -> None:
+        """Let message time pass until it is `ms`, if that is still to come."""
         self._message_ms = max(self._message_ms, ms)
 
     def advance(self, duration: Duration) -> None:
         """Let message time pass; returns when all that is due by then has happened and consumers have had their say."""
-        self._advance(duration).result()
+        refuse_on_a_loop_of_clients("advance")
+        _tell(self._advance(duration).result())
 
     async def advance_async(self, duration: Duration) -> None:
         """The same from a coroutine, whose loop goes on meanwhile."""
-        await asyncio.wrap_future(self._advance(duration))
+        _tell(await asyncio.wrap_future(self._advance(duration)))
 
     def _advance(self, duration: Duration) -> Future[Any]:
         ms = duration_ms(duration)
         if self.pass_ms is None:
             raise ConfigError("the broker of this clock does not run")
         return self.pass_ms(ms)
+
+    # -- pauses of clients -------------------------------------------------------------------------------------------------
+
+    def alarm(self, due_ms: int, ring: Callable[[], None]) -> Callable[[], None]:
+        """See kappamq.client.pauses."""
+        with self._lock:
+            self._set_count += 1
+            made = _Alarm(due_ms, self._set_count, ring)
+            heapq.heappush(self._alarms, made)
+
+        def over() -> None:
+            with self._lock:
+                made.is_over = True
+                self._ringing.discard(made)
+
+        return over
+
+    @property
+    def is_ringing(self) -> bool:
+        """Was somebody told that a pause ends who has not ended it yet?"""
+        return bool(self._ringing)
+
+    def next_alarm_ms(self) -> int | None:
+        with self._lock:
+            while self._alarms and self._alarms[0].is_over:
+                heapq.heappop(self._alarms)
+            return self._alarms[0].due_ms if self._alarms else None
+
+    def ring_due(self) -> bool:
+        """Ring what is due by now; False if nothing is."""
+        with self._lock:
+            due: list[_Alarm] = []
+            while self._alarms and self._alarms[0].due_ms <= self._message_ms:
+                alarm = heapq.heappop(self._alarms)
+                if not alarm.is_over:
+                    due.append(alarm)
+            self._ringing.update(due)
+        for alarm in due:
+            alarm.ring()
+        return bool(due)
+
+
+@dataclass(slots=True, eq=False)
+class _Alarm:
+    due_ms: int
+    number: int  # those of one moment ring in the order in which they were set
+    ring: Callable[[], None]
+    is_over: bool = False
+
+    def __lt__(self, other: _Alarm) -> bool:
+        return (self.due_ms, self.number) < (other.due_ms, other.number)
+
+
+def _tell(hung: str | None) -> None:
+    if hung is not None:
+        log.warning("message time was moved on before all had settled: %s", hung)
+
+
+def refuse_on_a_loop_of_clients(call: str) -> None:
+    """A call that waits for clients must not stop the very loop that they live on."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if registry.lives_on(loop):
+        raise ClientError(f"{call}() would stop the event loop that your clients run on: await {call}_async() instead")

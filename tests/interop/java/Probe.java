@@ -456,7 +456,9 @@ public class Probe {
         consumer.setHeartbeatBrokerInterval(3000);
         // What the listener was given when it is told to stop counts as consumed: it may finish.
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        boolean last = "last".equals(request.getString("from"));
+        consumer.setConsumeFromWhere(
+            last ? ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET : ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(request.getString("topic"), expression(request));
         if (request.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {

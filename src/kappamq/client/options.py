@@ -1,0 +1,58 @@
+"""The keyword arguments of each kind of client as types, for whoever hands them on: the testing kit, a factory of your own.
+
+    def my_consumer(**options: Unpack[ConsumerOptions]) -> Consumer:
+        return Consumer("10.0.0.7:9876", **options)
+
+A misspelt option, or one of the wrong type, is found by mypy and pyright. The fields of ClientConfig are in `ClientOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Required
+
+from kappamq.client.balance import Strategy
+from kappamq.client.checks import Check
+from kappamq.client.listening import Listener
+from kappamq.client.offsets import ConsumeFrom
+from kappamq.client.selection import Selection
+from kappamq.client.subscription import Topics
+from kappamq.client.transaction import Listener as TransactionListener
+from kappamq.config.client import ClientOptions
+
+
+class ProducerOptions(ClientOptions, total=False):
+    group: str
+    selection: str | Selection
+
+
+class TransactionProducerOptions(ClientOptions, total=False):
+    group: Required[str]
+    check: Check | None
+    listener: TransactionListener | None
+    topics: Sequence[str]
+    selection: str | Selection
+
+
+class PullConsumerOptions(ClientOptions, total=False):
+    group: Required[str]
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    group: Required[str]
+    topics: Required[Topics]
+    listener: Listener | None
+    ordered: bool
+    broadcasting: bool
+    consume_from: ConsumeFrom
+    balance: str | Strategy
+    idle_timeout: float | None
+
+
+class LitePullConsumerOptions(ClientOptions, total=False):
+    group: Required[str]
+    topics: Topics | None
+    consume_from: ConsumeFrom
+    balance: str | Strategy
+    auto_commit: bool
+    idle_timeout: float | None

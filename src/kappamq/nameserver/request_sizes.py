@@ -1,0 +1,17 @@
+"""How large each request to a name server may be: every code, in one table. See net/request_limits.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kappamq.net.request_limits import RequestLimit
+from kappamq.protocol.bodies import TopicRouteData
+from kappamq.protocol.codes import RequestCode
+
+REQUEST_SIZES: Final[dict[int, RequestLimit]] = {
+    **dict.fromkeys(RequestCode, RequestLimit()),
+    # Read by `Registering`, which also keeps the order of what a broker says.
+    RequestCode.REGISTER_BROKER: RequestLimit("registration_bytes_max"),
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: RequestLimit(kind=TopicRouteData),
+    RequestCode.PUT_KV_CONFIG: RequestLimit(header="header_bytes_max"),  # the value stands in the header
+}

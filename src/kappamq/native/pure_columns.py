@@ -1,0 +1,162 @@
+"""Records in, columns out, in Python: where each record of a buffer lies, and the fields of many in the layout of Arrow.
+
+The meaning of columns.c. First `locate` walks over the records once and notes a place (layout.PLACE) for each. Whoever wants only
+some records, or has to unpack a body, edits the places; then `columns` gathers from them. A position beyond the data points into
+`extra`, where unpacked bodies lie, as if the two were one buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import Final
+
+from kappamq.native.layout import (
+    COLUMN_BODY,
+    COLUMN_ID,
+    COLUMN_KEYS,
+    COLUMN_PROPERTIES,
+    COLUMN_TAGS,
+    COLUMN_TOPIC,
+    PLACE,
+    PLACE_BYTES,
+    PRIVATE_PROPERTIES,
+    SCAN_DAMAGED,
+    SCAN_MORE,
+    SYS_BORN_V6,
+    SYS_STORE_V6,
+    Column,
+    MapColumn,
+)
+from kappamq.native.pure_record import Buffer, intact, parse, property_values
+
+_born_ms: Final = struct.Struct(">q").unpack_from
+_log_offset: Final = struct.Struct(">q").pack
+_COLUMN_BYTES_MAX: Final = (1 << 31) - 1
+_PAIRS_MAX: Final = 0xFFFF // 4 + 1
+
+
+def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tuple[bytearray, int, int, int]:
+    """Note the records that lie back to back in `buffer`, at most `count_max`: (places, how many, bytes, why it stopped).
+
+    With a `log_offset` that is not negative each record must name the offset at which it lies. A record whose checksums fail is
+    marked as damaged; one whose lengths make no sense ends the walk."""
+    places = bytearray()
+    at = count = 0
+    limit = len(buffer)
+    while at < limit and count < count_max:
+        fields = parse(buffer, at, limit)
+        if isinstance(fields, int):
+            return places, count, at, fields
+        size, queue_id, queue_offset, claimed_offset, sys_flag, store_ms, body_at, body_bytes, topic, properties = (
+            fields
+        )
+        if 0 <= log_offset != claimed_offset - at:
+            return places, count, at, SCAN_DAMAGED
+        properties_at = at + size - len(properties)
+        places += PLACE.pack(
+            at, size, queue_id, queue_offset, claimed_offset, sys_flag, *_born_ms(buffer, at + 40), store_ms, body_at, body_bytes,
+            properties_at - 2 - len(topic), len(topic), properties_at, len(properties),
+            at + 56 + (20 if sys_flag & SYS_BORN_V6 else 8),
+            check and not intact(buffer, at, size, body_at, body_bytes, properties),
+        )  # fmt: skip
+        at += size
+        count += 1
+    return places, count, at, SCAN_MORE
+
+
+def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[int, Column | MapColumn]:
+    """The `wanted` columns (bits of layout.COLUMN_*) of the records at `places`, as Arrow's buffers.
+
+    Texts that are no UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
+    Raises ValueError where a place points outside of the data."""
+    if len(places) % PLACE_BYTES:
+        raise ValueError(f"{len(places)} bytes are no places: each takes {PLACE_BYTES}")
+    rows = list(PLACE.iter_unpack(places))
+    source = _Source(data, extra)
+    made: dict[int, Column | MapColumn] = {}
+    if wanted & COLUMN_TOPIC:
+        made[COLUMN_TOPIC] = _spans([source.take(row[10], row[11]) for row in rows], text=True)
+    if wanted & COLUMN_BODY:
+        made[COLUMN_BODY] = _spans([source.take(row[8], row[9]) for row in rows], text=False)
+    if wanted & (COLUMN_ID | COLUMN_KEYS | COLUMN_TAGS | COLUMN_PROPERTIES):
+        properties = [_properties(source.take(row[12], row[13])) for row in rows]
+        if wanted & COLUMN_ID:
+            made[COLUMN_ID] = _spans(
+                [_message_id(source, *pair) for pair in zip(rows, properties, strict=True)], text=False
+            )
+        if wanted & COLUMN_KEYS:
+            made[COLUMN_KEYS] = _texts([names.get(b"KEYS", b"") for names in properties])
+        if wanted & COLUMN_TAGS:
+            made[COLUMN_TAGS] = _texts([names.get(b"TAGS", b"") for names in properties])
+        if wanted & COLUMN_PROPERTIES:
+            made[COLUMN_PROPERTIES] = _maps(properties)
+    return made
+
+
+class _Source:
+    """The data, and behind it, as if it were one buffer, what was unpacked."""
+
+    def __init__(self, data: Buffer, extra: Buffer) -> None:
+        self.data, self.extra, self.first = data, extra, len(data)
+        self.all = len(data) + len(extra)
+
+    def take(self, at: int, size: int) -> bytes:
+        if size < 0 or at < 0 or at + size > self.all or at < self.first < at + size:
+            raise ValueError("a place does not lie within the data")
+        if at < self.first:
+            return bytes(self.data[at : at + size])
+        return bytes(self.extra[at - self.first : at - self.first + size])
+
+
+def _offsets(pieces: list[bytes]) -> bytes:
+    offsets = array("i", [0])
+    end = 0
+    for piece in pieces:
+        end += len(piece)
+        if end > _COLUMN_BYTES_MAX:
+            raise OverflowError("a column of more than 2 GiB: take fewer records at a time")
+        offsets.append(end)
+    return offsets.tobytes()
+
+
+def _spans(pieces: list[bytes], text: bool) -> Column:
+    if text and any(not piece.isascii() and piece.decode("utf-8", "replace").encode() != piece for piece in pieces):
+        raise ValueError("a place does not lie within the data")  # the topic of a record is always a text
+    return None, _offsets(pieces), b"".join(pieces)
+
+
+def _texts(values: list[bytes]) -> Column:
+    """Where there is no value the column says null."""
+    valid = bytearray(-(-len(values) // 8))
+    for row, value in enumerate(values):
+        if value:
+            valid[row // 8] |= 1 << row % 8
+    return (None if all(values) else bytes(valid)), _offsets(values), b"".join(values)
+
+
+def _properties(data: bytes) -> dict[bytes, bytes]:
+    found = property_values(data if data.isascii() else data.decode("utf-8", "replace").encode())
+    if len(found) > _PAIRS_MAX:
+        raise ValueError("a place does not lie within the data")  # longer than the properties of any record
+    return found
+
+
+def _message_id(source: _Source, row: tuple[int, ...], properties: dict[bytes, bytes]) -> bytes:
+    """The unique id, or address and log offset of the record in hexadecimal digits."""
+    if unique_key := properties.get(b"UNIQ_KEY"):
+        return unique_key
+    host = source.take(row[14], 20 if row[5] & SYS_STORE_V6 else 8)
+    return (host + _log_offset(row[4])).hex().upper().encode()
+
+
+def _maps(properties: list[dict[bytes, bytes]]) -> MapColumn:
+    names: list[bytes] = []
+    values: list[bytes] = []
+    offsets = array("i", [0])
+    for pairs in properties:
+        shown = [(name, value) for name, value in pairs.items() if name not in PRIVATE_PROPERTIES]
+        names += [name for name, _ in shown]
+        values += [value for _, value in shown]
+        offsets.append(len(names))
+    return offsets.tobytes(), _offsets(names), b"".join(names), _offsets(values), b"".join(values)

@@ -1,0 +1,28 @@
+"""Who can reach a server. There are no users and passwords yet: whoever can connect can read, write and delete everything."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kappamq.protocol import address
+
+log = logging.getLogger(__name__)
+
+EVERYWHERE: Final = ("", "0.0.0.0", "::")
+ADVICE: Final = "close its ports to strangers with a firewall, or start it with --listen 127.0.0.1"
+
+
+def exposure(host: str) -> str | None:
+    """What to say about a server that listens on `host`; None if only this machine can reach it."""
+    if address.is_loopback(host):
+        return None
+    where = "all addresses of its machine" if host in EVERYWHERE else host
+    return f"it listens on {where} and asks nobody who they are: whoever can connect can read, write and delete"
+
+
+def warn_if_exposed(who: str, host: str) -> None:
+    """At every start."""
+    said = exposure(host)
+    if said is not None:
+        log.warning("%s: %s; %s", who, said, ADVICE)

@@ -1,0 +1,142 @@
+"""Start Spark so that `pip install 'kappamq[spark]'` is all that is needed; used by our commands, and by whoever likes it.
+
+from kappamq.spark.engine import session
+spark = session()                                # this machine, all cores
+spark = session("spark://host:7077")             # a cluster: see docs/PIPELINE.md for what its nodes need
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kappamq.errors import ConfigError, KappaError
+from kappamq.spark import gateway, java
+from kappamq.spark.failures import our_error, sentence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDED: Final = ("pyspark", "pyarrow", "numpy")
+"""Without these nothing works, on the driver as on executors."""
+PROGRAMS: Final = ("bash", "dirname")
+"""What the scripts that start Spark look for on the PATH."""
+INSTALL: Final = "pip install 'kappamq[spark]'"
+LOCAL: Final = "local[*]"
+PYSPARK_OLDEST: Final = (4, 2)
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+LOOPBACK: Final = "127.0.0.1"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+class SparkFailed(KappaError):
+    """Spark could not do what was asked, for a reason that is not ours."""
+
+
+def session(
+    master: str | None = None, app_name: str = "kappamq", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session; one that runs in this process already is used as it is. Raises ConfigError that says what is missing.
+
+    `config` has the last word over everything that is set here."""
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    place = master or os.environ.get("SPARK_MASTER") or LOCAL
+    _set_environment(is_local(place))
+    builder = SparkSession.builder.master(place).appName(app_name)
+    for name, value in {**defaults(place), **(config or {})}.items():
+        builder = builder.config(name, value)
+    with told(), gateway.ended_if_interrupted():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def command_session(
+    master: str | None = None, app_name: str = "kappamq", config: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for one piece of work of a program that then ends: Ctrl-C ends Spark with it, without a stack trace."""
+    handler = signal.getsignal(signal.SIGINT)
+    with gateway.without_py4j_tracebacks():
+        spark = session(master, app_name, config)
+        with gateway.stopped_at_end(spark, handler):
+            yield spark
+
+
+def check_installed() -> None:
+    """Raises ConfigError that names what is missing, and how to get it."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise ConfigError(
+            f"Spark cannot be used here: {not_installed(missing)}. {INSTALL} installs everything that is needed"
+        )
+    import pyspark
+
+    check_version(pyspark.__version__)
+
+
+def not_installed(names: Sequence[str]) -> str:
+    """`numpy is not installed`, `pyarrow, numpy are not installed`."""
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not installed"
+
+
+def check_version(version: str) -> None:
+    """Raises ConfigError if this PySpark is too old."""
+    major, minor, *_ = version.split(".")
+    if (int(major), int(minor)) < PYSPARK_OLDEST:
+        oldest = ".".join(map(str, PYSPARK_OLDEST))
+        raise ConfigError(f"PySpark {version} is too old: {oldest} or newer is needed. {INSTALL}")
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def defaults(master: str) -> dict[str, str]:
+    """What we set where nobody says otherwise: nothing that listens beyond this machine, no web page, a quiet screen."""
+    found = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    }
+    if is_local(master):
+        found |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+        # Spark's default of 200 is for clusters; a streaming aggregate would keep 200 stores of state on one machine.
+        found["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
+    return found
+
+
+def _set_environment(local: bool) -> None:
+    """Spark takes these from the environment only. Without them it starts whatever `python3` and `java` the PATH has."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # nodes may have another path: the user's word counts
+    os.environ["JAVA_HOME"] = str(java.home(java.find()))
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors that come out of Spark as ours: the sentence of our source or sink, else Spark's own without Java's stack."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as failure:
+        ours = our_error(failure)
+        if ours is None:
+            ours = SparkFailed(sentence(failure))
+        raise ours from failure

@@ -1,0 +1,93 @@
+"""Our sentence instead of a stack trace: when an error leaves one of Spark's Python processes, and when it comes out of Spark.
+
+Spark turns an exception of a source into text: `[PYTHON_DATA_SOURCE_ERROR] ... Traceback ... kappamq.errors.ConfigError: our sentence`,
+with Java's stack behind it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import GeneratorType
+from typing import Any, Final, TypeVar
+
+from kappamq import errors
+from kappamq.errors import KappaError
+
+_CALLED: Final = (
+    "schema", "reader", "writer", "streamReader", "streamWriter", "partitions", "read", "initialOffset", "latestOffset",
+    "prepareForTriggerAvailableNow", "reportLatestOffset", "getDefaultReadLimit", "write", "commit", "abort",
+)  # fmt: skip
+"""What Spark calls of sources, readers and writers."""
+_OURS: Final = re.compile(
+    r"kappamq\.errors\.(\w+): (.*?)(?=\s+SQLSTATE: |\n\s*at |\n\n|\nDriver stacktrace|\Z)", re.DOTALL
+)
+_JAVA: Final = re.compile(r"\n\s*(at |JVM stacktrace|=== Streaming Query)")
+
+C = TypeVar("C", bound=type)
+
+
+def without_traceback(kind: C) -> C:
+    """Class decorator: an error of ours that leaves a method which Spark calls is told as a sentence, without the lines of code.
+
+    Only in Spark's own Python processes, which end with it. Any other error is a bug and keeps its traceback."""
+    for name in _CALLED:
+        method = kind.__dict__.get(name)
+        if callable(method):
+            setattr(kind, name, _told(method))
+    return kind
+
+
+def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        try:
+            found = method(*arguments, **options)
+        except KappaError:
+            _hide_traceback()
+            raise
+        return _told_rows(found) if isinstance(found, GeneratorType) else found
+
+    return wrapper
+
+
+def _told_rows(rows: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from rows
+    except KappaError:
+        _hide_traceback()
+        raise
+
+
+def _hide_traceback() -> None:
+    if in_spark_process():
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # PySpark looks at it when it writes the error for the JVM
+
+
+def in_spark_process() -> bool:
+    """Whether this is a planner or worker that Spark started, not somebody's program."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+def our_error(failure: BaseException) -> KappaError | None:
+    """The error that our source or sink raised inside Spark, as it was; None if it was none of ours."""
+    at: BaseException | None = failure
+    while at is not None:
+        if isinstance(at, KappaError):
+            return at
+        found = _OURS.search(str(at))
+        if found is not None:
+            kind = getattr(errors, found[1], KappaError)
+            return kind(found[2].strip()) if issubclass(kind, KappaError) else KappaError(found[2].strip())
+        at = at.__cause__
+    return None
+
+
+def sentence(failure: BaseException) -> str:
+    """What Spark says about a failure that is not ours, without Java's stack."""
+    text = str(failure) or type(failure).__name__
+    return _JAVA.split(text, maxsplit=1)[0].strip()

@@ -1,0 +1,66 @@
+"""The columns of a topic: their names, their types in Spark, and which of them somebody wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kappamq.errors import ConfigError
+from kappamq.spark.suggestions import nearest
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+COLUMNS: Final = {
+    "topic": "string",
+    "brokerName": "string",
+    "queueId": "int",
+    "queueOffset": "bigint",
+    "msgId": "string",
+    "keys": "string",
+    "tags": "string",
+    "bornTimestamp": "timestamp",
+    "storeTimestamp": "timestamp",
+    "properties": "map<string,string>",
+    "body": "binary",
+}
+"""name -> type. `keys` is RocketMQ's property: keys separated by blanks."""
+
+STORE_COLUMNS: Final = {name: kind for name, kind in COLUMNS.items() if name != "brokerName"} | {
+    "logOffset": "bigint",
+    "size": "int",
+    "bornHost": "string",
+    "storeHost": "string",
+    "damage": "string",
+}
+"""Of the log itself: where a record lies, how many bytes it takes, the addresses (`host:port`) of the client that sent it and of the
+broker that stored it; a stretch that cannot be read says why in `damage`."""
+
+
+def ddl(columns: Sequence[str] | None = None, known: Mapping[str, str] = COLUMNS) -> str:
+    """What Spark is told: `topic string, queueId int, ...`; by default all that are known."""
+    return ", ".join(f"{name} {known[name]}" for name in (known if columns is None else columns))
+
+
+def check_columns(names: Sequence[str], known: Mapping[str, str] = COLUMNS) -> tuple[str, ...]:
+    """The columns that somebody named, in that order. Raises ConfigError."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no column {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"a column is named twice: {', '.join(names)}")
+    if not names:
+        raise ConfigError(f"no column is named; there are {', '.join(known)}")
+    return tuple(names)
+
+
+def check_schema(schema: StructType, known: Mapping[str, str] = COLUMNS) -> tuple[str, ...]:
+    """The columns of a schema that a user gave (a projection). Raises ConfigError where it does not fit."""
+    names = check_columns([field.name for field in schema.fields], known)
+    for field in schema.fields:
+        if field.dataType.simpleString() != known[field.name]:
+            raise ConfigError(
+                f"column {field.name} is {known[field.name]}, not {field.dataType.simpleString()}: "
+                f"give it as {ddl([field.name], known)}, and cast it afterwards"
+            )
+    return names

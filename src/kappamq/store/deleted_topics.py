@@ -1,0 +1,87 @@
+"""Which topics were deleted and not made again: their messages are in the log, and must not come back with new queue files.
+
+The broker's topic table is a snapshot (config/topics.json) and the metadata records behind it. Here both are read, and nothing is
+written: a file that makes no sense is the broker's to deal with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from kappamq.errors import ProtocolError
+from kappamq.store.files import Files
+from kappamq.store.snapshots import Snapshot, decode
+
+FILE: Final = "topics.json"
+CHANGED_KIND: Final = "topic"
+DELETED_KIND: Final = "topic-deleted"
+DELETED: Final = "kappamqDeleted"
+"""Key of the snapshot: deleted topics, with where their queues ended."""
+_TABLE: Final = "topicConfigTable"
+_NONSENSE: Final = (LookupError, AttributeError, TypeError, ValueError)
+
+
+class TopicTable:
+    """The snapshot, and then record by record what changed since."""
+
+    def __init__(self, config: Path, log_min: int, log_end: int, files: Files) -> None:
+        found = _load(config, log_min, files)
+        # A table of another broker's is as of the end of the log.
+        stamp = log_end if found.log_offset is None else found.log_offset
+        self.stamp = min(stamp, log_end)
+        """Records from this log offset on are to be applied."""
+        self._known = set(_keys(found.table.get(_TABLE)))
+        self._deleted = set(_keys(found.table.get(DELETED)))
+
+    def apply(self, bodies: Iterable[bytes]) -> None:
+        """Metadata records in log order. What makes no sense is passed over, as the broker does."""
+        for body in bodies:
+            try:
+                content: Any = json.loads(body)
+                kind, change = content["kind"], content["change"]
+                if kind == CHANGED_KIND:
+                    self._known.add(str(change["topicName"]))
+                elif kind == DELETED_KIND:
+                    name = str(change["topicName"])
+                    self._known.discard(name)
+                    self._deleted.add(name)
+            except _NONSENSE:
+                continue
+
+    @property
+    def deleted(self) -> set[str]:
+        """Topics that were deleted and not made again."""
+        return self._deleted - self._known
+
+
+def _keys(table: Any) -> Iterable[str]:
+    return table if isinstance(table, dict) else ()
+
+
+def _load(config: Path, log_min: int, files: Files) -> Snapshot:
+    """As `Snapshots.load` chooses between the file and its backup."""
+    nothing = Snapshot({}, 0)
+    file, backup = _read(config / FILE, files), _read(config / f"{FILE}.bak", files)
+    if file is not None and not file.damaged:
+        return file
+    if backup is not None and not backup.damaged:
+        return Snapshot(backup.table, 0) if file is not None and backup.log_offset is None else backup
+    damaged = file or backup
+    # Of a log that is whole every change is known; else a damaged table is better than none.
+    return nothing if damaged is None or log_min == 0 else Snapshot(damaged.table, 0)
+
+
+def _read(path: Path, files: Files) -> Snapshot | None:
+    try:
+        fd = files.open(path, writable=False)
+    except OSError:
+        return None
+    try:
+        return decode(files.pread(fd, files.size(fd), 0))
+    except (OSError, ProtocolError):
+        return None
+    finally:
+        files.close(fd)

@@ -1,0 +1,7 @@
+"""Spark finds the format `kappamq.store` by this module: it looks for a class DefaultSource in every module named pyspark_*."""
+
+from kappamq.spark.store_source import KappaMQStore
+
+
+class DefaultSource(KappaMQStore):
+    """The format `kappamq.store`, without a call of `spark.dataSource.register`."""

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from pyspark import TaskContext
+
+from kappamq.spark import worker_process
+
+
+@pytest.fixture(autouse=True)
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker_process, "_prepared", 0)
+    yield
+    gc.unfreeze()
+
+
+def test_in_a_task_modules_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: object())
+    worker_process.begin_task()
+    frozen = gc.get_freeze_count()
+    assert frozen > 1000
+    kept = [[] for _ in range(1000)]  # what a task makes is collected as ever
+    worker_process.begin_task()
+    assert gc.get_freeze_count() <= frozen
+    assert gc.is_tracked(kept[0])
+
+
+def test_outside_of_a_task_nothing_is_changed() -> None:
+    before = gc.get_freeze_count()
+    worker_process.begin_task()
+    assert gc.get_freeze_count() == before
+
+
+def test_freed_buffers_are_kept_where_the_c_library_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert worker_process._keep_freed_memory() == hasattr(worker_process.ctypes.CDLL(None), "gnu_get_libc_version")
+
+    def no_library(name: str | None) -> None:
+        raise OSError("not here")
+
+    monkeypatch.setattr(worker_process.ctypes, "CDLL", no_library)
+    assert not worker_process._keep_freed_memory()
