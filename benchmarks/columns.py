@@ -16,8 +16,8 @@ from types import ModuleType
 
 from kappamq.native import load
 from kappamq.native.layout import COLUMN_BODY, COLUMN_ID, COLUMN_PROPERTIES
-from kappamq.protocol.record import Record
-from kappamq.spark import numpy_columns
+from kappamq.protocol.records.record import Record
+from kappamq.spark.columns import numpy_columns
 
 SCENARIOS = {
     "body, queueId, queueOffset": COLUMN_BODY,

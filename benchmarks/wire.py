@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from kappamq.protocol import frame, properties
-from kappamq.protocol.bodies_topics import KVTable
+from kappamq.protocol import frame
+from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers import Header
-from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo
-from kappamq.protocol.headers_client import (
+from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
+from kappamq.protocol.headers.client import (
     GetMaxOffset,
     GetMinOffset,
     OffsetResponse,
@@ -25,7 +24,9 @@ from kappamq.protocol.headers_client import (
     SendMessageV2,
     UpdateConsumerOffset,
 )
-from kappamq.protocol.record import Record, iter_records
+from kappamq.protocol.headers.header import Header
+from kappamq.protocol.records import properties
+from kappamq.protocol.records.record import Record, iter_records
 
 _SUBSCRIPTION_IN_HEADER = 4
 _QUERY_NOT_FOUND = 22

@@ -1,6 +1,6 @@
 """Spark finds the format `kappamq` by this module: it looks for a class DefaultSource in every module named pyspark_*."""
 
-from kappamq.spark.source import KappaMQSource
+from kappamq.spark.topic.source import KappaMQSource
 
 
 class DefaultSource(KappaMQSource):

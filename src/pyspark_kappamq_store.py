@@ -1,6 +1,6 @@
 """Spark finds the format `kappamq.store` by this module: it looks for a class DefaultSource in every module named pyspark_*."""
 
-from kappamq.spark.store_source import KappaMQStore
+from kappamq.spark.store.source import KappaMQStore
 
 
 class DefaultSource(KappaMQStore):

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kappamq.client import registry
+from kappamq.client.core import registry
 from kappamq.testing.plugin import kappamq_broker as kappamq_broker  # also before this tree is installed
 from tests.needs import PREFIX, in_ci, missing
 
@@ -59,7 +59,7 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
     """Without what event loops say of themselves: on a busy machine any loop may be slow, that of a shared broker too."""
 
     def is_wanted(record: logging.LogRecord) -> bool:
-        return record.name != "kappamq.net.loop_watch"
+        return record.name != "kappamq.net.requests.loop_watch"
 
     caplog.handler.addFilter(is_wanted)  # one handler serves all tests
     yield caplog

@@ -10,7 +10,7 @@ import pytest
 
 from kappamq import ports
 from kappamq.errors import ConfigError
-from kappamq.net.server import bind
+from kappamq.net.serving.server import bind
 from kappamq.ports import choose_port, is_free, reachable, start_on_port
 
 HOST = "127.0.0.1"

@@ -22,10 +22,11 @@ MAY_IMPORT = {
     "protocol": "native",
     "store": "protocol native",
     "net": "protocol",
+    "state": "store protocol native filters",
     "replication": "raft store protocol",
     "nameserver": "net protocol",
     "client": "net protocol filters native",
-    "broker": "replication store net protocol native filters",
+    "broker": "replication state store net protocol native filters",
     "spark": "client store protocol filters native",
     # The common modules know nobody; response codes are numbers the error tree is built on.
     "message": "",
@@ -42,6 +43,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "protocol/later.py": {"threading"},  # a lock, so that two threads can be the first to use a class
 }
 LINES_MAX = 500
+MODULES_MAX = 15
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,16 @@ def test_module_is_tidy(module: Module) -> None:
     assert lines <= LINES_MAX, f"{module.name} has {lines} lines; split it by idea (at most {LINES_MAX})"
     if module.has_code:
         assert module.test_file.exists(), f"{module.name} has no test: write {module.test_file.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("room", sorted({module.path.parent for module in MODULES}), ids=lambda path: path.name)
+def test_rooms_are_small_and_say_what_they_are_for(room: Path) -> None:
+    modules = [path for path in room.glob("*.py") if path.name not in ("__init__.py", "__main__.py")]
+    name = room.relative_to(SOURCE).as_posix()
+    assert len(modules) <= MODULES_MAX, f"{name} has {len(modules)} modules; divide it by idea (at most {MODULES_MAX})"
+    init = room / "__init__.py"
+    assert init.exists(), f"{name} has no __init__.py that says what it is for"
+    assert ast.get_docstring(ast.parse(init.read_text())), f"{name} does not say what it is for"
 
 
 def test_errors_import_only_the_codes() -> None:

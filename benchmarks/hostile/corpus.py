@@ -13,13 +13,15 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from kappamq.broker.request_sizes import REQUEST_SIZES as BROKER_SIZES
+from kappamq.broker.requests.sizes import REQUEST_SIZES as BROKER_SIZES
 from kappamq.config.net import NetConfig
 from kappamq.nameserver.request_sizes import REQUEST_SIZES as NAMESERVER_SIZES
-from kappamq.net.request_limits import RequestLimit
-from kappamq.protocol import headers_admin, headers_client, headers_nameserver
+from kappamq.net.requests.sizes import RequestLimit
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.headers import Header
+from kappamq.protocol.headers import admin as headers_admin
+from kappamq.protocol.headers import client as headers_client
+from kappamq.protocol.headers import nameserver as headers_nameserver
+from kappamq.protocol.headers.header import Header
 from kappamq.protocol.later import complete
 
 BROKER, NAMESERVER = "broker", "nameserver"

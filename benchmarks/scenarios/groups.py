@@ -16,9 +16,9 @@ from benchmarks.process import Cpu
 from benchmarks.scenarios.sending import create_topic
 from benchmarks.servers import Broker, settle
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData
+from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_client import HeartBeat, PullMessage, SendMessageV2
+from kappamq.protocol.headers.client import HeartBeat, PullMessage, SendMessageV2
 
 TOPIC, QUEUES = "crowded", 8
 FULL_GROUPS = 1000

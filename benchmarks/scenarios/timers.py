@@ -14,7 +14,7 @@ from benchmarks.bench import Bench, Figure, noise_note
 from benchmarks.servers import Broker, settle
 from benchmarks.wire import Wire, stored_messages
 from kappamq.net.channel import Channel
-from kappamq.protocol.headers_client import SendMessageV2
+from kappamq.protocol.headers.client import SendMessageV2
 
 FAR, SPREAD, BURST, QUEUES = "far", "spread", "burst", 8
 CONNECTIONS, AT_ONCE = 4, 64

@@ -13,10 +13,10 @@ from benchmarks.process import Cpu
 from benchmarks.scenarios.sending import create_topic
 from benchmarks.servers import Broker, settle
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies_clients import HeartbeatData, ProducerData
+from kappamq.protocol.bodies.clients import HeartbeatData, ProducerData
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_client import TRANSACTION_COMMIT, EndTransaction, HeartBeat, SendMessageV2
+from kappamq.protocol.headers.client import TRANSACTION_COMMIT, EndTransaction, HeartBeat, SendMessageV2
 
 TOPIC, GROUP, QUEUES = "ledger", "bench", 8
 CONNECTIONS, INFLIGHT = 4, 16

@@ -38,8 +38,8 @@ def send(nameservers: str, topic: str, body: int, count: int, queues: int) -> No
     """Create the topic and fill it; returns when the broker has acknowledged everything."""
     from kappamq.client import Admin
     from kappamq.spark import connection
-    from kappamq.spark.sink import write_rows
-    from kappamq.spark.write_options import WriteOptions
+    from kappamq.spark.sink.options import WriteOptions
+    from kappamq.spark.sink.sink import write_rows
 
     with Admin(nameservers) as admin:
         admin.create_topic(topic, queues=queues)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.loader import BATCH, PULL, Load, LoadFailed, run
-from kappamq.protocol.batch import split
 from kappamq.protocol.frame import Frame, decode, reply
-from kappamq.protocol.headers_client import PullMessage, PullMessageResponse, SendMessageV2
-from kappamq.protocol.properties import decode as read_properties
-from kappamq.protocol.record import Record
+from kappamq.protocol.headers.client import PullMessage, PullMessageResponse, SendMessageV2
+from kappamq.protocol.records.batch import split
+from kappamq.protocol.records.properties import decode as read_properties
+from kappamq.protocol.records.record import Record
 from tests.needs import needs
 
 pytestmark = needs("compiler")

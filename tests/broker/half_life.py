@@ -8,24 +8,24 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from kappamq.broker.appending import Appender, Draft
-from kappamq.broker.clients import Client, Clients
-from kappamq.broker.half_log import HalfLog
-from kappamq.broker.half_records import GROUP
-from kappamq.broker.metadata import Metadata
-from kappamq.broker.offsets import Offsets
-from kappamq.broker.reopened import Reopened
-from kappamq.broker.topics import Topics
-from kappamq.broker.transaction_checks import TransactionChecks
-from kappamq.broker.transactions import Transactions
+from kappamq.broker.clients.registry import Client, Clients
+from kappamq.broker.sending.appending import Appender, Draft
+from kappamq.broker.transactions.checks import TransactionChecks
+from kappamq.broker.transactions.half_log import HalfLog
+from kappamq.broker.transactions.half_records import GROUP
+from kappamq.broker.transactions.reopened import Reopened
+from kappamq.broker.transactions.transactions import Transactions
 from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError
-from kappamq.protocol.bodies_topics import TopicConfig
+from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.frame import Frame, decode, request
-from kappamq.protocol.headers_client import CheckTransaction, EndTransaction
+from kappamq.protocol.headers.client import CheckTransaction, EndTransaction
 from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC
-from kappamq.protocol.record import Record
+from kappamq.protocol.records.record import Record
+from kappamq.state.metadata import Metadata
+from kappamq.state.offsets import Offsets
+from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
 from tests.broker.transacting import Begun

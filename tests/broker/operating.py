@@ -11,7 +11,7 @@ import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.message import MessageQueue
-from kappamq.protocol.bodies_clients import (
+from kappamq.protocol.bodies.clients import (
     ConsumerData,
     HeartbeatData,
     ProducerData,
@@ -19,9 +19,9 @@ from kappamq.protocol.bodies_clients import (
     SubscriptionGroupConfig,
 )
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers import Header
-from kappamq.protocol.headers_admin import GetGroup, UpdateGroup, UpdateTopic
-from kappamq.protocol.headers_client import HeartBeat
+from kappamq.protocol.headers.admin import GetGroup, UpdateGroup, UpdateTopic
+from kappamq.protocol.headers.client import HeartBeat
+from kappamq.protocol.headers.header import Header
 from tests.broker.running import Speaker, running, speaking
 from tests.store.stores import kernels
 

@@ -15,12 +15,12 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData
+from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, request
-from kappamq.protocol.headers import Header
-from kappamq.protocol.headers_client import HeartBeat, PullMessage, SendMessageV2
-from kappamq.protocol.record import Record, iter_records
+from kappamq.protocol.headers.client import HeartBeat, PullMessage, SendMessageV2
+from kappamq.protocol.headers.header import Header
+from kappamq.protocol.records.record import Record, iter_records
 from kappamq.store.files import Files
 from tests.store.faulty import Module
 from tests.store.stores import kernels

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.protocol import batch
-from kappamq.protocol.batch import Member
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_client import EndTransaction, PullMessage
+from kappamq.protocol.headers.client import EndTransaction, PullMessage
+from kappamq.protocol.records import batch
+from kappamq.protocol.records.batch import Member
 from tests.broker.running import MODES, Speaker, run, running, speaking
 from tests.waiting import eventually_async as eventually
 

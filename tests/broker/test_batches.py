@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kappamq.net.request_limits import BESIDE_BYTES
-from kappamq.protocol import batch
-from kappamq.protocol.batch import Member
+from kappamq.net.requests.sizes import BESIDE_BYTES
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.record import Record
+from kappamq.protocol.records import batch
+from kappamq.protocol.records.batch import Member
+from kappamq.protocol.records.record import Record
 from tests.broker.operating import make_topic
 from tests.broker.running import MODES, crash_copy, running, speaking
 

@@ -18,12 +18,12 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError
-from kappamq.net.server import bind
-from kappamq.protocol.headers_admin import DeleteTopic
-from kappamq.protocol.headers_client import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
+from kappamq.net.serving.server import bind
+from kappamq.protocol.headers.admin import DeleteTopic
+from kappamq.protocol.headers.client import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
 from tests.broker.operating import beat, fill, make_topic, ok, on_broker
 from tests.broker.running import Speaker, run, running, speaking
-from tests.net.serving import connected
+from tests.net.running import connected
 from tests.waiting import eventually_async as eventually
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from kappamq.protocol.headers_client import QueryConsumerOffset, UpdateConsumerOffset
+from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
 from kappamq.store.checkpoint import USED_BYTES
 from tests.broker.operating import make_topic
 from tests.broker.running import crash_copy, run, running, speaking

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_admin import DeleteExpiredLog, DeleteTopic
-from kappamq.protocol.headers_client import (
+from kappamq.protocol.headers.admin import DeleteExpiredLog, DeleteTopic
+from kappamq.protocol.headers.client import (
     GetMaxOffset,
     GetMinOffset,
     QueryConsumerOffset,
     QueryMessage,
     UpdateConsumerOffset,
 )  # fmt: skip
-from kappamq.protocol.record import iter_records
+from kappamq.protocol.records.record import iter_records
 from tests.broker.running import Speaker, crash_copy, on_disk, run, running, speaking
 from tests.store.stores import kernels
 from tests.waiting import eventually_async as eventually

@@ -13,8 +13,8 @@ import pytest
 from kappamq.broker.broker import Broker
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_client import QueryConsumerOffset, UpdateConsumerOffset
-from kappamq.protocol.record import iter_records
+from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
+from kappamq.protocol.records.record import iter_records
 from tests.broker.running import MODES, Speaker, run, running, speaking
 from tests.needs import needs
 from tests.store.faulty import FaultyFiles, SlowFlusher

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker import scrub as scrub_module
+from kappamq.broker.upkeep import scrub as scrub_module
 from kappamq.native.layout import ENTRY, FILLER_BYTES
-from kappamq.protocol.headers_admin import DeleteTopic
-from kappamq.store.verify import verify
+from kappamq.protocol.headers.admin import DeleteTopic
+from kappamq.store.verify.verify import verify
 from tests.broker.running import MODES, run, running, speaking
-from tests.broker.test_damage import drain, fill
+from tests.broker.upkeep.test_damage import drain, fill
 
 pytestmark = pytest.mark.timeout(120)
 FAST = {"scrub_bytes_per_second": 1 << 30}

@@ -17,15 +17,15 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kappamq.broker.groups import Groups
-from kappamq.broker.metadata import Metadata
-from kappamq.broker.offsets import Offsets
-from kappamq.broker.topics import Topics
 from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.protocol import fastjson
-from kappamq.protocol.bodies_clients import SubscriptionGroupConfig
-from kappamq.protocol.bodies_topics import TopicConfig
+from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
+from kappamq.protocol.bodies.topics import TopicConfig
+from kappamq.state.groups import Groups
+from kappamq.state.metadata import Metadata
+from kappamq.state.offsets import Offsets
+from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
 from tests.store.stores import BOOT, config, make

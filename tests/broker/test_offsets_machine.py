@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_admin import CloneGroupOffset, ResetOffsetByBroker
-from kappamq.protocol.headers_client import QueryConsumerOffset, UpdateConsumerOffset
+from kappamq.protocol.headers.admin import CloneGroupOffset, ResetOffsetByBroker
+from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
 from tests.broker.machine import FEW, BrokerMachine
 from tests.broker.operating import beat, make_groups, make_topic, ok
 from tests.broker.running import Speaker

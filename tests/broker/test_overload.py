@@ -22,7 +22,7 @@ from kappamq.config.store import StoreConfig
 from kappamq.event_loop import run as run_fast
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame, FrameDecoder
-from kappamq.protocol.headers_client import QueryMessage
+from kappamq.protocol.headers.client import QueryMessage
 from tests.broker.running import MODES, run, running, speaking
 from tests.store.faulty import SlowFlusher
 from tests.store.stores import kernels

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from kappamq.protocol.bodies_clients import LockBatch, SubscriptionGroupConfig
-from kappamq.protocol.headers_admin import UpdateGroup
-from kappamq.protocol.headers_client import LockQueues, SendBack, UnlockQueues
-from kappamq.protocol.record import Record
+from kappamq.protocol.bodies.clients import LockBatch, SubscriptionGroupConfig
+from kappamq.protocol.headers.admin import UpdateGroup
+from kappamq.protocol.headers.client import LockQueues, SendBack, UnlockQueues
+from kappamq.protocol.records.record import Record
 from tests.broker.machine import FEW, BrokerMachine
 from tests.broker.operating import beat, make_topic, ok, queue
 from tests.broker.timing import settled

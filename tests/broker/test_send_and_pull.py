@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kappamq.clock import SystemClock
-from kappamq.protocol import batch
-from kappamq.protocol.batch import Member
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import decode, request
-from kappamq.protocol.headers_client import GetMaxOffset, GetMinOffset, PullMessage, QueryConsumerOffset
-from kappamq.protocol.record import iter_records
-from kappamq.protocol.tags import java_hash
+from kappamq.protocol.headers.client import GetMaxOffset, GetMinOffset, PullMessage, QueryConsumerOffset
+from kappamq.protocol.records import batch
+from kappamq.protocol.records.batch import Member
+from kappamq.protocol.records.record import iter_records
+from kappamq.protocol.records.tags import java_hash
 from tests.broker.running import MODES, run, running, speaking
 from tests.waiting import eventually_async as eventually
 

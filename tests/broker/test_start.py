@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.registration import Registration
+from kappamq.broker.naming.registration import Registration
 from kappamq.errors import NotConnected
 from kappamq.net.channel import Channel
 from kappamq.ports import choose_port

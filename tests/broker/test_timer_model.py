@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kappamq.protocol.headers_client import RecallMessage
+from kappamq.protocol.headers.client import RecallMessage
 from kappamq.protocol.recall import RecallHandle
-from kappamq.store.timer_entries import ROLL_MS
+from kappamq.store.timer.entries import ROLL_MS
 from tests.broker.timing import START_MS, MessageClock, Timed, timed
 from tests.store.stores import kernels
 

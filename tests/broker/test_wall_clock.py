@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies_topics import KVTable
-from kappamq.protocol.headers_admin import GetBrokerRuntimeInfo
-from kappamq.protocol.record import Record
+from kappamq.protocol.bodies.topics import KVTable
+from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
+from kappamq.protocol.records.record import Record
 from tests.broker.running import Speaker, run
 from tests.broker.shifted_clock import ShiftedClock
 from tests.broker.test_fault_processes import ENVIRONMENT, UP

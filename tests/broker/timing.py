@@ -10,9 +10,9 @@ from typing import Any
 
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
-from kappamq.protocol.headers_client import RecallMessage
+from kappamq.protocol.headers.client import RecallMessage
 from kappamq.protocol.recall import RecallHandle
-from kappamq.protocol.record import Record
+from kappamq.protocol.records.record import Record
 from tests.broker.running import Speaker, running, speaking
 from tests.waiting import eventually_async
 

@@ -11,9 +11,9 @@ from typing import Any
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies_clients import HeartbeatData, ProducerData
+from kappamq.protocol.bodies.clients import HeartbeatData, ProducerData
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_client import (
+from kappamq.protocol.headers.client import (
     TRANSACTION_COMMIT,
     TRANSACTION_ROLLBACK,
     TRANSACTION_UNKNOWN,
@@ -21,7 +21,7 @@ from kappamq.protocol.headers_client import (
     EndTransaction,
     HeartBeat,
 )
-from kappamq.protocol.record import Record, decode
+from kappamq.protocol.records.record import Record, decode
 from tests.broker.running import Speaker
 
 COMMIT, ROLLBACK, UNKNOWN = TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, TRANSACTION_UNKNOWN

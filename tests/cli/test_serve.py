@@ -235,8 +235,8 @@ def test_unknown_properties_are_named(tmp_path: Path) -> None:
 def test_a_signal_before_it_was_ready(number: signal.Signals, code: int) -> None:
     program = """
 import asyncio
-from kappamq.cli.options import spoken
-from kappamq.cli.output import Output
+from kappamq.cli.shared.options import spoken
+from kappamq.cli.shared.output import Output
 from kappamq.cli.serve import run_server
 async def start():
     print("starting", flush=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kappamq.cli.cluster import Cluster
-from kappamq.cli.output import Format, Output
+from kappamq.cli.shared.cluster import Cluster
+from kappamq.cli.shared.output import Format, Output
 from kappamq.cli.tailing import Tail
-from kappamq.client.producer import AsyncProducer
-from kappamq.client.pull_consumer import AsyncPullConsumer
+from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
+from kappamq.client.producer.producer import AsyncProducer
 from kappamq.errors import NotConnected
 from kappamq.event_loop import run
 from kappamq.local import Local

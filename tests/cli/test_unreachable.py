@@ -18,8 +18,8 @@ from kappamq.config.nameserver import NameServerConfig
 from kappamq.local import Local, LocalThread
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies_topics import RegisterBrokerBody, TopicConfig, TopicTable
-from kappamq.protocol.headers_nameserver import RegisterBroker
+from kappamq.protocol.bodies.topics import RegisterBrokerBody, TopicConfig, TopicTable
+from kappamq.protocol.headers.nameserver import RegisterBroker
 from tests.cli.conftest import SMALL, run_kappamq, small_local
 from tests.net.certificates import make
 

@@ -13,12 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from kappamq.message import MessageQueue
-from kappamq.protocol import batch
-from kappamq.protocol.bodies_clients import ConsumerData, ConsumerList, HeartbeatData, LockBatch, LockBatchResponse
-from kappamq.protocol.bodies_topics import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from kappamq.protocol.bodies.clients import ConsumerData, ConsumerList, HeartbeatData, LockBatch, LockBatchResponse
+from kappamq.protocol.bodies.topics import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, FrameDecoder, reply, request
-from kappamq.protocol.headers_client import (
+from kappamq.protocol.headers.client import (
     GetConsumerList,
     GetMaxOffset,
     NotifyConsumersChanged,
@@ -32,9 +31,10 @@ from kappamq.protocol.headers_client import (
     UnregisterClient,
     UpdateConsumerOffset,
 )
-from kappamq.protocol.headers_nameserver import GetRoute
-from kappamq.protocol.record import Record
-from kappamq.protocol.tags import Subscription, tag_code
+from kappamq.protocol.headers.nameserver import GetRoute
+from kappamq.protocol.records import batch
+from kappamq.protocol.records.record import Record
+from kappamq.protocol.records.tags import Subscription, tag_code
 
 Answer = Frame | Awaitable[Frame | None] | None
 Handler = Callable[["Peer", Frame], Answer]

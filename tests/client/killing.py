@@ -13,7 +13,7 @@ import sys
 from typing import NoReturn
 
 from kappamq.client import Consumer
-from kappamq.client.idempotence import idempotent
+from kappamq.client.consumer.idempotence import idempotent
 from kappamq.message import ReceivedMessage
 
 EARLY_EACH = 10  # every so many times the consumer dies before the commit, too

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kappamq.client.process_queue import Limits, ProcessQueue
+from kappamq.client.pulling.process_queue import Limits, ProcessQueue
 from kappamq.message import MessageQueue, ReceivedMessage
 
 QUEUE = MessageQueue("tea", "broker-0", 0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.client import core
+from kappamq.client.core import core
 from kappamq.errors import NotConnected
 from kappamq.net.channel import Channel
 from kappamq.protocol.frame import FrameDecoder

@@ -34,7 +34,7 @@ class Refuse:
             raise ImportError("refused " + name)
 sys.meta_path.insert(0, Refuse())
 from kappamq.client import *
-from kappamq.client.loop_thread import loop_thread
+from kappamq.client.blocking.loop_thread import loop_thread
 async def one(): return 1
 assert loop_thread().run(one()) == 1
 print(type(loop_thread().loop).__module__)
@@ -43,7 +43,5 @@ print(type(loop_thread().loop).__module__)
 
 
 def test_importing_the_package_loads_no_client_yet() -> None:
-    program = (
-        "import sys, kappamq, kappamq.client; print('asyncio' in sys.modules, 'kappamq.client.blocking' in sys.modules)"
-    )
+    program = "import sys, kappamq, kappamq.client; print('asyncio' in sys.modules, 'kappamq.client.blocking.clients' in sys.modules)"
     assert run(program).split() == ["False", "False"]

@@ -23,12 +23,12 @@ from kappamq import (
     Redeliver,
     errors,
 )
-from kappamq.client.core import ClientCore
-from kappamq.protocol.bodies_admin import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus
+from kappamq.client.core.core import ClientCore
+from kappamq.protocol.bodies.admin import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers import Header
-from kappamq.protocol.headers_admin import GetConsumerStatusByBroker
-from kappamq.protocol.headers_client import ConsumeDirectly, GetRunningInfo
+from kappamq.protocol.headers.admin import GetConsumerStatusByBroker
+from kappamq.protocol.headers.client import ConsumeDirectly, GetRunningInfo
+from kappamq.protocol.headers.header import Header
 from kappamq.testing import BrokerKit
 from tests.waiting import eventually
 

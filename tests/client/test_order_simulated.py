@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kappamq.client.assignment import Assignment
-from kappamq.client.consumer import AsyncConsumer
-from kappamq.client.inbox import Inbox
-from kappamq.client.process_queue import ProcessQueue
-from kappamq.client.queue_locks import QueueLocks
+from kappamq.client.consumer.consumer import AsyncConsumer
+from kappamq.client.consumer.inbox import Inbox
+from kappamq.client.group.assignment import Assignment
+from kappamq.client.group.queue_locks import QueueLocks
+from kappamq.client.pulling.process_queue import ProcessQueue
 from kappamq.message import RETRY, MessageQueue, ReceivedMessage, Redeliver
 from tests.client.simulation import Process, World, simulate
 

@@ -28,17 +28,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kappamq.broker import scrub as scrub_module
 from kappamq.broker.broker import Broker
+from kappamq.broker.upkeep import scrub as scrub_module
 from kappamq.native.layout import MAGIC_BLANK
-from kappamq.protocol import batch
-from kappamq.protocol.entries import entry_position
-from kappamq.protocol.record import iter_records
-from kappamq.store.log_reader import Damage, LogReader
+from kappamq.protocol.records import batch
+from kappamq.protocol.records.entries import entry_position
+from kappamq.protocol.records.record import iter_records
+from kappamq.store.log.log_reader import Damage, LogReader
 from kappamq.store.reader import StoreReader
-from kappamq.store.timer_entries import SLOT, SLOTS, STAMPED_BYTES, UNIT, TimerCheckpoint, read_stamp
-from kappamq.store.verify import verify
-from kappamq.store.verify_report import Kind
+from kappamq.store.timer.entries import SLOT, SLOTS, STAMPED_BYTES, UNIT, TimerCheckpoint, read_stamp
+from kappamq.store.verify.report import Kind
+from kappamq.store.verify.verify import verify
 from tests.broker.running import Speaker, running, speaking
 
 SIZES: dict[str, Any] = {

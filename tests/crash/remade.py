@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.wire import Refused, Wire
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_admin import DeleteTopic, GetTopicConfig, UpdateTopic
+from kappamq.protocol.headers.admin import DeleteTopic, GetTopicConfig, UpdateTopic
 from tests.crash.books import Attempt, Outcome
 from tests.crash.checker import Violation
 from tests.crash.traffic import KEY, enter, message_id

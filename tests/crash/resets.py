@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.wire import Refused, Wire
-from kappamq.protocol.bodies_clients import ConsumerData, HeartbeatData, SubscriptionData
+from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_admin import ResetOffsetByBroker
-from kappamq.protocol.headers_client import HeartBeat
+from kappamq.protocol.headers.admin import ResetOffsetByBroker
+from kappamq.protocol.headers.client import HeartBeat
 from tests.crash.checker import Violation
 from tests.crash.traffic import TOPIC
 

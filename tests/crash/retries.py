@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.wire import Refused, Wire
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_client import SendBack
+from kappamq.protocol.headers.client import SendBack
 from kappamq.protocol.names import retry_topic
 from tests.crash.books import Outcome
 from tests.crash.checker import Violation

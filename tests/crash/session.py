@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.servers import Broker
 from benchmarks.wire import Refused, Wire
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers_client import QueryMessage
-from kappamq.protocol.record import iter_records
+from kappamq.protocol.headers.client import QueryMessage
+from kappamq.protocol.records.record import iter_records
 from tests.crash import checker
 from tests.crash.books import Attempt, Books, Queue
 from tests.crash.checker import Found, Seen, Violation

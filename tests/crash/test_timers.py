@@ -12,7 +12,7 @@ import pytest
 from benchmarks.process import CORES
 from benchmarks.servers import Broker, nameserver
 from benchmarks.wire import Wire
-from kappamq.protocol.record import Record
+from kappamq.protocol.records.record import Record
 from tests.waiting import eventually
 
 TOPIC, ROUNDS, SENDERS = "later", 3, 3

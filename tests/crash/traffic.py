@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from benchmarks.wire import Refused, Wire
-from kappamq.protocol import batch, ids, properties
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_client import SendMessageResponse
-from kappamq.protocol.record import Record
+from kappamq.protocol.headers.client import SendMessageResponse
+from kappamq.protocol.records import batch, ids, properties
+from kappamq.protocol.records.record import Record
 from tests.crash.books import Attempt, Books, Commit, Outcome, Queue
 
 TOPIC = "crash"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from kappamq import Admin, Message, Producer, PullConsumer
-from kappamq.spark.schema import STORE_COLUMNS
-from kappamq.spark.store_options import StoreOptions
-from kappamq.spark.store_source import LogTableReader
+from kappamq.spark.columns.schema import STORE_COLUMNS
+from kappamq.spark.store.options import StoreOptions
+from kappamq.spark.store.source import LogTableReader
 from tests.interop import spark_servers
 from tests.interop.targets import ApacheTarget, KappaTarget, Target
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kappamq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicTable
-from kappamq.protocol.headers_nameserver import RegisterBroker
+from kappamq.protocol.bodies.all import DataVersion, RegisterBrokerBody, TopicConfig, TopicTable
+from kappamq.protocol.headers.nameserver import RegisterBroker
 
 
 def header(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kappamq.nameserver.liveness import Live, Liveness
-from kappamq.protocol.bodies import DataVersion
+from kappamq.protocol.bodies.all import DataVersion
 
 
 def live(owner: str, heard: float = 0.0) -> Live[str]:

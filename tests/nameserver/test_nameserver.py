@@ -15,13 +15,13 @@ from kappamq.config.nameserver import NameServerConfig
 from kappamq.errors import ConfigError
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies import TopicRouteData
+from kappamq.protocol.bodies.all import TopicRouteData
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, request
-from kappamq.protocol.headers_nameserver import GetKv, GetRoute, PutKv
+from kappamq.protocol.headers.nameserver import GetKv, GetRoute, PutKv
 from tests.nameserver.samples import body, header
 from tests.net.openings import HELLO_H2, V2
-from tests.net.serving import connected
+from tests.net.running import connected
 from tests.waiting import eventually_async
 
 

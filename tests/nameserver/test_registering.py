@@ -15,10 +15,10 @@ from kappamq.config.net import NetConfig
 from kappamq.errors import BrokerError, TopicNotFound
 from kappamq.nameserver import registering
 from kappamq.nameserver.service import NameService
-from kappamq.protocol import headers_nameserver as h
-from kappamq.protocol.bodies import RegisterBrokerBody
+from kappamq.protocol.bodies.all import RegisterBrokerBody
 from kappamq.protocol.frame import Frame, request
-from kappamq.protocol.headers import Header
+from kappamq.protocol.headers import nameserver as h
+from kappamq.protocol.headers.header import Header
 from tests.nameserver.samples import body, header
 from tests.nameserver.test_service import FakePeer
 

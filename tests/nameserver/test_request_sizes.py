@@ -12,7 +12,7 @@ from kappamq.nameserver.request_sizes import REQUEST_SIZES
 from kappamq.net.channel import Channel
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_nameserver import GetRoute
+from kappamq.protocol.headers.nameserver import GetRoute
 
 
 def test_every_code_is_in_the_table_and_every_limit_is_a_setting() -> None:

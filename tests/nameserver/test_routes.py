@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kappamq.errors import BrokerError
 from kappamq.nameserver.routes import MinIdChange, RouteTable
-from kappamq.protocol.bodies import ClusterInfo, DataVersion, QueueData, RegisterBrokerBody, TopicRouteData
+from kappamq.protocol.bodies.all import ClusterInfo, DataVersion, QueueData, RegisterBrokerBody, TopicRouteData
 from tests.nameserver.samples import body, header
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"

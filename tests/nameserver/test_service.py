@@ -27,8 +27,7 @@ from kappamq.errors import (
 )
 from kappamq.nameserver.routes import MinIdChange
 from kappamq.nameserver.service import NameService
-from kappamq.protocol import headers_nameserver as h
-from kappamq.protocol.bodies import (
+from kappamq.protocol.bodies.all import (
     BrokerMemberGroup,
     ClusterInfo,
     DataVersion,
@@ -39,7 +38,8 @@ from kappamq.protocol.bodies import (
     TopicRouteData,
 )
 from kappamq.protocol.frame import Frame, request
-from kappamq.protocol.headers import Header
+from kappamq.protocol.headers import nameserver as h
+from kappamq.protocol.headers.header import Header
 from tests.nameserver.samples import body, header
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kappamq.nameserver.topic_queues import TopicQueues
-from kappamq.protocol.bodies import QueueData
+from kappamq.protocol.bodies.all import QueueData
 
 
 def test_put_and_drop_keep_both_directions() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX, BadRow, Column, MapInput
-from kappamq.protocol import batch, properties
+from kappamq.protocol.records import batch, properties
 from tests.native.conftest import load_kernel
 
 values = st.none() | st.text("aß\2 \1", max_size=5)

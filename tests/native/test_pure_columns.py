@@ -27,8 +27,8 @@ from kappamq.native.layout import (
     Column,
     MapColumn,
 )
-from kappamq.protocol import properties
-from kappamq.protocol.record import Record, blank, decode
+from kappamq.protocol.records import properties
+from kappamq.protocol.records.record import Record, blank, decode
 from tests.native.conftest import load_kernel
 
 ALL = COLUMN_TOPIC | COLUMN_BODY | COLUMN_ID | COLUMN_KEYS | COLUMN_TAGS | COLUMN_PROPERTIES

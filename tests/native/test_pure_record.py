@@ -23,7 +23,7 @@ from kappamq.native.pure_record import (
     split_batch,
     topic_field,
 )
-from kappamq.protocol.record import Fault, RecordError, decode
+from kappamq.protocol.records.record import Fault, RecordError, decode
 from tests.native.conftest import load_kernel
 from tests.native.requests import member
 

@@ -17,10 +17,10 @@ import uvloop
 from kappamq.config.net import NetConfig
 from kappamq.errors import FrameTooLarge, NotConnected, NotUnderstood, RequestTimeout, TooManyRequests
 from kappamq.net import channel as channel_module
-from kappamq.net.accepting import Acceptor
 from kappamq.net.channel import Channel, split_address
-from kappamq.net.server import bind
-from kappamq.net.strangers import Strangers
+from kappamq.net.serving.accepting import Acceptor
+from kappamq.net.serving.server import bind
+from kappamq.net.serving.strangers import Strangers
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, FrameDecoder, reply
 

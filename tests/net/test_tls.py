@@ -25,7 +25,7 @@ from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.channel import Channel
 from kappamq.net.tls import outgoing_context, server_context
 from kappamq.protocol.frame import Frame, decode, request
-from kappamq.protocol.headers_nameserver import GetClusterInfo
+from kappamq.protocol.headers.nameserver import GetClusterInfo
 from tests.broker.running import Speaker, run, running, speaking
 from tests.net.certificates import Certificates, make
 from tests.net.openings import V1, V2

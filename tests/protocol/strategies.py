@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 from hypothesis import strategies as st
 
 from kappamq.message import MessageQueue
-from kappamq.protocol.headers import Header, Int32
+from kappamq.protocol.headers.header import Header, Int32
 
 # Everything UTF-8 can carry: no surrogates.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kappamq.errors import FrameTooLarge, ProtocolError
 from kappamq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, Language, RequestCode
 from kappamq.protocol.frame import FRAME_BYTES_MAX, Frame, FrameDecoder, decode, next_opaque, reply, request
-from kappamq.protocol.headers_client import OffsetResponse, SendMessageV2, UnregisterClient
+from kappamq.protocol.headers.client import OffsetResponse, SendMessageV2, UnregisterClient
 from tests.protocol.strategies import headers, int32s, texts
 
 frames = st.builds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kappamq.errors import IllegalMessage
-from kappamq.protocol.record import Record
+from kappamq.protocol.records.record import Record
 from kappamq.protocol.timing import Parked, asked_ms, due_ms, number, parked, value
 
 T = 1_700_000_000_000

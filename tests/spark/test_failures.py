@@ -13,7 +13,7 @@ from kappamq.spark import failures
 PLANNING = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read kappamq: Traceback (most recent call last):
   File "/x/pyspark/sql/worker/utils.py", line 95, in worker_run
     main(infile, outfile)
-  File "/x/kappamq/spark/topics.py", line 47, in bounds
+  File "/x/kappamq/spark/topic/topics.py", line 47, in bounds
     raise ConfigError(f"there is no topic")
 kappamq.errors.ConfigError: there is no topic 'order' (did you mean orders?): kappamq.errors is no topic
  SQLSTATE: 38000

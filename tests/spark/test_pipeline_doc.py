@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.spark.options import READ_OPTIONS
-from kappamq.spark.rows import WRITTEN
-from kappamq.spark.schema import COLUMNS, STORE_COLUMNS
-from kappamq.spark.store_options import STORE_OPTIONS
-from kappamq.spark.write_options import WRITE_OPTIONS
+from kappamq.spark.columns.schema import COLUMNS, STORE_COLUMNS
+from kappamq.spark.sink.options import WRITE_OPTIONS
+from kappamq.spark.sink.rows import WRITTEN
+from kappamq.spark.store.options import STORE_OPTIONS
+from kappamq.spark.topic.options import READ_OPTIONS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "PIPELINE.md").read_text(encoding="utf-8")
 

@@ -15,11 +15,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kappamq import Admin, Message, Producer
 from kappamq.errors import ConfigError, KappaError
-from kappamq.spark import connection, patience, topics
-from kappamq.spark.options import ReadOptions
-from kappamq.spark.planning import QueueRange
-from kappamq.spark.reading import RangeReader
-from kappamq.spark.streaming import StreamReader
+from kappamq.spark import connection, patience
+from kappamq.spark.topic import topics
+from kappamq.spark.topic.options import ReadOptions
+from kappamq.spark.topic.planning import QueueRange
+from kappamq.spark.topic.reading import RangeReader
+from kappamq.spark.topic.streaming import StreamReader
 from tests.interop.process import Process
 from tests.interop.targets import KappaTarget
 from tests.waiting import eventually

@@ -10,18 +10,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kappamq.client.blocking import Admin
+from kappamq.client.blocking.clients import Admin
 from kappamq.errors import ConfigError, NotConnected
 from kappamq.local import Local, LocalThread
-from kappamq.spark import connection, topics
+from kappamq.spark import connection
 from kappamq.spark.jobs import check_archive
-from kappamq.spark.options import ReadOptions
-from kappamq.spark.sink import write_rows
-from kappamq.spark.source import BatchReader
-from kappamq.spark.streaming import StreamReader
-from kappamq.spark.tasks import Task
+from kappamq.spark.sink.options import WriteOptions
+from kappamq.spark.sink.sink import write_rows
 from kappamq.spark.tls import Tls, tls_options
-from kappamq.spark.write_options import WriteOptions
+from kappamq.spark.topic import topics
+from kappamq.spark.topic.options import ReadOptions
+from kappamq.spark.topic.source import BatchReader
+from kappamq.spark.topic.streaming import StreamReader
+from kappamq.spark.topic.tasks import Task
 from tests.cli.conftest import SMALL
 from tests.net.certificates import Certificates, make
 

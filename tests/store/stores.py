@@ -9,7 +9,7 @@ from typing import Any
 
 from kappamq import native
 from kappamq.config.store import StoreConfig
-from kappamq.protocol.record import Record, iter_records
+from kappamq.protocol.records.record import Record, iter_records
 from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
 from tests.waiting import eventually

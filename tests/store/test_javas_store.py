@@ -16,11 +16,11 @@ import pytest
 from kappamq import native
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
-from kappamq.store.index_file import IndexFiles
-from kappamq.store.log_reader import Found
+from kappamq.store.index.index_file import IndexFiles
+from kappamq.store.log.log_reader import Found
 from kappamq.store.reader import QueueRange, StoreReader
 from kappamq.store.snapshots import Snapshots
-from kappamq.store.verify import verify
+from kappamq.store.verify.verify import verify
 from tests.store.stores import config, kernels, make
 
 SLOTS, ENTRIES = 100, 200

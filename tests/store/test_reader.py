@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kappamq.errors import StoreDamaged, StoreError, StoreFormatError
-from kappamq.protocol.entries import QUEUE_ENTRY
+from kappamq.protocol.records.entries import QUEUE_ENTRY
 from kappamq.store.files import Files
-from kappamq.store.queues import QueueFiles
+from kappamq.store.queues.queues import QueueFiles
 from kappamq.store.reader import QueueRange, StoreReader
 from tests.store.stores import START_MS, Writer, config, drop_oldest, opened
 

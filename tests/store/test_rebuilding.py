@@ -11,8 +11,8 @@ from kappamq import native
 from kappamq.errors import StoreFormatError
 from kappamq.native.layout import ENTRY, FILLER_BYTES, GAP_ENTRIES_MAX
 from kappamq.store.files import Files
-from kappamq.store.log_ranges import Part
-from kappamq.store.queues import QueueFiles
+from kappamq.store.log.log_ranges import Part
+from kappamq.store.queues.queues import QueueFiles
 from kappamq.store.rebuilding import ASIDE, NewFiles, Sizes
 
 SIZES = Sizes(queue_file_entries=64, index_slots=97, index_entries=1000)

@@ -13,47 +13,47 @@ from pathlib import Path
 from typing import Any
 
 from kappamq import native
-from kappamq.broker.address import Address
-from kappamq.broker.administration import Administration
-from kappamq.broker.agenda import Agenda
-from kappamq.broker.appending import Appender
-from kappamq.broker.burst import Bursts
-from kappamq.broker.clients import Clients
-from kappamq.broker.clock_watch import ClockTable, ClockWatch
-from kappamq.broker.consumers import Consumers
-from kappamq.broker.damage import Counts, EntryRepair, LostPages
-from kappamq.broker.delivery import Delivery
-from kappamq.broker.filtering import Filtering
-from kappamq.broker.gate import Gate
-from kappamq.broker.group_notices import GroupNotices
-from kappamq.broker.groups import Groups
-from kappamq.broker.locking import Locking
-from kappamq.broker.locks import QueueLocks
-from kappamq.broker.metadata import Metadata, Table
-from kappamq.broker.offsets import Offsets
-from kappamq.broker.pull import Pulls
-from kappamq.broker.query import Queries
-from kappamq.broker.queue_ends import QueueEnds
-from kappamq.broker.read_ahead import ReadAhead
-from kappamq.broker.registration import Registration
-from kappamq.broker.resets import PendingResets
-from kappamq.broker.scrub import Scrubber
-from kappamq.broker.send import Sends
-from kappamq.broker.settings import Settings
-from kappamq.broker.subscriptions import Subscriptions
-from kappamq.broker.topics import Topics
-from kappamq.broker.upkeep import Upkeep
+from kappamq.broker.admin.administration import Administration
+from kappamq.broker.admin.queries import Queries
+from kappamq.broker.admin.settings import Settings
+from kappamq.broker.clients.consumer_requests import Consumers
+from kappamq.broker.clients.group_notices import GroupNotices
+from kappamq.broker.clients.lock_requests import Locking
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.delivery.agenda import Agenda
+from kappamq.broker.delivery.delivery import Delivery
+from kappamq.broker.naming.address import Address
+from kappamq.broker.naming.registration import Registration
+from kappamq.broker.pulling.filtering import Filtering
+from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.pulling.pull import Pulls
+from kappamq.broker.pulling.read_ahead import ReadAhead
+from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.sending.appending import Appender
+from kappamq.broker.sending.gate import Gate
+from kappamq.broker.sending.send import Sends
+from kappamq.broker.upkeep.clock_watch import ClockTable, ClockWatch
+from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
+from kappamq.broker.upkeep.queue_ends import QueueEnds
+from kappamq.broker.upkeep.scrub import Scrubber
+from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock, WatchedClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
-from kappamq.net.exposure import warn_if_exposed
-from kappamq.net.limits import shares
-from kappamq.net.server import Server
+from kappamq.net.serving.exposure import warn_if_exposed
+from kappamq.net.serving.limits import shares
+from kappamq.net.serving.server import Server
 from kappamq.net.tls import outgoing_context
-from kappamq.protocol.bodies_topics import TopicConfig
+from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.ids import UniqueIds
+from kappamq.protocol.records.ids import UniqueIds
+from kappamq.state.groups import Groups
+from kappamq.state.locks import QueueLocks
+from kappamq.state.metadata import Metadata, Table
+from kappamq.state.offsets import Offsets
+from kappamq.state.resets import PendingResets
+from kappamq.state.topics import Topics
 from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import bench, doctor, pipeline, query, send, serve, shop, store, tail, topic
-from kappamq.cli.options import OutputOption
-from kappamq.cli.output import Format, Output
-from kappamq.cli.usage import Commands
+from kappamq.cli import bench, pipeline, query, send, serve, store, tail, topic
+from kappamq.cli.doctor import command as doctor
+from kappamq.cli.shared.options import OutputOption
+from kappamq.cli.shared.output import Format, Output
+from kappamq.cli.shared.usage import Commands
+from kappamq.cli.shop import command as shop
 
 app = typer.Typer(
     name="kappamq",

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import OutputOption, spoken
-from kappamq.cli.output import Format, Output
-from kappamq.cli.usage import topic_name, wrong
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import OutputOption, spoken
+from kappamq.cli.shared.output import Format, Output
+from kappamq.cli.shared.usage import topic_name, wrong
 
 
 @spoken

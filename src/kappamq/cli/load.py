@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from kappamq.cli.cluster import Cluster
-from kappamq.cli.output import Output
-from kappamq.client.consumer import AsyncConsumer
-from kappamq.client.producer import AsyncProducer
+from kappamq.cli.shared.cluster import Cluster
+from kappamq.cli.shared.output import Output
+from kappamq.client.consumer.consumer import AsyncConsumer
+from kappamq.client.producer.producer import AsyncProducer
 from kappamq.errors import KappaError
 from kappamq.message import Message
 

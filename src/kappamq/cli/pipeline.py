@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import DataOption, OutputOption, SetOption, data_directory, properties, spoken, store_directory
-from kappamq.cli.output import Format, Output, counted, size
-from kappamq.cli.usage import Family, wrong
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import (
+    DataOption,
+    OutputOption,
+    SetOption,
+    data_directory,
+    properties,
+    spoken,
+    store_directory,
+)
+from kappamq.cli.shared.output import Format, Output, counted, size
+from kappamq.cli.shared.usage import Family, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

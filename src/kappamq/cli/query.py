@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kappamq.cli import messages
-from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
-from kappamq.cli.output import Format, Output, counted
-from kappamq.cli.times import parse_time
-from kappamq.cli.usage import Family, topic_name, wrong
+from kappamq.cli.shared import messages
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
+from kappamq.cli.shared.output import Format, Output, counted
+from kappamq.cli.shared.times import parse_time
+from kappamq.cli.shared.usage import Family, topic_name, wrong
 
 if TYPE_CHECKING:
     from kappamq.message import ReceivedMessage
@@ -92,7 +92,7 @@ def time_(
 def _check_place(message_id: str) -> None:
     """Without a topic only an offset id will do, and what is none can be seen."""
     from kappamq.errors import ProtocolError
-    from kappamq.protocol.ids import ID_CHARACTERS, could_be_id, parse_offset_id
+    from kappamq.protocol.records.ids import ID_CHARACTERS, could_be_id, parse_offset_id
 
     try:
         parse_offset_id(message_id)

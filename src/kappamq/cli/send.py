@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.options import OutputOption, TimeoutOption, spoken
-from kappamq.cli.output import Format, Output
-from kappamq.cli.usage import topic_name, wrong
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.options import OutputOption, TimeoutOption, spoken
+from kappamq.cli.shared.output import Format, Output
+from kappamq.cli.shared.usage import topic_name, wrong
 from kappamq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def send(
 async def _send_all(
     messages: Iterator[Message], order_key: str | None, timeout: float, cluster: Cluster, out: Output
 ) -> None:
-    from kappamq.client.producer import AsyncProducer
+    from kappamq.client.producer.producer import AsyncProducer
 
     sent = 0
     began = time.perf_counter()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli.cluster import DEFAULT_NAMESERVER
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import (
+from kappamq.cli.shared.cluster import DEFAULT_NAMESERVER
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import (
     DataOption,
     ListenOption,
     OutputOption,
@@ -21,7 +21,7 @@ from kappamq.cli.options import (
     properties,
     spoken,
 )
-from kappamq.cli.output import Format, Output
+from kappamq.cli.shared.output import Format, Output
 
 if TYPE_CHECKING:
     from kappamq.config.apache import BrokerSettings, Findings
@@ -262,7 +262,7 @@ def prepare_process(verbose: bool) -> None:
     import resource
 
     from kappamq import interrupts
-    from kappamq.cli.logs import OneLine
+    from kappamq.cli.shared.logs import OneLine
 
     interrupts.end_at_once()
     handler = logging.StreamHandler(sys.stderr)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import DataOption, OutputOption, SetOption, properties, spoken, store_directory
-from kappamq.cli.output import Format, Output, counted, size, when
-from kappamq.cli.usage import Family, topic_name
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import DataOption, OutputOption, SetOption, properties, spoken, store_directory
+from kappamq.cli.shared.output import Format, Output, counted, size, when
+from kappamq.cli.shared.usage import Family, topic_name
 
 if TYPE_CHECKING:
     from kappamq.config.store import StoreConfig
     from kappamq.store.reader import QueueRange, StoreReader
-    from kappamq.store.verify_report import Report
+    from kappamq.store.verify.report import Report
 
 _LOOKED_AT_MAX = 100_000
 """Records behind what the queues know that `inspect` looks at: it is to be quick, `verify` counts them all."""
@@ -78,7 +78,7 @@ def verify(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Check every record, queue entry and key of a store; exit code 1 if anything is wrong."""
-    from kappamq.store.verify import verify as check
+    from kappamq.store.verify.verify import verify as check
 
     out = Output(output)
     config = _config(data, set_)
@@ -165,9 +165,9 @@ def _not_in_queues(reader: StoreReader) -> int:
 
     from kappamq.store.files import Files
     from kappamq.store.lock import AbortFile
-    from kappamq.store.log_reader import Found
+    from kappamq.store.log.log_reader import Found
     from kappamq.store.position import Position
-    from kappamq.store.verify import wants_entry
+    from kappamq.store.verify.verify import wants_entry
 
     position, _why = Position.load(reader.root / "kappamq.position", Files())
     if position is None and not AbortFile(reader.root).exists():
@@ -219,8 +219,8 @@ def _by_topic(by_queue: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _records(out: Output, reader: StoreReader, start: int | None, count: int) -> None:
     """Records in log order; damage is shown where it lies, and passed over."""
-    from kappamq.cli import messages
-    from kappamq.store.log_reader import Damage
+    from kappamq.cli.shared import messages
+    from kappamq.store.log.log_reader import Damage
 
     for number, found in enumerate(reader.log.scan(start)):
         if number == count:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import OutputOption, TopicArgument, fail, spoken
-from kappamq.cli.output import Format, Output, counted
-from kappamq.cli.times import parse_time
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import OutputOption, TopicArgument, fail, spoken
+from kappamq.cli.shared.output import Format, Output, counted
+from kappamq.cli.shared.times import parse_time
 
 
 @spoken

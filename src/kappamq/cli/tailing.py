@@ -11,11 +11,11 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from kappamq.cli import messages
-from kappamq.cli.cluster import Cluster
-from kappamq.cli.output import Output, counted
-from kappamq.client.pull_consumer import AsyncPullConsumer
-from kappamq.client.queries import age
+from kappamq.cli.shared import messages
+from kappamq.cli.shared.cluster import Cluster
+from kappamq.cli.shared.output import Output, counted
+from kappamq.client.admin.queries import age
+from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
 from kappamq.errors import KappaError, Retry
 from kappamq.message import MessageQueue, ReceivedMessage
 from kappamq.protocol.names import TOOLS_GROUP

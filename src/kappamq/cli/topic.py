@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli.cluster import Cluster, clustered
-from kappamq.cli.exits import Exit
-from kappamq.cli.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
-from kappamq.cli.output import Format, Output, counted, when
-from kappamq.cli.usage import Family, wrong
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
+from kappamq.cli.shared.output import Format, Output, counted, when
+from kappamq.cli.shared.usage import Family, wrong
 
 if TYPE_CHECKING:
-    from kappamq.client.admin import AsyncAdmin
+    from kappamq.client.admin.admin import AsyncAdmin
 
 app = typer.Typer(
     cls=Family, help="List, make, change, delete and look at topics.", no_args_is_help=True, rich_markup_mode=None

@@ -9,42 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kappamq.client.admin import AsyncAdmin as AsyncAdmin
-    from kappamq.client.blocking import Admin as Admin
-    from kappamq.client.blocking import Producer as Producer
-    from kappamq.client.blocking_consumers import Consumer as Consumer
-    from kappamq.client.blocking_consumers import LitePullConsumer as LitePullConsumer
-    from kappamq.client.blocking_consumers import PullConsumer as PullConsumer
-    from kappamq.client.blocking_transaction import TransactionProducer as TransactionProducer
-    from kappamq.client.consumer import AsyncConsumer as AsyncConsumer
-    from kappamq.client.dead_letters import AsyncDeadLetters as AsyncDeadLetters
-    from kappamq.client.dead_letters import DeadLetter as DeadLetter
-    from kappamq.client.dead_letters import DeadLetters as DeadLetters
-    from kappamq.client.idempotence import idempotent as idempotent
-    from kappamq.client.lite_pull import AsyncLitePullConsumer as AsyncLitePullConsumer
-    from kappamq.client.producer import AsyncProducer as AsyncProducer
-    from kappamq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
-    from kappamq.client.requesting import replying as replying
-    from kappamq.client.transaction import AsyncTransactionProducer as AsyncTransactionProducer
+    from kappamq.client.admin.admin import AsyncAdmin as AsyncAdmin
+    from kappamq.client.admin.dead_letters import AsyncDeadLetters as AsyncDeadLetters
+    from kappamq.client.admin.dead_letters import DeadLetter as DeadLetter
+    from kappamq.client.admin.dead_letters import DeadLetters as DeadLetters
+    from kappamq.client.blocking.clients import Admin as Admin
+    from kappamq.client.blocking.clients import Producer as Producer
+    from kappamq.client.blocking.consumers import Consumer as Consumer
+    from kappamq.client.blocking.consumers import LitePullConsumer as LitePullConsumer
+    from kappamq.client.blocking.consumers import PullConsumer as PullConsumer
+    from kappamq.client.blocking.transaction import TransactionProducer as TransactionProducer
+    from kappamq.client.consumer.consumer import AsyncConsumer as AsyncConsumer
+    from kappamq.client.consumer.idempotence import idempotent as idempotent
+    from kappamq.client.consumer.lite_pull import AsyncLitePullConsumer as AsyncLitePullConsumer
+    from kappamq.client.consumer.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
+    from kappamq.client.producer.producer import AsyncProducer as AsyncProducer
+    from kappamq.client.producer.requesting import replying as replying
+    from kappamq.client.producer.transaction import AsyncTransactionProducer as AsyncTransactionProducer
 
 _HOME = {
-    "Producer": "blocking",
-    "Consumer": "blocking_consumers",
-    "PullConsumer": "blocking_consumers",
-    "LitePullConsumer": "blocking_consumers",
-    "AsyncLitePullConsumer": "lite_pull",
-    "Admin": "blocking",
-    "AsyncProducer": "producer",
-    "AsyncConsumer": "consumer",
-    "AsyncPullConsumer": "pull_consumer",
-    "AsyncAdmin": "admin",
-    "AsyncDeadLetters": "dead_letters",
-    "DeadLetter": "dead_letters",
-    "DeadLetters": "dead_letters",
-    "TransactionProducer": "blocking_transaction",
-    "AsyncTransactionProducer": "transaction",
-    "replying": "requesting",
-    "idempotent": "idempotence",
+    "Producer": "blocking.clients",
+    "Consumer": "blocking.consumers",
+    "PullConsumer": "blocking.consumers",
+    "LitePullConsumer": "blocking.consumers",
+    "AsyncLitePullConsumer": "consumer.lite_pull",
+    "Admin": "blocking.clients",
+    "AsyncProducer": "producer.producer",
+    "AsyncConsumer": "consumer.consumer",
+    "AsyncPullConsumer": "consumer.pull_consumer",
+    "AsyncAdmin": "admin.admin",
+    "AsyncDeadLetters": "admin.dead_letters",
+    "DeadLetter": "admin.dead_letters",
+    "DeadLetters": "admin.dead_letters",
+    "TransactionProducer": "blocking.transaction",
+    "AsyncTransactionProducer": "producer.transaction",
+    "replying": "producer.requesting",
+    "idempotent": "consumer.idempotence",
 }
 
 __all__ = [*_HOME]  # noqa: PLE0604

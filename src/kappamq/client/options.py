@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Required
 
-from kappamq.client.balance import Strategy
-from kappamq.client.checks import Check
-from kappamq.client.listening import Listener
-from kappamq.client.offsets import ConsumeFrom
-from kappamq.client.selection import Selection
-from kappamq.client.subscription import Topics
-from kappamq.client.transaction import Listener as TransactionListener
+from kappamq.client.consumer.listening import Listener
+from kappamq.client.group.balance import Strategy
+from kappamq.client.group.offsets import ConsumeFrom
+from kappamq.client.group.subscription import Topics
+from kappamq.client.producer.checks import Check
+from kappamq.client.producer.selection import Selection
+from kappamq.client.producer.transaction import Listener as TransactionListener
 from kappamq.config.client import ClientOptions
 
 

@@ -1,4 +1,4 @@
-"""Which messages a consumer wants, as predicates: SQL92 conditions on properties. (Tags: see protocol/tags.py.)
+"""Which messages a consumer wants, as predicates: SQL92 conditions on properties. (Tags: see protocol/records/tags.py.)
 
 Pure, and loaded only when somebody uses such a condition.
 

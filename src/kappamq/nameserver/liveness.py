@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kappamq.protocol.bodies import DataVersion
+from kappamq.protocol.bodies.all import DataVersion
 
 Owner = TypeVar("Owner")
 """Who registered an address and may take it away again: in practice the connection."""

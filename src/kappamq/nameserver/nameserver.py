@@ -13,12 +13,12 @@ from kappamq.nameserver.request_sizes import REQUEST_SIZES
 from kappamq.nameserver.routes import MinIdChange
 from kappamq.nameserver.service import NameService
 from kappamq.net.channel import Channel
-from kappamq.net.exposure import warn_if_exposed
-from kappamq.net.server import FrameServer
+from kappamq.net.serving.exposure import warn_if_exposed
+from kappamq.net.serving.server import FrameServer
 from kappamq.net.tls import outgoing_context
 from kappamq.protocol import address
 from kappamq.protocol.frame import request
-from kappamq.protocol.headers_nameserver import NotifyMinBrokerId
+from kappamq.protocol.headers.nameserver import NotifyMinBrokerId
 
 log = logging.getLogger(__name__)
 

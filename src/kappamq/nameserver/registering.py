@@ -17,10 +17,10 @@ from kappamq.config.net import NetConfig
 from kappamq.errors import BrokerError
 from kappamq.nameserver.liveness import Owner
 from kappamq.nameserver.routes import Registered, RouteTable, check_names
-from kappamq.net.request_limits import VALUE_BYTES, check_values
-from kappamq.protocol.bodies import RegisterBrokerBody
+from kappamq.net.requests.sizes import VALUE_BYTES, check_values
+from kappamq.protocol.bodies.all import RegisterBrokerBody
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers_nameserver import RegisterBroker
+from kappamq.protocol.headers.nameserver import RegisterBroker
 
 BIG_BYTES: Final = 4 << 10
 """From so many bytes on a registration takes longer than a thread does."""

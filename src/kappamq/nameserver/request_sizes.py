@@ -1,11 +1,11 @@
-"""How large each request to a name server may be: every code, in one table. See net/request_limits.py."""
+"""How large each request to a name server may be: every code, in one table. See net/requests/sizes.py."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kappamq.net.request_limits import RequestLimit
-from kappamq.protocol.bodies import TopicRouteData
+from kappamq.net.requests.sizes import RequestLimit
+from kappamq.protocol.bodies.all import TopicRouteData
 from kappamq.protocol.codes import RequestCode
 
 REQUEST_SIZES: Final[dict[int, RequestLimit]] = {

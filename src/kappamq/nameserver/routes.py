@@ -17,7 +17,7 @@ from typing import Final, Generic
 from kappamq.errors import BrokerError
 from kappamq.nameserver.liveness import Key, Live, Liveness, Owner
 from kappamq.nameserver.topic_queues import TopicQueues
-from kappamq.protocol.bodies import (
+from kappamq.protocol.bodies.all import (
     PERMISSION_READ,
     PERMISSION_WRITE,
     BrokerData,
@@ -29,7 +29,7 @@ from kappamq.protocol.bodies import (
     TopicConfig,
     TopicRouteData,
 )
-from kappamq.protocol.headers_nameserver import RegisterBroker
+from kappamq.protocol.headers.nameserver import RegisterBroker
 
 MASTER_ID: Final = 0
 MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"

@@ -18,7 +18,7 @@ from kappamq.nameserver.registering import BIG_BYTES, Registering, check_crc
 from kappamq.nameserver.repeated_warnings import RepeatedWarnings
 from kappamq.nameserver.routes import UNIT, UNIT_SUBSCRIBED, MinIdChange, Registered, RouteTable
 from kappamq.protocol import address as addresses
-from kappamq.protocol.bodies import (
+from kappamq.protocol.bodies.all import (
     BrokerData,
     BrokerMemberGroup,
     DataVersion,
@@ -29,8 +29,8 @@ from kappamq.protocol.bodies import (
 )
 from kappamq.protocol.codes import VERSION_STANDARD_JSON, RequestCode
 from kappamq.protocol.frame import Frame, reply
-from kappamq.protocol.headers import Header
-from kappamq.protocol.headers_nameserver import (
+from kappamq.protocol.headers.header import Header
+from kappamq.protocol.headers.nameserver import (
     AddWritePermission,
     AddWritePermissionResponse,
     BrokerHeartbeat,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kappamq.protocol.bodies import QueueData
+from kappamq.protocol.bodies.all import QueueData
 
 _NOTHING: Mapping[str, QueueData] = {}
 

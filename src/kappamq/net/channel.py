@@ -22,7 +22,7 @@ from kappamq.net.tls import offers_tls
 from kappamq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from kappamq.protocol.frame import FRAME_BYTES_MAX, Frame, FrameDecoder, next_opaque, reply
 from kappamq.protocol.frame import request as request_frame
-from kappamq.protocol.headers import Header
+from kappamq.protocol.headers.header import Header
 
 log = logging.getLogger(__name__)
 

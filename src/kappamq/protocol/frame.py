@@ -21,7 +21,7 @@ import msgspec
 from kappamq.errors import FrameTooLarge, ProtocolError
 from kappamq.protocol import fastjson
 from kappamq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, Language, ResponseCode
-from kappamq.protocol.headers import Header
+from kappamq.protocol.headers.header import Header
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """The longest frame that RocketMQ's own peers accept, length field included."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kappamq.errors import IllegalMessage
-from kappamq.protocol import properties, record
+from kappamq.protocol.records import properties, record
 
 PRECISION_MS: Final = 1000
 _ASKING: Final = ((properties.TIMER_DELAY_SECONDS, 1000), (properties.TIMER_DELAY_MS, 1))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from kappamq.client.blocking import Admin, Producer
-from kappamq.client.blocking_consumers import PullConsumer
+from kappamq.client.blocking.clients import Admin, Producer
+from kappamq.client.blocking.consumers import PullConsumer
 from kappamq.config.client import ClientOptions
 from kappamq.spark.tls import Tls
 

@@ -19,9 +19,9 @@ from typing import Any
 from kappamq.native.layout import ENTRY
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
-from kappamq.store.index_file import IndexFiles
+from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.position import Position
-from kappamq.store.queues import QueueFiles
+from kappamq.store.queues.queues import QueueFiles
 
 log = logging.getLogger(__name__)
 

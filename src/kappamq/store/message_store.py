@@ -18,18 +18,18 @@ from typing import Any
 from kappamq.config.store import StoreConfig
 from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
 from kappamq.native.layout import ENTRY
-from kappamq.protocol.record import Record, decode
+from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
-from kappamq.store.clock_steps import ClockSteps, likely_ms
-from kappamq.store.commit_log import CommitLog
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
-from kappamq.store.index_file import IndexFiles
+from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock
+from kappamq.store.log.clock_steps import ClockSteps, likely_ms
+from kappamq.store.log.commit_log import CommitLog
+from kappamq.store.log.watermark import Watermark
 from kappamq.store.position import Position
-from kappamq.store.queues import ANY_FILLER, QueueFiles
+from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
 from kappamq.store.recovery import Recovered, fingerprint, recover
-from kappamq.store.watermark import Watermark
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,17 @@ from typing import Any, Final, Self
 
 from kappamq.errors import ProtocolError, StoreDamaged, StoreError, StoreFormatError
 from kappamq.native.layout import FILLER_BYTES
-from kappamq.protocol import fastjson, ids, properties
-from kappamq.protocol.entries import QUEUE_ENTRY, key_hash
-from kappamq.protocol.record import Record, RecordError
-from kappamq.protocol.tags import keys_of
-from kappamq.store.clock_steps import CLOCK_FILE, ClockSteps, likely_ms
+from kappamq.protocol import fastjson
+from kappamq.protocol.records import ids, properties
+from kappamq.protocol.records.entries import QUEUE_ENTRY, key_hash
+from kappamq.protocol.records.record import Record, RecordError
+from kappamq.protocol.records.tags import keys_of
 from kappamq.store.files import Files
-from kappamq.store.index_file import IndexFileInfo, info, list_index_files
-from kappamq.store.index_view import IndexView, Search
-from kappamq.store.log_reader import Damage, Found, LogReader
-from kappamq.store.queues import QueueFiles
+from kappamq.store.index.index_file import IndexFileInfo, info, list_index_files
+from kappamq.store.index.view import IndexView, Search
+from kappamq.store.log.clock_steps import CLOCK_FILE, ClockSteps, likely_ms
+from kappamq.store.log.log_reader import Damage, Found, LogReader
+from kappamq.store.queues.queues import QueueFiles
 
 FOREVER: Final = (1 << 63) - 1
 _CHUNK_ENTRIES = 512

@@ -18,16 +18,16 @@ from typing import Final, Self
 
 from kappamq.errors import StoreFormatError
 from kappamq.native.layout import ENTRY, FILLER_BYTES, GAP_ENTRIES_MAX
-from kappamq.protocol.entries import index_file_bytes
 from kappamq.protocol.names import LMQ_PREFIX, METADATA_TOPIC
-from kappamq.protocol.record import RecordError
+from kappamq.protocol.records.entries import index_file_bytes
+from kappamq.protocol.records.record import RecordError
 from kappamq.store.files import Files
-from kappamq.store.index_file import IndexFiles, list_index_files
-from kappamq.store.log_end import POSITION_NAME, fingerprint
-from kappamq.store.log_ranges import Part
-from kappamq.store.log_reader import LogReader
+from kappamq.store.index.index_file import IndexFiles, list_index_files
+from kappamq.store.log.log_end import POSITION_NAME, fingerprint
+from kappamq.store.log.log_ranges import Part
+from kappamq.store.log.log_reader import LogReader
 from kappamq.store.position import Position
-from kappamq.store.queues import QueueFiles, is_folder_name
+from kappamq.store.queues.queues import QueueFiles, is_folder_name
 
 ASIDE: Final = ".rebuild"
 QUEUES: Final = "consumequeue"

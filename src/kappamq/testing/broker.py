@@ -27,7 +27,9 @@ from kappamq.client import (
     PullConsumer,
     TransactionProducer,
 )
-from kappamq.client.group_member import current_reader
+from kappamq.client.core.registry import lend_clock, withdraw_clock
+from kappamq.client.group.group_member import current_reader
+from kappamq.client.group.subscription import wanted_topics
 from kappamq.client.options import (
     ConsumerOptions,
     LitePullConsumerOptions,
@@ -35,13 +37,11 @@ from kappamq.client.options import (
     PullConsumerOptions,
     TransactionProducerOptions,
 )
-from kappamq.client.registry import lend_clock, withdraw_clock
-from kappamq.client.subscription import wanted_topics
 from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ConfigError
 from kappamq.local import Local, LocalThread
 from kappamq.message import ReceivedMessage
-from kappamq.protocol.record import decode
+from kappamq.protocol.records.record import decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
 from kappamq.testing.clock import KitClock, refuse_on_a_loop_of_clients

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kappamq.client import registry
+from kappamq.client.core import registry
 from kappamq.errors import ClientError, ConfigError
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class KitClock:
     # -- pauses of clients -------------------------------------------------------------------------------------------------
 
     def alarm(self, due_ms: int, ring: Callable[[], None]) -> Callable[[], None]:
-        """See kappamq.client.pauses."""
+        """See kappamq.client.core.pauses."""
         with self._lock:
             self._set_count += 1
             made = _Alarm(due_ms, self._set_count, ring)

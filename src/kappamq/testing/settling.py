@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from kappamq.broker.broker import Broker
-from kappamq.client import registry
-from kappamq.client.core import ClientCore
-from kappamq.client.group_member import GroupMember
-from kappamq.protocol.bodies_topics import PERMISSION_READ
+from kappamq.client.core import registry
+from kappamq.client.core.core import ClientCore
+from kappamq.client.group.group_member import GroupMember
+from kappamq.protocol.bodies.topics import PERMISSION_READ
 from kappamq.testing.clock import KitClock
 
 _QUIET_S: Final = 0.01

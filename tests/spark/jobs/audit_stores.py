@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kappamq import Message, Redeliver
-from kappamq.broker.appending import Draft
+from kappamq.broker.sending.appending import Draft
 from kappamq.message import ReceivedMessage
 from kappamq.protocol import trace
 from kappamq.protocol.names import SCHEDULE_TOPIC, TRACE_TOPIC

@@ -22,9 +22,9 @@ from kappamq.message import MessageQueue
 from kappamq.spark.jobs import archive
 from kappamq.spark.jobs.archive import ArchiveFailed, check
 from kappamq.spark.jobs.archive_folder import ArchiveFolder, Manifest
-from kappamq.spark.options import ReadOptions
-from kappamq.spark.planning import Gap, QueueRange
-from kappamq.spark.streaming import StreamReader
+from kappamq.spark.topic.options import ReadOptions
+from kappamq.spark.topic.planning import Gap, QueueRange
+from kappamq.spark.topic.streaming import StreamReader
 from kappamq.testing import BrokerKit
 from tests.waiting import eventually
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from kappamq.protocol import ids, trace
+from kappamq.protocol import trace
+from kappamq.protocol.records import ids
 from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Published, Recalled
 from kappamq.spark.jobs.audit_trace import TRACE_TYPES, batches, rows_of
 

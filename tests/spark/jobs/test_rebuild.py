@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kappamq.errors import ConfigError, DiskFull, StoreDamaged, StoreError, StoreFormatError, StoreLocked
-from kappamq.protocol.headers_admin import DeleteTopic
-from kappamq.protocol.record import BODY_AT, Record
+from kappamq.protocol.headers.admin import DeleteTopic
+from kappamq.protocol.records.record import BODY_AT, Record
 from kappamq.spark.jobs import Rebuilt, rebuild
 from kappamq.spark.jobs.rebuild import Task, Work, rebuild_with
 from kappamq.store.files import Files
 from kappamq.store.lock import StoreLock
+from kappamq.store.log.stretches import Stretch
 from kappamq.store.position import Position
 from kappamq.store.rebuilding import ASIDE, Sizes
-from kappamq.store.stretches import Stretch
 from tests.broker.operating import make_topic, ok
 from tests.broker.running import running, speaking
 from tests.broker.transacting import producing

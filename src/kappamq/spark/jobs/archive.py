@@ -17,18 +17,18 @@ from urllib.parse import unquote
 
 from kappamq.errors import ConfigError, KappaError
 from kappamq.message import MessageQueue
-from kappamq.spark.checkpoints import Checkpoint
 from kappamq.spark.engine import check_installed, told
 from kappamq.spark.jobs.archive_folder import ArchiveFile, ArchiveFolder, Manifest, QueueRows
-from kappamq.spark.known_topics import KnownTopics
-from kappamq.spark.options import ReadOptions
-from kappamq.spark.planning import Gap, QueueRange, name_of
+from kappamq.spark.topic.checkpoints import Checkpoint
+from kappamq.spark.topic.known_topics import KnownTopics
+from kappamq.spark.topic.options import ReadOptions
+from kappamq.spark.topic.planning import Gap, QueueRange, name_of
 
 if TYPE_CHECKING:
     import numpy as np
     from pyspark.sql import SparkSession
 
-    from kappamq.spark.streaming import StreamReader
+    from kappamq.spark.topic.streaming import StreamReader
 
     Offsets: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -115,7 +115,7 @@ def check_archive(
     tls: Mapping[str, str] | None = None,
 ) -> None:
     """What can be told before Spark is started, which takes seconds. Raises ConfigError (NoSuchTopic), StoreError, NoRoute."""
-    from kappamq.spark.topics import Topics
+    from kappamq.spark.topic.topics import Topics
 
     options = ReadOptions.parse(_options(nameservers, topics, topic_pattern, "fail", None, None, tls))
     folder = ArchiveFolder(_directory(target), staging)
@@ -160,8 +160,8 @@ class _Run:
     def __init__(
         self, spark: SparkSession, folder: ArchiveFolder, options: Mapping[str, str], round_rows: int, compression: str
     ) -> None:
-        from kappamq.spark.schema import COLUMNS
-        from kappamq.spark.streaming import StreamReader
+        from kappamq.spark.columns.schema import COLUMNS
+        from kappamq.spark.topic.streaming import StreamReader
 
         self._spark = spark
         self._folder = folder
@@ -198,7 +198,7 @@ class _Run:
         return done
 
     def _away(self, position: Mapping[str, Any]) -> list[MessageQueue]:
-        from kappamq.spark.topics import Topics
+        from kappamq.spark.topic.topics import Topics
 
         return Topics(self._stream.options).away(Checkpoint.decode(position).queues)
 
@@ -279,7 +279,7 @@ class _Run:
 
     def _pinned(self, ranges: Sequence[QueueRange]) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
         """The ranges as the options startingOffsets and endingOffsets, which name every queue that a topic has."""
-        from kappamq.spark.topics import Topics
+        from kappamq.spark.topic.topics import Topics
 
         wanted = {one.queue: one for one in ranges}
         topics = {queue.topic for queue in wanted}
@@ -294,7 +294,7 @@ class _Run:
 
     def _lost(self, missing: Sequence[QueueRange]) -> list[Gap]:
         """What of these messages the brokers cannot give, asked again here. Raises ConfigError unless losses may be skipped."""
-        from kappamq.spark.reading import RangeReader
+        from kappamq.spark.topic.reading import RangeReader
 
         reader = RangeReader(self._stream.options, ("queueOffset",))
         for _rows in reader.read(missing):

@@ -18,7 +18,7 @@ from kappamq.spark.jobs.audit_facts import known_topics, refuse_unknown
 from kappamq.spark.jobs.audit_folder import ReportFolder
 from kappamq.spark.jobs.audit_page import render
 from kappamq.spark.jobs.audit_report import Report
-from kappamq.spark.store_options import StoreOptions
+from kappamq.spark.store.options import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

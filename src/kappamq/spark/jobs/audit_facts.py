@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from kappamq.errors import NoSuchTopic, ProtocolError, StoreFormatError
-from kappamq.protocol.bodies_admin import ConsumerOffsets, DelayOffsets
+from kappamq.protocol.bodies.admin import ConsumerOffsets, DelayOffsets
 from kappamq.protocol.names import KAPPAMQ_TOPIC_PREFIX, LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
-from kappamq.protocol.record import Record
+from kappamq.protocol.records.record import Record
 from kappamq.spark.suggestions import nearest
 from kappamq.store import snapshots
+from kappamq.store.log.stretches import Stretches
 from kappamq.store.reader import FOREVER, QueueRange, StoreReader
-from kappamq.store.stretches import Stretches
 
 METADATA_TOPIC: Final = f"{KAPPAMQ_TOPIC_PREFIX}metadata"
 """Where our brokers write down commits, about once a second; the files in config/ follow."""

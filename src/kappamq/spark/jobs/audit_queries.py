@@ -14,13 +14,14 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
-from kappamq.protocol import names, properties
+from kappamq.protocol import names
+from kappamq.protocol.records import properties
 from kappamq.protocol.timing import PRECISION_MS
 from kappamq.spark.jobs import audit_trace
 from kappamq.spark.jobs.audit_facts import OffsetTable
 from kappamq.spark.jobs.audit_rules import FINDING_TYPES, Finding
 from kappamq.spark.jobs.audit_trace import BEGUN, ENDED, SENT, TRACE_TYPES
-from kappamq.spark.store_reading import DELETED_MEANWHILE
+from kappamq.spark.store.reading import DELETED_MEANWHILE
 
 USER: Final = "user"
 RETRY: Final = "retry"

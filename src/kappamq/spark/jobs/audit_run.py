@@ -18,7 +18,7 @@ from kappamq.spark.jobs import audit_tables as tables
 from kappamq.spark.jobs.audit_facts import Facts, begins_now, gather, refuse_unknown
 from kappamq.spark.jobs.audit_report import Report
 from kappamq.spark.jobs.audit_rules import missing_ends, offset_findings
-from kappamq.spark.store_options import StoreOptions
+from kappamq.spark.store.options import StoreOptions
 from kappamq.store.reader import QueueRange
 
 _STEPS: Final = (

@@ -8,7 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kappamq.errors import ProtocolError
-from kappamq.protocol import address, ids, trace
+from kappamq.protocol import address, trace
+from kappamq.protocol.records import ids
 from kappamq.protocol.trace import ConsumeBegun, ConsumeEnded, Entry, Published
 
 SENT: Final = "sent"

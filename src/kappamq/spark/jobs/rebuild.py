@@ -21,15 +21,15 @@ from kappamq import native
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import ConfigError, DiskFull, StoreDamaged, StoreError, StoreLocked
 from kappamq.spark.engine import check_installed, told
-from kappamq.store.deleted_topics import TopicTable
 from kappamq.store.files import Files
 from kappamq.store.lock import StoreLock
-from kappamq.store.log_end import LogEnd, check_files, find_end
-from kappamq.store.log_ranges import Part, RangeReader, cut
-from kappamq.store.log_reader import LogReader
+from kappamq.store.log.log_end import LogEnd, check_files, find_end
+from kappamq.store.log.log_ranges import Part, RangeReader, cut
+from kappamq.store.log.log_reader import LogReader
+from kappamq.store.log.stretches import Stretch
+from kappamq.store.queues.deleted_topics import TopicTable
 from kappamq.store.reader import check_is_store
 from kappamq.store.rebuilding import NewFiles, Sizes
-from kappamq.store.stretches import Stretch
 
 if TYPE_CHECKING:
     import pyarrow as pa

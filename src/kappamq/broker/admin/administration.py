@@ -1,0 +1,129 @@
+"""Builds the operator's side of a broker and wires it; no other logic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kappamq.broker.admin.client_calls import Relay
+from kappamq.broker.admin.clients import AdminClients
+from kappamq.broker.admin.groups import AdminGroups
+from kappamq.broker.admin.maintenance import Chores
+from kappamq.broker.admin.offset_resets import Moves
+from kappamq.broker.admin.progress import Progress
+from kappamq.broker.admin.queues import QueueViews
+from kappamq.broker.admin.runtime_info import Runtime
+from kappamq.broker.admin.topics import AdminTopics
+from kappamq.broker.requests.unsupported import NotYet
+from kappamq.broker.telemetry.stats import Stats
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.frame import Frame
+
+if TYPE_CHECKING:
+    from kappamq.broker.broker import Broker
+
+
+class Administration:
+    """What operators ask and tell a broker. Made when all other parts are there."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._bursts, self._kernel = broker.bursts, broker.kernel
+        config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
+        topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
+        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker)
+        turns, beside = broker.bursts.reader.turns, broker.bursts.reader.beside
+        self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told, turns)
+        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns)
+        self.clients = AdminClients(clients, offsets, clock, worker)
+        self.queues = QueueViews(config.name, store, topics, clients, worker)
+        self.queues.filter_of = broker.delivery.filters.get
+        self.queues.tag_codes = broker.filtering.tag_codes
+        self.progress = Progress(
+            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
+        )
+        self.moves = Moves(
+            config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
+            self.when_safe,
+        )  # fmt: skip
+        self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
+        self.runtime = Runtime(
+            store,
+            clock,
+            self.stats,
+            broker.bursts.latency,
+            broker.gate,
+            broker.kernel_module.NAME,
+            worker,
+            broker.bursts.reader.watch,
+        )
+        self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
+        self._handle(broker)
+        self._listen(broker)
+        self._follow_settings(broker)
+
+    def when_safe(self, connection: Connection, frame: Frame, response: Frame) -> None:
+        # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
+        self._bursts.answer_when_stored(connection, frame, response, self._kernel.append_offset)
+
+    def _handle(self, broker: Broker) -> None:
+        for part in (
+            self.topics, self.groups, self.clients, self.queues, self.progress, self.moves, self.relay, self.runtime, self.stats,
+            self.chores, broker.settings, NotYet(),
+        ):  # fmt: skip
+            broker.bursts.handlers.update(part.handlers())
+
+    def _listen(self, broker: Broker) -> None:
+        pending = broker.pending_resets
+        broker.upkeep.on_tick.append(self.stats.tick)
+        broker.upkeep.on_entered = self.stats.entered
+        broker.offsets.on_recorded = self.stats.committed
+        self.stats.missed = lambda: broker.pulls.missed
+        self.queues.put_tps = self.stats.put_tps
+        self.progress.get_tps = self.stats.get_tps
+        self.progress.asked = broker.pulls.asked
+        self.runtime.connections = lambda: len(broker.server.connections)
+        self.runtime.timers = broker.delivery.timer_admin.runtime
+        self.runtime.delay_position = broker.delivery.delays.position
+        self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
+        self.runtime.conflicts = broker.clients.conflicts
+        self.runtime.wall_clock = broker.clock_watch.runtime
+        self.runtime.damage = lambda: {**broker.damage.table(), **broker.scrubber.table()}
+        broker.consumers.on_asked = self.stats.asked
+        broker.delivery.retries.on_sent_back = self.stats.sent_back
+        broker.subscriptions.may_allow = lambda group, topic: (
+            not pending.is_pending(group, topic) or broker.clients.is_broadcasting(group)
+        )
+        pending.member_count = broker.clients.member_count
+        pending.on_change = broker.subscriptions.drop_pair
+        self.moves.on_reset = broker.pulls.reset
+        self.groups.on_delete = lambda group: pending.forget(group=group)
+
+    def _follow_settings(self, broker: Broker) -> None:
+        """Settings that somebody has copied: tell them."""
+        config, store, kernel, settings = broker.config, broker.store_config, broker.kernel, broker.settings
+        settings.when_safe, settings.beside = self.when_safe, broker.bursts.reader.beside
+
+        def transfer() -> None:
+            kernel.transfer_bytes_max, kernel.transfer_count_max = store.transfer_bytes_max, store.transfer_count_max
+
+        def permission() -> None:
+            broker.topics.permission_changed()
+            broker.registration.all_changed()
+
+        def expiry() -> None:
+            broker.clients.expiry_s, broker.clients.group_expiry_s = (
+                config.client_expiry_ms / 1000,
+                config.group_expiry_ms / 1000,
+            )
+
+        broker.upkeep.record_s = lambda: config.offsets_flush_ms / 1000
+        settings.on_change = {
+            "store.transfer_bytes_max": transfer,
+            "store.transfer_count_max": transfer,
+            "broker.permission": permission,
+            "broker.auto_create_topic": broker.topics.template_changed,
+            "broker.default_topic_queues": broker.topics.template_changed,
+            "broker.client_expiry_ms": expiry,
+            "broker.group_expiry_ms": expiry,
+            "broker.nameservers": lambda: broker.registration.set_nameservers(config.nameservers),
+        }
+        settings.restore()

@@ -1,0 +1,50 @@
+"""Cleaning up on request: what upkeep does by itself from time to time, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.state.topics import Topics
+from kappamq.store.message_store import MessageStore
+
+
+class Chores:
+    def __init__(
+        self, store: MessageStore, topics: Topics, upkeep: Upkeep, forget_topic: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._topics = topics
+        self._upkeep = upkeep
+        self._forget_topic = forget_topic
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
+        }
+
+    async def delete_expired(self, connection: Connection, frame: Frame) -> Frame:
+        """Log files past their time go now, whatever the hour. The answer says how many there were."""
+        count = await self._upkeep.delete_expired(asked=True)
+        return reply(frame, remark=f"{count} log files deleted")
+
+    async def clean_queues(self, connection: Connection, frame: Frame) -> Frame:
+        """Queue and index files lose what points below the log's beginning."""
+        await self._upkeep.raise_minimums()
+        return reply(frame)
+
+    async def clean_topics(self, connection: Connection, frame: Frame) -> Frame:
+        """Queue files of topics that exist no more go."""
+        folders = {topic for topic, _queue_id in await self._upkeep.write(lambda: list(self._store.queues.queues()))}
+        gone = [
+            topic for topic in sorted(folders) if self._topics.get(topic) is None and not self._topics.is_system(topic)
+        ]
+        for topic in gone:
+            self._forget_topic(topic)
+        return reply(frame, remark=f"{len(gone)} topics cleaned")

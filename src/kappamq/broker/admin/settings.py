@@ -1,0 +1,157 @@
+"""Settings changed while the broker runs (25), and shown (26).
+
+A change is checked as a whole, recorded in the log like any other change of metadata, and then written into the
+configuration objects that all parts hold: this is the only place that changes them. Most parts look a value up when they
+need it; for those that keep it elsewhere (the kernel, a table) there is `on_change`.
+
+After a restart the changes are made again, each unless the start-up configuration says something else now than it said when
+the change was made: then somebody has edited broker.conf since, and has the last word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kappamq.broker.admin.topics import WhenSafe
+from kappamq.broker.requests.bursts import Handler
+from kappamq.config import apache
+from kappamq.config import properties as java
+from kappamq.config.apache import BrokerSettings
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.net import NetConfig
+from kappamq.config.store import StoreConfig
+from kappamq.errors import ConfigError, InvalidParameter, KappaError
+from kappamq.net.requests.beside import Beside
+from kappamq.net.requests.reader import InOrder
+from kappamq.net.requests.sizes import BESIDE_BYTES
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.bodies.topics import DataVersion
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers.admin import GetBrokerConfigResponse
+
+log = logging.getLogger(__name__)
+
+Record = Callable[[str, Any], int]
+Change = tuple[str, str | None]
+"""The new value, and what the start-up configuration said instead."""
+
+
+class Settings:
+    file = "kappamq.settings.json"
+    kinds = ("settings",)
+
+    def __init__(
+        self, broker: BrokerConfig, store: StoreConfig, net: NetConfig, now_ms: Callable[[], int], record: Record
+    ) -> None:  # fmt: skip
+        self._live = BrokerSettings(broker=broker, store=store, net=net)
+        self._at_start = apache.rendered(self._live)
+        self._now_ms = now_ms
+        self._record = record
+        self._changes: dict[str, Change] = {}
+        self.version = DataVersion(timestamp=now_ms())
+        self.dirty = False
+        self.on_change: dict[str, Callable[[], None]] = {}  # by field, as in "store.transfer_bytes_max"
+        self.when_safe: WhenSafe
+        self.beside: Beside
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.UPDATE_BROKER_CONFIG: self.update, RequestCode.GET_BROKER_CONFIG: self.show}
+
+    # -- requests ----------------------------------------------------------------------------------------------------------
+
+    def update(self, connection: Connection, frame: Frame) -> InOrder | None:
+        if len(frame.body) > BESIDE_BYTES:
+            return InOrder(self._update_later(connection, frame))
+        self._update(connection, frame, _parsed(frame.body))
+        return None
+
+    async def _update_later(self, connection: Connection, frame: Frame) -> None:
+        given = await self.beside.run(connection, _parsed, frame.body, size=len(frame.body))
+        self._update(connection, frame, given)
+
+    def _update(self, connection: Connection, frame: Frame, given: Mapping[str, str]) -> None:
+        if not given:
+            raise InvalidParameter("the request names no property: send lines of the form name=value")
+        self.change(given)
+        self.when_safe(connection, frame, reply(frame))
+
+    def show(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetBrokerConfigResponse(version=self.version.encode().decode())
+        return reply(frame, header=header, body=java.render(apache.rendered(self._live)).encode())
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def change(self, given: Mapping[str, str]) -> None:
+        """Change properties, all of them or, with an error, none."""
+        new = apache.changed(self._live, given)
+        before = apache.rendered(self._live)
+        changes = {
+            name: (text, self._at_start.get(name)) for name, text in given.items() if before.get(name) != text.strip()
+        }
+        if not changes:
+            return
+        self._record("settings", changes)
+        self._note(changes)
+        self._overwrite(new)
+
+    def restore(self) -> None:
+        """Make the changes of earlier runs again; once, when all parts are there."""
+        for name, (text, instead_of) in list(self._changes.items()):
+            if self._at_start.get(name) != instead_of:
+                log.warning(
+                    "%s=%s, set while the broker ran, no longer holds: the configuration now says %s where it said %s",
+                    name, text, self._at_start.get(name), instead_of,
+                )  # fmt: skip
+                del self._changes[name]
+                self.dirty = True
+                continue
+            try:
+                self._overwrite(apache.changed(self._live, {name: text}))
+                log.info("%s=%s, as set while the broker ran before", name, text)
+            except KappaError as error:
+                log.warning("%s=%s, set while the broker ran before, cannot be honoured: %s", name, text, error)
+
+    def _overwrite(self, new: BrokerSettings) -> None:
+        """Put new values into the objects that everybody holds. They were checked as new objects of their own."""
+        changed: list[str] = []
+        for part in ("broker", "store", "net"):
+            live, wanted = getattr(self._live, part), getattr(new, part)
+            for field in dataclasses.fields(live):
+                value = getattr(wanted, field.name)
+                if value != getattr(live, field.name):
+                    object.__setattr__(live, field.name, value)
+                    changed.append(f"{part}.{field.name}")
+        # Afterwards, and each action once: those that read several values must find all of them.
+        for action in dict.fromkeys(self.on_change[name] for name in changed if name in self.on_change):
+            action()
+
+    def _note(self, changes: Mapping[str, Change]) -> None:
+        self._changes.update(changes)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        changes = {name: [text, instead_of] for name, (text, instead_of) in self._changes.items()}
+        return {"dataVersion": self.version.to_json(), "changes": changes}
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self.version = DataVersion.from_json(table.get("dataVersion") or {})
+        for name, (text, instead_of) in (table.get("changes") or {}).items():
+            self._changes[name] = (text, instead_of)
+
+    def apply(self, kind: str, change: Any) -> None:
+        self._note({str(name): (str(text), instead_of) for name, (text, instead_of) in change.items()})
+
+
+def _parsed(body: bytes) -> dict[str, str]:
+    """The properties in a request. Raises InvalidParameter."""
+    try:
+        return java.parse_bytes(body, where="the request")
+    except ConfigError as error:
+        raise InvalidParameter(str(error)) from error

@@ -1,0 +1,258 @@
+"""What clients ask besides sending and pulling: heartbeats, who else is there, offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.delivery.retry import retry_topic
+from kappamq.broker.pulling.filtering import SQL92, Filtering
+from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.upkeep.upkeep import HOT_BYTES
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, QueryNotFound
+from kappamq.net.requests.fair_turns import FairTurns
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol import names
+from kappamq.protocol.bodies.clients import (
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)  # fmt: skip
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers.client import (
+    BoundaryType,
+    GetConsumerList,
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    HeartBeatResponse,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    TimestampResponse,
+    UnregisterClient,
+    UpdateConsumerOffset,
+)  # fmt: skip
+from kappamq.state.groups import Groups
+from kappamq.state.offsets import Offsets
+from kappamq.state.resets import PendingResets
+from kappamq.state.topics import Topics
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
+
+
+class Consumers:
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
+        resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
+        turns: FairTurns,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._resets = resets
+        self._subscriptions = subscriptions
+        self._filtering = filtering
+        self._worker = worker
+        self._turns = turns
+        self.on_asked: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
+        self.on_condition: Callable[[str, SubscriptionData], None] = lambda group, subscription: None
+        clients.on_subscribed = self._subscribed
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    # -- who is there ------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+        beat = HeartbeatData.of(frame)
+        if not beat.client_id:
+            raise InvalidParameter("the heartbeat names no client (clientID)")
+        remarks: list[str] = []
+        steps = self._heartbeat_steps(connection, frame, beat, remarks)
+        if frame.parsed is not None:
+            return self._heartbeat_in_turns(frame, steps, remarks)
+        for _ in steps:
+            pass
+        return self._beaten(frame, remarks)
+
+    async def _heartbeat_in_turns(self, frame: Frame, steps: Iterator[None], remarks: list[str]) -> Frame:
+        """One so large that it was read beside the loop is taken in over several turns."""
+        await self._turns.run(steps)
+        return self._beaten(frame, remarks)
+
+    def _beaten(self, frame: Frame, remarks: list[str]) -> Frame:
+        # All is well with the beat; the remark says what is not with its groups.
+        remark = "; ".join(remarks[:_REMARKS_MAX]) or None
+        return reply(frame, remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+
+    def _heartbeat_steps(
+        self, connection: Connection, frame: Frame, beat: HeartbeatData, remarks: list[str]
+    ) -> Iterator[None]:
+        known = []
+        for consumer in beat.consumers:
+            yield
+            group = self._groups.get(consumer.group)
+            if group is None:
+                # As RocketMQ: the group stays unknown, its pulls are told so, and the others in this beat are welcome.
+                remarks.append(self._groups.why_not(consumer.group))
+                continue
+            if consumer.message_model is MessageModel.CLUSTERING and not consumer.group.startswith(
+                names.SYSTEM_GROUP_PREFIX
+            ):
+                self._ensure_retry_topic(group, consumer)
+            known.append(consumer)
+        beat.consumers = known
+        if not connection.is_open:
+            return
+        now = self._clock.liveness()
+        yield from self._clients.heartbeat_steps(connection, beat, frame.language, frame.version, now)
+        for name in dict.fromkeys(consumer.group for consumer in known):
+            online = self._clients.consumers.get(name)
+            conflict = online.agreement.first_conflict if online is not None else None
+            if conflict is not None:
+                remarks.append(conflict)
+            yield
+
+    def _ensure_retry_topic(self, group: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
+        if self._topics.get(names.retry_topic(group.name)) is None:
+            topics = (self._topics.get(subscription.topic) for subscription in consumer.subscriptions)
+            order = any(topic is not None and topic.order for topic in topics)
+            retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
+
+    def _subscribed(self, group: str, subscription: SubscriptionData | None, topic: str) -> None:
+        """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
+        self._subscriptions.drop(group, topic, False)
+        if subscription is not None and subscription.expression_type == SQL92:
+            self.on_condition(group, subscription)
+        if subscription is not None and self._filtering.is_for_kernel(subscription):
+            config, known = self._topics.get(topic), self._groups.get(group)
+            if (
+                config is not None
+                and known is not None
+                and known.consume_enable
+                and (known.consume_broadcast_enable or not self._clients.is_broadcasting(group))
+                and not self._groups.is_forbidden(group, topic)
+            ):
+                self._subscriptions.allow(
+                    group, topic, False, subscription.version, self._filtering.tag_codes(subscription)
+                )
+
+    def unregister(self, connection: Connection, frame: Frame) -> Frame:
+        header = UnregisterClient.decode(frame.ext)
+        self._clients.unregister(connection, header.producer_group, header.consumer_group, self._clock.liveness())
+        return reply(frame)
+
+    def members(self, connection: Connection, frame: Frame) -> Frame:
+        name = GetConsumerList.decode(frame.ext).consumer_group
+        group = self._clients.consumers.get(name)
+        if group is None or not group.members:
+            raise BrokerError(f"no consumer for this group, {name}")
+        return reply(frame, body=ConsumerList(group.client_ids).encode())
+
+    # -- offsets -----------------------------------------------------------------------------------------------------------
+
+    def query_offset(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+        header = QueryConsumerOffset.decode(frame.ext)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = self._offsets.get(group, topic, queue_id)
+        if offset is None:
+            return self._first_offset(header, frame)
+        client, member = self._clients.identify(connection, group)
+        self._resets.asked(client, (group, topic, queue_id), offset, self._clock.liveness(), member=member)
+        self.on_asked(group, topic, queue_id, offset)
+        return reply(frame, header=OffsetResponse(offset=offset))
+
+    async def _first_offset(self, header: QueryConsumerOffset, frame: Frame) -> Frame:
+        """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
+        low, end, _next, _stored = self._store.kernel.queue_state(header.topic, header.queue_id)
+        first = self._topics.first_offset(header.topic, header.queue_id)
+        whole = low == first and header.zero_if_not_found is not False
+        if whole and end > first:
+            entry = await self._worker(self._store.entry, header.topic, header.queue_id, first)
+            whole = entry is not None and entry[0] >= self._store.log.end - HOT_BYTES
+        if not whole:
+            raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+        self.on_asked(header.consumer_group, header.topic, header.queue_id, first)
+        return reply(frame, header=OffsetResponse(offset=first))
+
+    def update_offset(self, connection: Connection, frame: Frame) -> Frame:
+        """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
+
+        Push consumers commit where they are from time to time, also after a queue has gone to another member that is
+        further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own
+        say with each commit whether it is such a decision."""
+        header = UpdateConsumerOffset.decode(frame.ext)
+        if header.consumer_group not in self._groups.table:
+            raise GroupNotFound(
+                f"Group {header.consumer_group} not exist! Nobody of it has sent a heartbeat or pulled yet"
+            )
+        topic = self._topics.existing(header.topic)
+        self._groups.movable(header.consumer_group)
+        queues = max(topic.read_queues, topic.write_queues)
+        if not 0 <= header.queue_id < queues:
+            raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
+        end = self._store.kernel.queue_state(topic.name, header.queue_id)[1]
+        if not 0 <= header.commit_offset <= end:
+            raise InvalidParameter(
+                f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
+            )
+        place = header.consumer_group, topic.name, header.queue_id
+        client, member = self._clients.identify(connection, header.consumer_group)
+        tool = not frame.is_oneway and not header.forward
+        if not self._resets.may_commit(client, place, self._clock.liveness(), member=member, tool=tool):
+            return reply(frame, remark="Offset has been previously reset")
+        pushed = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
+        late = pushed or header.forward
+        (self._offsets.commit if late else self._offsets.set)(*place, header.commit_offset)
+        return reply(frame)
+
+    def max_offset(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetMaxOffset.decode(frame.ext)
+        return reply(
+            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[1])
+        )
+
+    def min_offset(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetMinOffset.decode(frame.ext)
+        return reply(
+            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[0])
+        )
+
+    async def search(self, connection: Connection, frame: Frame) -> Frame:
+        header = SearchOffset.decode(frame.ext)
+        upper = header.boundary is BoundaryType.UPPER
+        offset = await self._worker(self._store.search, header.topic, header.queue_id, header.timestamp, upper)
+        return reply(frame, header=OffsetResponse(offset=offset))
+
+    async def earliest(self, connection: Connection, frame: Frame) -> Frame:
+        header = GetEarliestStoreTime.decode(frame.ext)
+        low = self._store.kernel.queue_state(header.topic, header.queue_id)[0]
+        stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
+        return reply(frame, header=TimestampResponse(timestamp=-1 if stored is None else stored))

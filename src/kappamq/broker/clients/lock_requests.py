@@ -1,0 +1,116 @@
+"""Requests for queue locks (41, 42): only members of a group get them, and not before the log knows who has them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator
+from itertools import islice
+
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.requests.bursts import Bursts, Handler
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import InvalidParameter, NoPermission, SubscriptionUnknown
+from kappamq.message import MessageQueue
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.bodies.clients import LockBatch, LockBatchResponse
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.state.groups import Groups
+from kappamq.state.locks import QueueLocks
+from kappamq.state.topics import Topics
+
+QUEUES_MAX = 65_536
+_QUEUES_AT_ONCE = 500
+
+
+class Locking:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients, locks: QueueLocks, bursts: Bursts
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._locks = locks
+        self._bursts = bursts
+        self._turns, self._beside = bursts.reader.turns, bursts.reader.beside
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
+
+    def lock(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+        wanted = LockBatch.of(frame)
+        if not wanted.client_id or not wanted.consumer_group:
+            raise InvalidParameter("a lock needs clientId and consumerGroup")
+        self._groups.existing(wanted.consumer_group)
+        if len(wanted.queues) > QUEUES_MAX:
+            raise NoPermission(f"{len(wanted.queues)} queues in one lock request are too many")
+        now = self._clock.liveness()
+        self._check_member(connection, wanted, now)
+        if frame.parsed is not None:
+            return self._lock_in_turns(connection, frame, wanted)
+        ours = {queue for queue in wanted.queues if self._is_ours(queue)}
+        held = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, now)
+        answer = reply(frame, body=LockBatchResponse(held.queues).encode())
+        return self._when_safe(answer, held.safe) if held.safe else answer
+
+    async def _lock_in_turns(self, connection: Connection, frame: Frame, wanted: LockBatch) -> Frame:
+        """So many that they are locked over several turns. Each is free or not by itself."""
+        held: set[MessageQueue] = set()
+        safe = 0
+        async for queues in self._turns.share(_parts(wanted.queues)):
+            ours = {queue for queue in queues if self._is_ours(queue)}
+            part = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, self._clock.liveness())
+            held |= part.queues
+            safe = max(safe, part.safe)
+        answer = reply(frame, body=await self._beside.run(connection, LockBatchResponse(held).encode))
+        return await self._when_safe(answer, safe) if safe else answer
+
+    async def _unlock_in_turns(self, frame: Frame, given: LockBatch) -> Frame:
+        async for queues in self._turns.share(_parts(given.queues)):
+            self._locks.unlock(given.consumer_group, given.client_id, queues)
+        return reply(frame)
+
+    async def _when_safe(self, answer: Frame, end: int) -> Frame:
+        """An owner begins to consume when it hears from us: then a crash must not let us forget that it owns."""
+        await self._bursts.stored(end)
+        if self._config.lock_strictly:
+            await self._bursts.on_disk(end)
+        self._locks.safe_up_to = max(self._locks.safe_up_to, end)
+        return answer
+
+    def _check_member(self, connection: Connection, wanted: LockBatch, now: float) -> None:
+        """A lock keeps others from consuming for a minute: it is for those who are there to consume.
+
+        An owner stays one without: after a restart of the broker its renewal may come before its next heartbeat."""
+        group, client_id = wanted.consumer_group, wanted.client_id
+        members = self._clients.consumers.get(group)
+        if members is not None and (
+            connection in members.members or any(client_id == member.client_id for member in members.members.values())
+        ):
+            return
+        if not self._locks.is_owner(group, client_id, now):
+            raise SubscriptionUnknown(
+                f"client {client_id} is no member of consumer group {group}, so it cannot lock queues for it: "
+                "send a heartbeat that names the group first"
+            )
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        """A lock of a queue that is not here would be one of a limitless number."""
+        topic = self._topics.get(queue.topic)
+        queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
+        return queue.broker == self._config.name and 0 <= queue.queue_id < queues
+
+    def unlock(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+        given = LockBatch.of(frame)
+        if frame.parsed is not None:
+            return self._unlock_in_turns(frame, given)
+        self._locks.unlock(given.consumer_group, given.client_id, given.queues)
+        return reply(frame)
+
+
+def _parts(queues: Iterable[MessageQueue]) -> Iterator[set[MessageQueue]]:
+    rest = iter(queues)
+    while part := set(islice(rest, _QUEUES_AT_ONCE)):
+        yield part

@@ -1,0 +1,43 @@
+"""Copies and what is remembered of them, stored as one; what to do if that is not possible just now."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kappamq.broker.sending.appending import Appender
+from kappamq.errors import IllegalMessage, KappaError
+from kappamq.native.pure_record import GroupMember
+
+log = logging.getLogger(__name__)
+
+GROUP_MAX = 64  # about a millisecond's work
+_AFTER_REFUSAL_MS = 1000
+
+
+class Copying:
+    """Stores groups for somebody who delivers in order, and who can come again with the same if it does not work out."""
+
+    def __init__(self, what: str, appender: Appender) -> None:
+        self._what = what
+        self._appender = appender
+        self._refused = ""
+        self.group_max = GROUP_MAX
+
+    def store(self, copies: list[GroupMember], change: tuple[str, Any], now_ms: int) -> int | None:
+        """None: it is stored. Else the time to try again, with at most `group_max` of them."""
+        try:
+            self._appender.append_copies(copies, [change])
+        except IllegalMessage as error:
+            if len(copies) > 1:
+                self.group_max = 1  # one of them, but which?
+                return now_ms
+            log.error("%s: a message cannot be delivered (%s): passed over", self._what, error)
+            return self.store([], change, now_ms)
+        except KappaError as error:
+            if str(error) != self._refused:
+                log.warning("%s wait: %s", self._what, error)
+            self._refused = str(error)
+            return now_ms + _AFTER_REFUSAL_MS
+        self.group_max, self._refused = GROUP_MAX, ""
+        return None

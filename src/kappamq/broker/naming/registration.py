@@ -1,0 +1,312 @@
+"""Telling the name servers about us: everything at start and every so often, one topic at once when it changes.
+
+Each name server has a task of its own: one that hangs keeps nobody waiting who only needs the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import KappaError, RequestTimeout
+from kappamq.net.channel import Channel
+from kappamq.protocol import address
+from kappamq.protocol.bodies.topics import (
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicTable,
+)
+from kappamq.protocol.frame import request
+from kappamq.protocol.headers.nameserver import RegisterBroker, UnregisterBroker
+from kappamq.state.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 3.0
+_START_S = 3.0
+_OTHERS_S = 0.25  # once one name server knows us
+_UNREGISTER_S = 3.0
+_RETRY_S = 1.0
+_TOLD_S = 0.5
+_SINGLES_MAX = 32
+"""So many changed topics go one by one. Never several in one table: a name server may take that for all we have."""
+
+
+class _NameServer:
+    """One name server: a connection that is made when needed, and kept; and what it has not heard yet."""
+
+    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
+        self.address = address
+        self._tls = tls
+        self._connecting = asyncio.Lock()
+        self.channel: Channel | None = None
+        self.registered = False  # it knows us, over the connection that we have
+        self.tried = False
+        self.late = False  # it did not answer in the time we have for it
+        self.complained = False
+        self.told = 0  # number of the last change that it knows of
+        self.changed: dict[str, DataVersion] = {}  # topics it has not heard of, as of these versions, in their order
+        self.all_due = True
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def connect(self) -> Channel:
+        async with self._connecting:
+            if self.channel is None or not self.channel.is_open:
+                self.registered = False
+                self.channel = await Channel.connect(self.address, timeout=_CONNECT_S, tls=self._tls)
+            return self.channel
+
+    @property
+    def local_ip(self) -> str | None:
+        """Our end of the connection to it; None if there is no connection."""
+        if self.channel is None or not self.channel.is_open:
+            return None
+        return local_ip(self.channel)
+
+    def is_waited_for(self, change: int) -> bool:
+        return self.registered and not self.late and self.told < change
+
+
+class Registration:
+    def __init__(
+        self, config: BrokerConfig, topics: Topics, address: Callable[[str | None], str], ha_port: Callable[[], int],
+        worker: Worker, tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._tls = tls
+        self._topics = topics
+        self._address = address  # our address, given the local one of a connection (None: not known)
+        self._ha_port = ha_port
+        self._worker = worker
+        self._servers = [_NameServer(address, tls) for address in config.nameservers]
+        self._running = False
+        self._leaving: list[asyncio.Task[None]] = []
+        self._changes = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # for name servers that know of a change
+        self._answered = asyncio.Event()  # a name server knows us
+        self._tried = asyncio.Event()  # all of them have been asked, whatever they said
+        self._encoding = asyncio.Lock()
+        self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
+        self.on_order_topics: Callable[[list[str]], None] = lambda topics: None
+        self.on_connected: Callable[[str | None], None] = lambda local_ip: None
+
+    async def local_address(self) -> str | None:
+        """The ip by which name servers see us, as soon as one of them can be reached; None if none can."""
+        tries = {asyncio.create_task(server.connect()): server for server in self._servers}
+        while tries:
+            done, _ = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+            reached = False
+            for task in done:
+                server, error = tries.pop(task), task.exception()
+                if error is None:
+                    reached = True
+                elif isinstance(error, KappaError | OSError):
+                    log.warning("name server %s cannot be reached: %s", server.address, error)
+                else:
+                    raise error
+            if reached:
+                break
+        for task in tries:
+            task.cancel()
+        return self.local_ip
+
+    @property
+    def local_ip(self) -> str | None:
+        """Our end of the first connection to a name server; one to another machine says more than loopback."""
+        ips = [ip for server in self._servers if (ip := server.local_ip) is not None]
+        outward = [ip for ip in ips if not address.is_loopback(ip)]
+        return next(iter(outward + ips), None)
+
+    async def start(self) -> None:
+        """Returns when every name server knows us; but with those that hang or cannot be reached we go on later."""
+        self._running = True
+        for server in self._servers:
+            server.task = asyncio.create_task(self._serve(server))
+        self._look_who_waits()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                await self._answered.wait()
+                async with asyncio.timeout(_OTHERS_S):
+                    await self._tried.wait()
+
+    def topic_changed(self, topic: TopicConfig) -> None:
+        """Register this topic soon."""
+        self._changes += 1
+        for server in self._servers:
+            server.changed.pop(topic.name, None)
+            server.changed[topic.name] = self._topics.version
+            server.wake.set()
+
+    def all_changed(self) -> None:
+        """Register everything soon: something that is true of all topics has changed."""
+        self._changes += 1
+        for server in self._servers:
+            server.all_due = True
+            server.wake.set()
+
+    def set_nameservers(self, addresses: Sequence[str]) -> None:
+        """Register with these from now on. Those we leave are told so; connections to the others stay."""
+        known = {server.address: server for server in self._servers}
+        self._servers = [
+            known.pop(address) if address in known else _NameServer(address, self._tls)
+            for address in dict.fromkeys(addresses)
+        ]
+        self._leaving = [task for task in self._leaving if not task.done()]
+        self._leaving += [asyncio.create_task(self._leave(server)) for server in known.values()]
+        if self._running:
+            for server in self._servers:
+                if server.task is None:
+                    server.task = asyncio.create_task(self._serve(server))
+        self._look_who_waits()
+
+    async def told(self) -> None:
+        """Wait until the name servers that know us know of every change so far. One that takes long is not waited for
+        again before it has answered."""
+        change = self._changes
+        if not any(server.is_waited_for(change) for server in self._servers):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, waiter))
+        try:
+            async with asyncio.timeout(_TOLD_S):
+                await waiter
+        except TimeoutError:
+            for server in self._servers:
+                server.late |= server.is_waited_for(change)
+        finally:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not waiter]
+
+    def _look_who_waits(self) -> None:
+        if all(server.tried for server in self._servers):
+            self._tried.set()
+        if self._tried.is_set() or any(server.registered for server in self._servers):
+            self._answered.set()
+        for change, waiter in self._waiting:
+            if not waiter.done() and not any(server.is_waited_for(change) for server in self._servers):
+                waiter.set_result(None)
+
+    # -- one name server ---------------------------------------------------------------------------------------------------
+
+    async def _serve(self, server: _NameServer) -> None:
+        """Keep one name server informed, for ever."""
+        while True:
+            server.wake.clear()
+            try:
+                await self._tell(server)
+            except Exception:
+                log.exception("registration at name server %s failed", server.address)
+                server.registered = False
+            server.tried = True
+            self._look_who_waits()
+            period = self._config.register_period_ms / 1000
+            if not server.registered:
+                await asyncio.sleep(min(period, _RETRY_S))
+                continue
+            try:
+                async with asyncio.timeout(period):
+                    await server.wake.wait()
+            except TimeoutError:
+                server.all_due = True
+
+    async def _tell(self, server: _NameServer) -> None:
+        """Bring one name server up to date. It is told all first: it refuses a newcomer with one topic only."""
+        try:
+            channel = await server.connect()
+            self.on_connected(self.local_ip)
+            # From here on what changes is told the next time; what is read later may be newer, never older.
+            change, (changed, server.changed) = self._changes, (server.changed, {})
+            if server.all_due or not server.registered or len(changed) > _SINGLES_MAX:
+                server.all_due = False
+                await self._register(channel, await self._everything())
+            else:
+                for name, version in changed.items():
+                    topic = self._topics.get(name)
+                    if topic is not None:
+                        await self._register(channel, encoded([topic], version, self._config.permission))
+            server.told, server.registered, server.late, server.complained = change, True, False, False
+        except (KappaError, OSError) as error:
+            server.registered = False
+            if isinstance(error, RequestTimeout) and server.channel is not None:
+                server.channel.close()  # whatever hangs there, the next try begins anew
+            if not server.complained:
+                log.warning("registration at name server %s failed, trying again: %s", server.address, error)
+                server.complained = True
+
+    async def _everything(self) -> bytes:
+        """All topics, encoded once for all name servers, and by a worker: that takes long if there are many."""
+        async with self._encoding:
+            key = (self._topics.version, self._config.permission)
+            if self._encoded is None or self._encoded[0] != key:
+                topics = list(self._topics.table.values())  # together with the version: they belong together
+                self._encoded = (key, await self._worker(encoded, topics, *key))
+            return self._encoded[1]
+
+    async def _register(self, channel: Channel, body: bytes) -> None:
+        ours = self._address(local_ip(channel))
+        header = RegisterBroker(
+            broker_name=self._config.name, broker_address=ours, cluster=self._config.cluster,
+            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port()}", broker_id=self._config.broker_id,
+            timeout_ms=None, acting_master=False, compressed=False, body_crc=0,
+        )  # fmt: skip
+        answer = await channel.request(request(header, body), timeout=self._config.register_timeout_ms / 1000)
+        if answer.code != 0:
+            raise KappaError(f"code {answer.code}: {answer.remark}")
+        if answer.remark:
+            log.warning("name server %s says: %s", channel.address, answer.remark)
+        if answer.body:
+            self.on_order_topics(list(KVTable.decode(answer.body).table))
+
+    # -- leaving -----------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Sign off everywhere; a name server that does not answer will notice by itself."""
+        await asyncio.gather(*self._leaving, *(self._leave(server) for server in self._servers))
+
+    async def _leave(self, server: _NameServer) -> None:
+        if server.task is not None:
+            server.task.cancel()
+        if server.channel is None or not server.channel.is_open:
+            return
+        try:
+            if server.registered:
+                header = UnregisterBroker(
+                    broker_name=self._config.name, broker_address=self._address(server.local_ip),
+                    cluster=self._config.cluster, broker_id=self._config.broker_id,
+                )  # fmt: skip
+                await server.channel.request(request(header), timeout=_UNREGISTER_S)
+        except (KappaError, OSError) as error:
+            log.info("could not sign off at name server %s: %s", server.address, error)
+        finally:
+            server.channel.close()
+
+
+def encoded(topics: Sequence[TopicConfig], version: DataVersion, permission: int) -> bytes:
+    """The body of a registration."""
+    table = TopicTable(topics={topic.name: _as_allowed(topic, permission) for topic in topics}, data_version=version)
+    return RegisterBrokerBody(topics=table).encode()
+
+
+def _as_allowed(topic: TopicConfig, permission: int) -> TopicConfig:
+    """What the broker as a whole does not permit, no topic of it does."""
+    allowed = permission & (PERMISSION_READ | PERMISSION_WRITE)
+    if allowed == PERMISSION_READ | PERMISSION_WRITE:
+        return topic
+    return TopicConfig(
+        topic.name, topic.read_queues, topic.write_queues, topic.permission & allowed, topic.filter_type, topic.sys_flag,
+        topic.order, topic.attributes,
+    )  # fmt: skip
+
+
+def local_ip(channel: Channel) -> str:
+    """Our end of a connection; an IPv6 address without its brackets."""
+    return address.split(channel.local_address)[0]

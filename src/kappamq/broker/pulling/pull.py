@@ -1,0 +1,493 @@
+"""Pulls: what the kernel could not answer alone, and what it does not know.
+
+An empty pull waits in the long-poll table. Entries that are only on disk are read and lent to the kernel; records that may
+not be in memory are warmed by a worker first. In each case the kernel then makes the answer, so no record is ever decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from kappamq.broker.clients.registry import Clients, ConsumerGroup
+from kappamq.broker.pulling.filtering import Filtering
+from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX, LongPoll
+from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscription_of
+from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
+from kappamq.broker.pulling.sql_pull import Sieve
+from kappamq.broker.pulling.waking import PullRequest, Run, Waking
+from kappamq.broker.upkeep.damage import EntryRepair
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import InvalidParameter, NoPermission
+from kappamq.native.layout import (
+    BROKEN,
+    COLD,
+    EMPTY,
+    ENTRY,
+    FOUND,
+    GONE,
+    NEED_ENTRIES,
+    NO_MATCH,
+    NO_MESSAGES,
+    PULL_COMMIT,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    TOO_LARGE,
+    TOO_SMALL,
+)  # fmt: skip
+from kappamq.net.requests.fair_turns import FairTurns
+from kappamq.net.requests.reader import InOrder
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.bodies.clients import SubscriptionData
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.client import PullMessage, PullMessageResponse
+from kappamq.protocol.names import is_retry_topic
+from kappamq.protocol.records.tags import ALL
+from kappamq.state.groups import Groups
+from kappamq.state.offsets import Offsets
+from kappamq.state.resets import PendingResets
+from kappamq.state.topics import Topics
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+KernelPull = tuple[int, int, int, int, int, int, int, int, bool, Any]
+
+_ENTRIES_AT_ONCE = 4096
+_ENTRIES_AHEAD = 4 * _ENTRIES_AT_ONCE  # brought to memory by a worker before they are needed
+_LENT_MAX = 1024
+_BEHIND_MAX = 1024
+_TRIES = 4
+_COLD_PULL_BYTES = 512 << 10
+
+_REMARKS = {
+    EMPTY: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
+    NO_MESSAGES: (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE"),
+    NEED_ENTRIES: (ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL"),
+    COLD: (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING"),
+    NO_MATCH: (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"),
+    GONE: (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING"),
+    TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
+    TOO_LARGE: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+}
+
+
+class Pulls:
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
+        offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
+        turns: FairTurns, connection_parked_max: int = 65_536,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._kernel = store.kernel
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._resets = resets
+        self._subscriptions = subscriptions
+        self._filtering = filtering
+        self._run = run
+        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
+        self._waking = Waking(lambda request: self._try(request, warm=False), turns, run)
+        self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
+        self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
+        self._behind: deque[tuple[PullRequest, int, Any]] = deque()
+        self._is_serving_behind = False
+        self.ahead: ReadAhead
+        self.repairs: EntryRepair
+        # Where the last pull of each queue began that came the slow way: (group, topic) -> queue id -> offset.
+        self._asked: dict[tuple[str, str], dict[int, int]] = {}
+        self.missed = 0  # pulls that were answered without a message
+
+    # -- from the kernel ---------------------------------------------------------------------------------------------------
+
+    def left_by_kernel(self, connection: Connection, pulls: list[KernelPull]) -> None:
+        for verdict, number, queue_id, offset, count, sys_flag, suspend_ms, opaque, binary, payload in pulls:
+            row = self._subscriptions.row(number)
+            suspend = suspend_ms if sys_flag & PULL_SUSPEND else 0
+            request = PullRequest(
+                connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary
+            )
+            if verdict in (NEED_ENTRIES, COLD, BROKEN) and len(self._behind) < _BEHIND_MAX:
+                self._behind.append((request, verdict, payload))
+            else:
+                self._go_on(request, verdict, payload)
+        if self._behind and not self._is_serving_behind:
+            self._is_serving_behind = True
+            asyncio.get_running_loop().call_soon(self._serve_behind)
+
+    def _serve_behind(self) -> None:
+        """One of those who read what is not at hand. A consumer's queues run out of it together: whoever sends meanwhile is
+        not to wait for all of them."""
+        request, verdict, payload = self._behind.popleft()
+        try:
+            if request.connection.is_open:
+                self._go_on(request, verdict, payload)
+        finally:
+            self._is_serving_behind = bool(self._behind)
+            if self._behind:
+                asyncio.get_running_loop().call_soon(self._serve_behind)
+
+    def commits_by_kernel(self, connection: Connection, commits: list[tuple[int, int, int]]) -> None:
+        for number, queue_id, offset in commits:
+            row = self._subscriptions.row(number)
+            self._commit(connection, row.group, row.topic, queue_id, offset)
+
+    def _commit(self, connection: Connection, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A commit that has come with a pull."""
+        client, member = self._clients.identify(connection, group)
+        queue = (group, topic, queue_id)
+        if self._resets.may_commit(client, queue, self._clock.liveness(), member=member, tool=False):
+            self._offsets.commit(group, topic, queue_id, offset)
+
+    def asked(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the last pull of a queue began: what lies before has been handed out. -1: nobody has pulled it yet."""
+        fast = int(self._kernel.asked(group, topic, queue_id))
+        return fast if fast >= 0 else self._asked.get((group, topic), {}).get(queue_id, -1)
+
+    def forget(self, topic: str | None = None, group: str | None = None) -> None:
+        """A topic, or a group, was deleted."""
+        for key in [key for key in self._asked if topic in (None, key[1]) and group in (None, key[0])]:
+            del self._asked[key]
+
+    # -- the slow way ------------------------------------------------------------------------------------------------------
+
+    def handle(self, connection: Connection, frame: Frame, prepared: bool = False) -> InOrder | None:
+        """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain.
+
+        `prepared`: the expressions it needs were read beside the loop, as far as that takes long."""
+        header = PullMessage.decode(frame.ext)
+        if not self._config.readable:
+            raise NoPermission(f"the broker[{self._config.name}] pulling message is forbidden")
+        group = self._groups.existing(header.consumer_group)
+        if not group.consume_enable:
+            raise NoPermission(f"subscription group no permission, {group.name}")
+        topic = self._topics.readable(header.topic)
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] topicConfig.readQueueNums:[{topic.read_queues}]"
+            )
+        if header.count_max <= 0:
+            raise InvalidParameter(f"maxMsgNums must be positive, not {header.count_max}")
+        if self._groups.is_forbidden(group.name, topic.name):
+            raise NoPermission(f"the consumer group[{group.name}] is forbidden for topic[{topic.name}]")
+        subscription = subscription_of(header, self._clients, group.consume_broadcast_enable)
+        codes, sieve = None, None
+        is_sql = self._filtering.is_sql(subscription.expression_type)
+        if not prepared:
+            long = [
+                each
+                for each in expressions_of(header, subscription, self._clients, self._config)
+                if self._filtering.takes_long(each)
+            ]
+            if long:
+                return InOrder(self._prepared_first(connection, frame, long))
+        if is_sql:
+            sieve = self._filtering.sieve(subscription.expression)
+        else:
+            codes, sieve = self._by_tags(header, subscription)
+        request = PullRequest(
+            connection, group.name, topic.name, header.queue_id, header.queue_offset,
+            min(header.count_max, self._store.config.transfer_count_max), codes,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary, sieve=sieve,
+        )  # fmt: skip
+        self._asked.setdefault((group.name, topic.name), {})[header.queue_id] = header.queue_offset
+        if not frame.is_oneway and self._moved(request):
+            return None
+        if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
+            self._commit(connection, group.name, topic.name, header.queue_id, header.commit_offset)
+        if frame.is_oneway:
+            return None  # nobody waits for an answer; what it commits counts all the same
+        if header.queue_offset < 0:
+            low, end, _next, _stored = self._kernel.queue_state(topic.name, header.queue_id)
+            self._refuse(request, TOO_SMALL, (low, low, end))
+            return None
+        self._try(request, warm=False)
+        return None
+
+    async def _prepared_first(self, connection: Connection, frame: Frame, long: list[SubscriptionData]) -> None:
+        for subscription in long:
+            await self._filtering.prepare(connection, subscription)
+        if connection.is_open:
+            self.handle(connection, frame, prepared=True)
+
+    def _by_tags(
+        self, header: PullMessage, subscription: SubscriptionData
+    ) -> tuple[frozenset[int] | None, Sieve | None]:
+        """The hashes of the tags it wants, None for all; the kernel may answer the next one like it alone."""
+        codes = self._filtering.tag_codes(subscription)
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is not None and is_retry_topic(header.topic):
+            sieve = self._filtering.retry_sieve(group.subscriptions)
+            if sieve is not None:
+                return None, sieve
+        if not header.sys_flag & PULL_SUBSCRIPTION:
+            self._subscriptions.allow(header.consumer_group, header.topic, False, subscription.version, codes)
+        elif header.subscription == ALL:
+            self._subscriptions.allow(header.consumer_group, header.topic, True, 0, None)
+        return codes, None
+
+    # -- going on ----------------------------------------------------------------------------------------------------------
+
+    def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
+        if request.sieve is None:
+            verdict, payload = self._kernel.pull(
+                request.topic, request.queue_id, request.offset, request.count, request.codes, request.opaque, request.binary, warm
+            )  # fmt: skip
+        else:
+            bytes_max = self._store.config.transfer_bytes_max
+            verdict, payload = request.sieve.pull(self._kernel, request, bytes_max, warm, self.ahead.has)
+        self._go_on(request, verdict, payload, tries)
+
+    def _go_on(self, request: PullRequest, verdict: int, payload: Any, tries: int = 0) -> None:
+        """Bring a pull to its answer, or to where it can wait for it. Each step but the last costs a try."""
+        if verdict == FOUND:
+            request.connection.send(payload)
+        elif verdict in (EMPTY, NO_MESSAGES) and request.suspend_ms and (verdict == EMPTY or request.offset == 0):
+            self._park(request, verdict, payload)
+        elif verdict == NO_MATCH and request.suspend_ms and request.until is not None and tries < _TRIES:
+            # It was woken for messages it does not want: it waits on behind them, and its consumer is not bothered.
+            request.offset = payload[0]
+            self._try(request, False, tries + 1)
+        elif verdict == NEED_ENTRIES and tries < _TRIES:
+            if self._lend_resident(request):
+                self._try(request, False, tries + 1)
+            else:
+                self._work_for(request, self._fetch_entries(request, tries))
+        elif verdict == COLD and tries < _TRIES:
+            if self.ahead.has(*payload):
+                self._try(request, True, tries + 1)
+            else:
+                self._work_for(request, self._fetch_records(request, payload, tries))
+        elif verdict == TOO_SMALL and tries < _TRIES and self._is_of_former_life(request, payload[1]):
+            # Code 21 would be right as well, but Java's consumers then wait for their next rebalance: up to 20 s.
+            request.offset = payload[1]
+            self._try(request, False, tries + 1)
+        elif verdict == BROKEN:
+            self._go_on_broken(request, payload, tries)
+        else:
+            self._refuse(request, verdict, payload)
+
+    def _is_of_former_life(self, request: PullRequest, low: int) -> bool:
+        """Its topic was deleted and made again, and it asks for an offset from before, with nothing missing since: `low` is
+        where the queue begins now."""
+        return request.offset < low == self._topics.first_offset(request.topic, request.queue_id)
+
+    def _go_on_broken(self, request: PullRequest, payload: Any, tries: int) -> None:
+        """The entry of message payload[0] leads elsewhere: it is repaired from the log, or passed over if the log has it no more."""
+        number, low, end = payload
+        if self.repairs.known_lost(request.topic, request.queue_id, number) is None and tries < _TRIES:
+            self._work_for(request, self._repair(request, number, tries))
+        else:
+            following = self.repairs.go_on_at(request.topic, request.queue_id, number, request.offset)
+            self._refuse(request, GONE, (following, low, end))
+
+    async def _repair(self, request: PullRequest, number: int, tries: int) -> None:
+        try:
+            await self.repairs.repair(request.topic, request.queue_id, number)
+        except Exception as error:
+            self._unreadable(request, error)
+            return
+        if request.connection.is_open:
+            self._try(request, True, tries + 1)
+
+    def _work_for(self, request: PullRequest, job: Coroutine[Any, Any, None]) -> None:
+        """Have a worker read. Meanwhile the pull counts as a large request: a peer cannot have any number of them read for."""
+        request.connection.owe(_COLD_PULL_BYTES)
+
+        async def work() -> None:
+            try:
+                await job
+            finally:
+                request.connection.settle(_COLD_PULL_BYTES)
+
+        self._run(work())
+
+    def _lend_resident(self, request: PullRequest) -> bool:
+        """Lend entries that can be read without waiting for the disk; False if there are none."""
+        try:
+            entries = self._store.queues.read_resident(
+                request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
+            )
+        except OSError:
+            return False  # whoever fetches them will tell
+        return entries is not None and self._lend(request, entries)
+
+    def _lend(self, request: PullRequest, entries: bytes) -> bool:
+        """Let the kernel have entries read from disk; False if they have not got there yet."""
+        usable = len(entries) - len(entries) % ENTRY.size
+        end = self._kernel.queue_state(request.topic, request.queue_id)[3]
+        usable = min(usable, max(0, (end - request.offset) * ENTRY.size))
+        # Entries on their way to the file read as zeros: only what is real may be lent.
+        while usable and int.from_bytes(entries[usable - 12 : usable - 8], "big") == 0:
+            usable -= ENTRY.size
+        if not usable:
+            return False
+        key = (request.topic, request.queue_id)
+        self._kernel.lend_entries(request.topic, request.queue_id, request.offset, entries[:usable])
+        self._lent[key] = None
+        self._lent.move_to_end(key)
+        lent_to = request.offset + usable // ENTRY.size
+        if lent_to < end:
+            self._read_on(request, lent_to)
+        if len(self._lent) > _LENT_MAX:
+            (topic, queue_id), _ = self._lent.popitem(last=False)
+            self._kernel.lend_entries(topic, queue_id, 0, b"")
+        return True
+
+    def _read_on(self, request: PullRequest, lent_to: int) -> None:
+        """Who has read so far will want what follows: have it in memory by then."""
+        key = (request.group, request.topic, request.queue_id)
+        read_to = self._read_to.pop(key, 0)
+        if not lent_to <= read_to <= lent_to + _ENTRIES_AHEAD:
+            read_to = lent_to  # what was read ahead is not what is wanted now
+        if read_to - lent_to < _ENTRIES_AT_ONCE:
+            self._run(self._warm_entries(request.topic, request.queue_id, read_to))
+            read_to += _ENTRIES_AHEAD
+        self._read_to[key] = read_to
+        if len(self._read_to) > _LENT_MAX:
+            self._read_to.popitem(last=False)
+
+    async def _warm_entries(self, topic: str, queue_id: int, first: int) -> None:
+        with contextlib.suppress(OSError):  # whoever needs them will be told
+            await self.worker(self._store.queues.read, topic, queue_id, first, _ENTRIES_AHEAD)
+
+    async def _fetch_entries(self, request: PullRequest, tries: int) -> None:
+        try:
+            entries = await self.worker(
+                self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
+            )
+        except OSError as error:
+            self._unreadable(request, error)
+            return
+        if request.connection.is_open:
+            lent = self._lend(request, entries)
+            self._try(request, False, tries + 1 if lent else _TRIES)
+
+    async def _fetch_records(self, request: PullRequest, span: tuple[int, int], tries: int) -> None:
+        low, high = span
+        try:
+            if high - low > COMPACT_BYTES:
+                await self.worker(self._read_records, request)
+            else:
+                try:
+                    await self.ahead.fetch(low, high)
+                except OSError:  # something near it cannot be read, maybe nothing that is asked for
+                    await self.worker(self._read_records, request)
+        except OSError as error:
+            if self._store.log.fd_at(low) is not None:
+                self._unreadable(request, error)
+                return
+            # Its file was deleted meanwhile: the kernel knows where the queue begins now.
+        if request.connection.is_open:
+            self._try(request, True, tries + 1)
+
+    def _unreadable(self, request: PullRequest, error: Exception) -> None:
+        why = getattr(error, "strerror", None) or error
+        text = f"messages of {request.topic}/{request.queue_id} from {request.offset} on cannot be read: {why}"
+        log.error("%s", text, exc_info=None if isinstance(error, OSError) else error)
+        self._answer(request, ResponseCode.SYSTEM_ERROR, f"{text}; check the broker's disk", {})
+
+    worker: Callable[..., Awaitable[Any]]
+
+    def _read_records(self, request: PullRequest) -> None:
+        """Worker: read just the records of one pull, so that they are in memory when the loop gathers them."""
+        data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
+        data = data or self._store.queues.read(request.topic, request.queue_id, request.offset, request.count)
+        segment_bytes = self._store.config.segment_bytes
+        for log_offset, size, _code in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
+            if 0 < size <= segment_bytes:
+                self._store.warm(log_offset, size)
+
+    # -- waiting and refusing ----------------------------------------------------------------------------------------------
+
+    def _park(self, request: PullRequest, verdict: int, payload: Any) -> None:
+        wait_ms = (
+            min(request.suspend_ms, self._config.poll_hold_ms_max)
+            if self._config.long_polling
+            else self._config.short_polling_ms
+        )
+        if request.until is None:
+            request.until = self._clock.liveness() + wait_ms / 1000
+        topic, queue_id, connection = request.topic, request.queue_id, request.connection
+        if self.waiting.park(topic, queue_id, request.until, request, connection):
+            return
+        waits = self.waiting.waits_for(topic, queue_id, connection)
+        if waits < OWNER_QUEUE_MAX:
+            self._refuse(request, verdict, payload)
+        else:
+            text = (
+                f"{waits} pulls of this connection wait for {topic}/{queue_id}, no more may: take their answers first"
+            )
+            self._answer(request, ResponseCode.SYSTEM_BUSY, text, {})
+
+    def grown(self, queues: list[tuple[str, int]]) -> None:
+        """These queues have new messages: whoever waits for them tries again."""
+        self._waking.wake([request for queue in queues for request in self.waiting.grown(*queue)])
+
+    def resubscribed(self, group: ConsumerGroup, topic: str) -> None:
+        """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
+        for connection in group.members:
+            for request in self.waiting.take(connection, topic):
+                if request.group == group.name:
+                    low, end, _next, _stored = self._kernel.queue_state(topic, request.queue_id)
+                    self._refuse(request, NO_MATCH, (request.offset, low, end))
+                else:
+                    self._waking.wake([request])
+
+    def reset(self, topic: str, queue_id: int) -> None:
+        """A group was moved in this queue: pulls of its members that wait hear of it now, all of them."""
+        for request in self.waiting.grown(topic, queue_id):
+            if request.connection.is_open and not self._moved(request, parked=True):
+                self._waking.wake([request])
+
+    def _moved(self, request: PullRequest, *, parked: bool = False) -> bool:
+        """Tell a pull where its group is, if that was reset and the client has not heard of it: see resets.py."""
+        place = (request.group, request.topic, request.queue_id)
+        stored = self._offsets.get(*place)
+        if stored is None or self._clients.is_broadcasting(request.group):
+            return False
+        client, _member = self._clients.identify(request.connection, request.group)
+        now = self._clock.liveness()
+        if not self._resets.must_move(client, place, request.offset, stored, now, parked=parked):
+            return False
+        low, end, _next, _stored = self._kernel.queue_state(request.topic, request.queue_id)
+        header = PullMessageResponse(suggested_broker_id=0, next_offset=stored, min_offset=low, max_offset=end)
+        self.missed += 1
+        self._answer(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", header.encode())
+        return True
+
+    def expire(self) -> None:
+        """From time to time: pulls that have waited long enough get the answer that there is nothing."""
+        expired = self.waiting.expired(self._clock.liveness())
+        for request in expired:
+            request.suspend_ms = 0
+        self._waking.wake(expired)
+
+    def lost(self, connection: Connection) -> None:
+        self.waiting.drop(connection)
+        self._waking.lost(connection)
+
+    def _refuse(self, request: PullRequest, verdict: int, payload: Any) -> None:
+        self.missed += 1
+        code, remark = _REMARKS[verdict]
+        if verdict == NO_MESSAGES and request.offset:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        next_offset, low, end = payload if verdict != COLD else (request.offset, 0, 0)
+        header = PullMessageResponse(suggested_broker_id=0, next_offset=next_offset, min_offset=low, max_offset=end)
+        self._answer(request, code, remark, header.encode())
+
+    def _answer(self, request: PullRequest, code: ResponseCode, remark: str, ext: dict[str, str]) -> None:
+        response = Frame(code=code, opaque=request.opaque, flag=1, remark=remark, ext=ext, binary=request.binary)
+        request.connection.send(response.encode())

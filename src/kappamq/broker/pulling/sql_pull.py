@@ -1,0 +1,156 @@
+"""Pulls with an SQL condition: the kernel finds the records, Python looks at their properties and keeps what is wanted.
+
+Only the properties an expression names are looked for, in the bytes as they are stored. What one pull may cost is bounded: then it
+is answered with what was found, or with where to go on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kappamq.native.layout import COLD, FOUND, MAGIC_V2, NO_MATCH, SYS_BORN_V6, SYS_STORE_V6
+from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.client import PullMessageResponse
+
+if TYPE_CHECKING:
+    from kappamq.filters.sql import Sql
+
+Wanted = Callable[["Properties"], bool]
+
+WORK_MAX: Final = 2000
+"""Records and conditions that one pull looks at: about as many microseconds."""
+READ_BYTES_MAX: Final = 2 << 20
+_RECORD_WORK: Final = 3
+_HEAD = struct.Struct(">ii12xq8xi")  # size, magic, queue offset, system flag
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+_BODY_AT, _IPV6_BYTES = 84, 12
+
+
+class Pull(Protocol):
+    """What the sieve needs to know of a pull."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    count: int
+    opaque: int
+    binary: bool
+
+
+class Properties:
+    """The properties of one stored message after the other; `get` is what conditions ask."""
+
+    __slots__ = ("_needles", "_text")
+
+    def __init__(self) -> None:
+        self._text = b""
+        self._needles: dict[str, bytes] = {}
+
+    def look_at(self, text: bytes) -> None:
+        self._text = b"\x02" + text
+
+    def get(self, name: str) -> str | None:
+        """As `properties.decode` does it, without reading all the others."""
+        needle = self._needles.get(name)
+        if needle is None:
+            needle = self._needles[name] = f"\x02{name}\x01".encode()
+        text = self._text
+        at = text.rfind(needle)
+        while at >= 0:
+            start = at + len(needle)
+            end = text.find(b"\x02", start)
+            value = text[start:end] if end >= 0 else text[start:]
+            if value:
+                return value.decode("utf-8", "replace")
+            at = text.rfind(needle, 0, at + 1)  # without a value it counts as absent; there may be another
+        return None
+
+
+class Sieve:
+    """Messages that `wanted` wants; `size` is what it costs to ask, in conditions."""
+
+    def __init__(self, wanted: Wanted, size: int) -> None:
+        self._wanted = wanted
+        self._work = _RECORD_WORK + size
+
+    @classmethod
+    def of(cls, sql: Sql) -> Sieve:
+        return cls(lambda found: sql.matches(found.get), sql.size)
+
+    def pull(
+        self, kernel: Any, request: Pull, bytes_max: int, warm: bool, is_warm: Callable[[int, int], bool]
+    ) -> tuple[int, Any]:  # fmt: skip
+        """As `Kernel.pull`. NO_MATCH also means that it has looked at enough for now; its payload says where to go on."""
+        counted = kernel.get_count, kernel.get_bytes
+        scan = _Scan(request.offset, request.count, bytes_max)
+        while True:
+            verdict, payload = kernel.pull(
+                request.topic, request.queue_id, scan.at, request.count, None, request.opaque, request.binary, warm
+            )
+            if verdict == COLD and not warm and is_warm(*payload):
+                warm = True
+                continue
+            if verdict != FOUND:
+                if scan.at == request.offset:
+                    return verdict, payload
+                break
+            if not scan.sift(payload, self._wanted, self._work):
+                break
+            warm = False  # nobody has vouched for the next ones yet
+        kernel.get_count, kernel.get_bytes = counted[0] + len(scan.kept), counted[1] + scan.kept_bytes
+        low, end, _next, _stored = kernel.queue_state(request.topic, request.queue_id)
+        if not scan.kept:
+            return NO_MATCH, (scan.at, low, end)
+        header = PullMessageResponse(suggested_broker_id=0, next_offset=scan.at, min_offset=low, max_offset=end)
+        answer = Frame(
+            code=ResponseCode.SUCCESS, opaque=request.opaque, flag=FLAG_RESPONSE, remark="FOUND", ext=header.encode(),
+            body=b"".join(scan.kept), binary=request.binary,
+        )  # fmt: skip
+        return FOUND, answer.encode()
+
+
+class _Scan:
+    """How far one pull has come."""
+
+    def __init__(self, at: int, count_max: int, bytes_max: int) -> None:
+        self.at = at  # the next record to look at
+        self.kept: list[memoryview] = []
+        self.kept_bytes = 0
+        self._count_max, self._bytes_max = count_max, bytes_max
+        self._work = self._read = 0
+        self._properties = Properties()
+
+    def sift(self, reply: bytes, wanted: Wanted, work: int) -> bool:
+        """Look at the records in a reply of the kernel; False if that was enough."""
+        view = memoryview(reply)
+        position = 8 + (_INT.unpack_from(view, 4)[0] & 0xFFFFFF)
+        while position < len(view):
+            size, magic, offset, sys_flag = _HEAD.unpack_from(view, position)
+            record = view[position : position + size]
+            position += size
+            if self._judge(record, magic, sys_flag, wanted):
+                if self.kept and self.kept_bytes + size > self._bytes_max:
+                    return False
+                self.kept.append(record)
+                self.kept_bytes += size
+            self.at = offset + 1
+            self._work += work
+            if len(self.kept) >= self._count_max or self._work >= WORK_MAX:
+                return False
+        self._read += len(view)
+        return self._read < READ_BYTES_MAX
+
+    def _judge(self, record: memoryview, magic: int, sys_flag: int, wanted: Wanted) -> bool:
+        try:
+            at = _BODY_AT + (sys_flag & SYS_BORN_V6 and _IPV6_BYTES) + (sys_flag & SYS_STORE_V6 and _IPV6_BYTES)
+            at += 4 + _INT.unpack_from(record, at)[0]
+            at += 2 + _SHORT.unpack_from(record, at)[0] if magic == MAGIC_V2 else 1 + record[at]
+            length = _SHORT.unpack_from(record, at)[0]
+        except (struct.error, IndexError):
+            return False  # not a record any more: nobody can tell whether it was wanted
+        self._properties.look_at(bytes(record[at + 2 : at + 2 + length]))
+        return wanted(self._properties)

@@ -1,0 +1,158 @@
+"""How the broker itself brings a message to the log: what the slow path, deliveries, retries and commits all end in.
+
+A message on its way is a `Draft`. Before it is stored, placers may send it elsewhere (a delayed one waits in a system topic).
+What belongs together, as copies and the position from which the next ones will be taken, is stored as one group: all of it or
+nothing is found after a crash, so nothing is delivered twice and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kappamq.broker.requests.bursts import Bursts
+from kappamq.clock import Clock
+from kappamq.errors import IllegalMessage
+from kappamq.native.layout import SYS_TRANSACTION
+from kappamq.native.pure_record import GroupMember
+from kappamq.protocol import names
+from kappamq.protocol.records import properties
+from kappamq.protocol.records.record import Record
+from kappamq.state.metadata import Metadata
+from kappamq.store.message_store import MessageStore
+
+SYS_PREPARED, SYS_COMMIT, SYS_ROLLBACK = 0x4, 0x8, 0xC
+_OF_TRANSACTIONS = frozenset((names.HALF_TOPIC, names.HALF_OP_TOPIC, names.TRANSACTION_GIVEN_UP_TOPIC))
+GROUP_RECORDS_MAX = 256
+GROUP_BYTES_MAX = 256 << 10
+"""More than this at once would keep the loop busy for too long."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that is about to be stored."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born: bytes = bytes(8)  # address and port
+    reconsume_times: int = 0
+    source: int = 0  # log offset of the record this is a copy of
+    waited: bool = False  # its time has come: placers leave it alone
+
+    @classmethod
+    def of(cls, record: Record) -> Draft:
+        """A copy of a stored record, its body as it is (compressed bodies stay so), which names its source."""
+        pairs = properties.decode(record.properties)
+        for name in properties.OF_THE_RECORD:  # a Java broker stores what a producer puts there
+            pairs.pop(name, None)
+        return cls(
+            record.topic, record.queue_id, record.body, pairs, record.flag, record.sys_flag, record.born_ms,
+            record.born_host + record.born_port.to_bytes(4, "big"), record.reconsume_times, record.log_offset,
+        )  # fmt: skip
+
+    @property
+    def is_final(self) -> bool:
+        """Meant for consumers: no half of a transaction, and nothing that was not (or not yet) committed."""
+        return self.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT) and self.topic not in _OF_TRANSACTIONS
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self.properties.get("WAIT", "true").lower() != "false"
+
+
+class Placed(NamedTuple):
+    """Where a message has got to."""
+
+    log_offset: int
+    queue_offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.log_offset + self.size
+
+
+Placer = Callable[[Draft, int], None]
+"""Told a draft and the time; may change where it goes. Raises the KappaError that the sender should hear."""
+
+
+class Appender:
+    def __init__(self, store: MessageStore, bursts: Bursts, metadata: Metadata, clock: Clock) -> None:
+        self._kernel = store.kernel
+        self._bursts = bursts
+        self._metadata = metadata
+        self._clock = clock
+        self.placers: list[Placer] = []
+
+    def append(self, draft: Draft, *, own: bool = False) -> Placed:
+        """Store one message in this turn. Raises KappaError if it cannot be.
+
+        With `own` it is something the broker has to remember, which may use the room that is refused to users."""
+        now = self._clock.message_ms()
+        self._place(draft, now)
+        record = member(draft)
+        return Placed(*self._stored(lambda: self._kernel.append(*record, now), own))
+
+    def append_group(
+        self, drafts: Sequence[Draft], changes: Sequence[tuple[str, Any]] = (), *, own: bool = False
+    ) -> list[Placed]:
+        """Store messages, and changes of metadata tables that go with them, as one: all or none, whatever happens.
+
+        The tables are changed by the caller, as with `Metadata.record`. Returns the places of the drafts."""
+        now = self._clock.message_ms()
+        for draft in drafts:
+            self._place(draft, now)
+        # Changes first: the first member bears the mark of the group, and the messages stay as their senders made them.
+        members = [self._metadata.member(kind, change, now) for kind, change in changes]
+        members += [member(draft) for draft in drafts]
+        placed = self._stored(lambda: self._kernel.append_group(members, now), own)
+        return [Placed(*place) for place in placed[len(changes) :]]
+
+    def append_members(self, members: list[GroupMember]) -> list[Placed]:
+        """Store what senders sent as one batch, and what is where it belongs: all or none."""
+        now = self._clock.message_ms()
+        return [Placed(*place) for place in self._stored(lambda: self._kernel.append_group(members, now), own=False)]
+
+    def append_copies(self, members: Sequence[GroupMember], changes: Sequence[tuple[str, Any]]) -> None:
+        """The same for copies that are where they belong, as records and not as drafts: for many of them."""
+        now = self._clock.message_ms()
+        records = [self._metadata.member(kind, change, now) for kind, change in changes]
+        records += members
+        self._stored(lambda: self._kernel.append_group(records, now), own=False)
+
+    def stored(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
+        """Until the log is safe up to `end`, as the broker's mode demands it of an answer. Raises NotAvailable if it fails."""
+        return self._bursts.stored(end, flushed=flushed)
+
+    def on_disk(self, end: int) -> Awaitable[None]:
+        """Until the log survives a power cut up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
+        return self._bursts.on_disk(end)
+
+    def _place(self, draft: Draft, now_ms: int) -> None:
+        if draft.is_final and not draft.waited:
+            for placer in self.placers:
+                placer(draft, now_ms)
+
+    def _stored(self, append: Callable[[], Any], own: bool) -> Any:
+        try:
+            appended = self._bursts.append(append, own=own)
+        except ValueError as error:
+            raise IllegalMessage(
+                f"the message is illegal: {error}, with what the broker adds; msg properties length limit 32768"
+            ) from error
+        self._bursts.set_turn()
+        return appended
+
+
+def member(draft: Draft) -> GroupMember:
+    """A draft as the kernel wants it."""
+    return (
+        draft.topic, draft.queue_id, draft.flag, draft.sys_flag, draft.born_ms, draft.born, draft.reconsume_times, draft.source,
+        draft.body, properties.encode(draft.properties).encode(),
+    )  # fmt: skip

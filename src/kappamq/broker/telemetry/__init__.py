@@ -1,0 +1,1 @@
+"""Numbers about what the broker does: counters, rates, latencies. Changes nothing; read by `admin`."""

@@ -1,0 +1,346 @@
+"""Open transactions and the log: whatever happens to one is one group of records, stored whole or not at all.
+
+The state changes when the group is appended, so a second decision that comes right behind the first finds it ended. A crash
+takes both back or none. What is told to the world (answers, positions) waits until the log is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.sending.appending import Appender, Draft, Placed
+from kappamq.broker.transactions import half_records, reopened
+from kappamq.broker.transactions.open_transactions import Half, Halves, Op, Outcome, Positions
+from kappamq.broker.transactions.reopened import Reopened
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import BrokerError, InvalidParameter, ProtocolError, TopicNotFound
+from kappamq.protocol import names
+from kappamq.protocol.records import properties
+from kappamq.protocol.records.record import LOG_OFFSET_AT, Record, decode
+from kappamq.state.offsets import Offsets
+from kappamq.state.topics import Topics
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_FLUSH_S = 30.0
+_REMEMBERED = 1000
+_OPS_AT_ONCE = 256
+_OPS_SEARCHED_MAX = 100 * _OPS_AT_ONCE
+"""A transaction is ended soon after it began, or when its producer was asked: its op record is not far."""
+_RECORD_EXTRA_BYTES = 64 << 10  # a record is this much longer than its body at most
+
+
+class HalfLog:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        bursts: Bursts,
+        appender: Appender,
+        topics: Topics,
+        offsets: Offsets,
+        reopened_before: Reopened,
+    ) -> None:
+        self.halves = Halves()
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._bursts = bursts
+        self._appender = appender
+        self._topics = topics
+        self._offsets = offsets
+        self._reopened = reopened_before
+        self._told = Positions(0, 0, 0)
+        self._next: tuple[int, Positions] | None = None  # true as soon as the log is safe up to there
+        self._moved_on = asyncio.Event()
+        self.on_due: Callable[[], None] = lambda: None  # something may be due earlier than before
+
+    # -- finding it again --------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Fold both queues from the positions on. May wait for the disk: when the broker starts, nobody minds."""
+        self.halves = Halves()
+        half_from = self._position(names.HALF_TOPIC)
+        # A little further back than needed: somebody whose answer was lost may ask once more how it was ended.
+        low = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0)[0]
+        op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
+        settled = self.halves.fold_ops(self._ops(op_from))
+        now_ms = self._clock.message_ms()  # nothing was stored later, whatever it says
+        for record, size in self._records(names.HALF_TOPIC, half_from, settled):
+            pairs = record.property_map()
+            if _number(pairs.get(properties.PREPARED_QUEUE_OFFSET)) in settled:
+                continue  # a Java broker has copied it, and then its producer has ended the one it knew
+            half = half_records.read_half(record, size)
+            if half is None:
+                log.warning("the half message at %d lacks what a half message has: passed over", record.log_offset)
+                continue
+            shift_ms = self._store.clock_steps.shift_ms(record.log_offset)  # the clock may have been set since
+            half.since_ms = min(half.since_ms + shift_ms, now_ms)
+            half.due_ms = self._due_ms(half, min(record.stored_ms + shift_ms, now_ms))
+            self.halves.open(half)
+            if half_records.is_nameless_copy(record, pairs):
+                self.halves.name(half, pairs.get(properties.UNIQUE_KEY, ""), record.born_ms)
+        self._told = self._positions()
+        if len(self.halves):
+            log.info("%d transactions are open", len(self.halves))
+
+    def _position(self, topic: str) -> int:
+        low, end, _next, _stored = self._store.kernel.queue_state(topic, 0)
+        known = self._offsets.get(half_records.GROUP, topic, 0)
+        return int(low if known is None else min(max(known, low), end))
+
+    def _ops(self, start: int) -> Iterator[Op]:
+        for record, size in self._records(names.HALF_OP_TOPIC, start, set()):
+            op = half_records.read_op(record, size)
+            if op is not None:
+                yield op
+            else:
+                log.warning("the op record at %d makes no sense: passed over", record.log_offset)
+
+    def _records(
+        self, topic: str, start: int, without: set[int], end: int | None = None
+    ) -> Iterator[tuple[Record, int]]:
+        for offset in range(start, self._store.kernel.queue_state(topic, 0)[1] if end is None else end):
+            if offset in without:
+                continue
+            entry = self._store.entry(topic, 0, offset)
+            data = self._store.record(entry[0]) if entry is not None else None
+            if data is None:
+                log.warning("message %d of %s cannot be read: passed over", offset, topic)
+                continue
+            yield decode(data, check_crc=False), len(data)
+
+    async def recall(self, root: int, worker: Worker) -> None:
+        """Remember again how a transaction was ended that is neither open nor remembered, if the log still knows."""
+        if self.halves.get(root) is not None or self.halves.ended(root) is not None:
+            return
+        end = int(self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0)[1])
+        start: int = await worker(self._store.first_at_or_behind, names.HALF_OP_TOPIC, 0, root)
+        last: Op | None = None
+        for at in range(start, min(end, start + _OPS_SEARCHED_MAX), _OPS_AT_ONCE):
+            op: Op | None = await worker(self._end_of, root, at, min(end, at + _OPS_AT_ONCE))
+            last = op or last
+            if last is not None and last.outcome is not Outcome.GIVEN_UP:
+                break  # what was given up may have been opened again and ended later
+        if last is not None and self.halves.get(root) is None:
+            self.halves.remember(last)
+
+    def _end_of(self, root: int, start: int, end: int) -> Op | None:
+        """Worker: the op record among these that has ended a transaction."""
+        last: Op | None = None
+        for record, size in self._records(names.HALF_OP_TOPIC, start, set(), end):
+            if record.prepared_offset == root:
+                op = half_records.read_op(record, size)
+                if op is not None and op.outcome not in (None, Outcome.MOVED):
+                    last = op
+        return last
+
+    # -- where to read on --------------------------------------------------------------------------------------------------
+
+    def keep_positions(self) -> None:
+        """From time to time: positions among the consumer offsets, once everything they rest on is safe on disk."""
+        if self._next is not None and self._store.flushed.offset >= self._next[0]:
+            told, self._next = self._next[1], None
+            self._told = told
+            self._moved_on.set()
+            self._offsets.set(half_records.GROUP, names.HALF_TOPIC, 0, told.half)
+            self._offsets.set(half_records.GROUP, names.HALF_OP_TOPIC, 0, told.op)
+        if self._next is None:
+            now = self._positions()
+            if now != self._told:
+                self._next = int(self._store.kernel.append_offset), now
+
+    async def positions_behind(self, log_offset: int) -> None:
+        """Return when nothing of the log below `log_offset` is needed any more, even if the power fails."""
+        self._store.request_flush()
+        async with asyncio.timeout(_FLUSH_S):
+            while self._told.needed_from < log_offset:
+                self._moved_on.clear()
+                await self._moved_on.wait()
+
+    def _positions(self) -> Positions:
+        kernel = self._store.kernel
+        half_end, op_end = (kernel.queue_state(topic, 0)[2] for topic in (names.HALF_TOPIC, names.HALF_OP_TOPIC))
+        return self.halves.positions(half_end, op_end, int(kernel.append_offset))
+
+    @property
+    def needed_from(self) -> int:
+        """Log offset of the oldest record that is needed to go on from the positions."""
+        return self._told.needed_from
+
+    @property
+    def end(self) -> int:
+        """Log offset behind everything that has happened so far."""
+        return int(self._store.kernel.append_offset)
+
+    @property
+    def behind(self) -> int:
+        """How many places of the half queue lie behind the oldest open half."""
+        oldest = self.halves.oldest
+        return 0 if oldest is None else self.places_behind(oldest)
+
+    def places_behind(self, half: Half) -> int:
+        return int(self._store.kernel.queue_state(names.HALF_TOPIC, 0)[2]) - half.queue_offset
+
+    # -- what happens to a transaction -------------------------------------------------------------------------------------
+
+    def prepare(self, draft: Draft, group: str) -> Placed:
+        """Store a message as a half message: nobody sees it before it is committed."""
+        half_records.prepare(draft, group)
+        return self._opened(draft, self._appender.append(draft))
+
+    def reopen(self, record: Record, root: int) -> Placed:
+        """Store a half message again that was given up, as if nobody had been asked yet; once for each time it was given up."""
+        if record.log_offset in self._reopened.places:
+            raise BrokerError(
+                f"the transaction that was given up at log offset {record.log_offset} was opened again before. If it was given "
+                f"up again there is a newer one in {names.TRANSACTION_GIVEN_UP_TOPIC}: name that"
+            )
+        draft = Draft.of(record)
+        draft.topic, draft.queue_id, draft.source = names.HALF_TOPIC, 0, root
+        for name in (properties.TRANSACTION_CHECK_TIMES, properties.HALF_SINCE, properties.PREPARED_QUEUE_OFFSET):
+            draft.properties.pop(name, None)
+        (placed,) = self._appender.append_group([draft], [(reopened.KIND, record.log_offset)], own=True)
+        self._reopened.add(record.log_offset, self._store.log.min)
+        return self._opened(draft, placed)
+
+    def _opened(self, draft: Draft, placed: Placed) -> Placed:
+        half = half_records.opened(draft, *placed, self._clock.message_ms())
+        half.due_ms = self._due_ms(half, half.since_ms)
+        before = self.halves.due_ms()
+        self.halves.open(half)
+        if before is None or half.due_ms < before:
+            self.on_due()
+        return placed
+
+    def commit(self, half: Half, record: Record) -> int:
+        """Store what consumers get, and that it was done; returns the log offset at which that is safe."""
+        draft = half_records.committed(half, record)
+        topic = self._topics.get(draft.topic)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic {draft.topic} does not exist any more: make it again and commit, or roll the transaction back"
+            )
+        if draft.queue_id >= max(topic.read_queues, topic.write_queues):
+            if not topic.write_queues:
+                raise InvalidParameter(f"topic {topic.name} has no queue to write to: give it some and commit")
+            draft.queue_id %= topic.write_queues  # it has fewer than when the message was sent
+        return self._end(half, Outcome.COMMITTED, [draft])
+
+    def roll_back(self, half: Half) -> int:
+        return self._end(half, Outcome.ROLLED_BACK, [])
+
+    def give_up(self, half: Half, record: Record) -> int:
+        """Nobody has decided about it, and nobody will be asked any more."""
+        self._topics.ensure(names.TRANSACTION_GIVEN_UP_TOPIC, 1)
+        return self._end(half, Outcome.GIVEN_UP, [half_records.given_up(half, record)], own=True)
+
+    def _end(self, half: Half, outcome: Outcome, drafts: list[Draft], *, own: bool = False) -> int:
+        self._check_open(half)
+        # The op record first: it bears the mark of the group, and the message stays as its producer made it.
+        placed = self._appender.append_group([self._op(half, outcome), *drafts], own=own)
+        end = placed[-1].end
+        self.halves.end(half, Op(placed[0].queue_offset, (half.queue_offset,), half.root, outcome, end))
+        return end
+
+    def drop(self, half: Half) -> int:
+        """It cannot be read any more: forget it."""
+        return self._end(half, Outcome.GIVEN_UP, [], own=True)
+
+    def renew(self, half: Half, record: Record) -> None:
+        """Store a new copy of an open half, which takes the place of the old one."""
+        self._move(half, record, half.checks, half.due_ms)
+
+    def check(self, half: Half, record: Record) -> Draft:
+        """The same, because its producer is going to be asked; returns the new copy."""
+        due_ms = self._clock.message_ms() + self._config.transaction_check_interval_ms
+        return self._move(half, record, half.checks + 1, due_ms)
+
+    def ask_anew(self, half: Half, record: Record) -> None:
+        """The same, and its producer is going to be asked at once, as if for the first time."""
+        self._move(half, record, 0, self._clock.message_ms())
+
+    def _move(self, half: Half, record: Record, checks: int, due_ms: int) -> Draft:
+        self._check_open(half)
+        draft = half_records.copied(half, record, checks)
+        op, placed = self._appender.append_group([self._op(half, Outcome.MOVED), draft], own=True)
+        settled = Op(op.queue_offset, (half.queue_offset,), half.root, Outcome.MOVED, op.end)
+        half.checks = checks
+        before = self.halves.due_ms()
+        self.halves.move(half, settled, *placed, due_ms)
+        if before is None or due_ms < before:
+            self.on_due()
+        return draft
+
+    def _check_open(self, half: Half) -> None:
+        """Before anything is appended: a copy of what was ended would be open again after a restart."""
+        if self.halves.get(half.root) is not half:
+            raise BrokerError(f"the transaction at log offset {half.root} was ended meanwhile: nothing was changed")
+
+    def _op(self, half: Half, outcome: Outcome) -> Draft:
+        return half_records.op_record(half, outcome, self._clock.message_ms(), self._store.kernel.store_host)
+
+    def _due_ms(self, half: Half, stored_ms: int) -> int:
+        """When its producer is to be asked (again), if its newest copy was stored at `stored_ms`."""
+        if half.checks:
+            return stored_ms + self._config.transaction_check_interval_ms
+        return half.since_ms + (self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms)
+
+    # -- records -----------------------------------------------------------------------------------------------------------
+
+    def is_hot(self, log_offset: int) -> bool:
+        """Can it be read at once? Else a worker should."""
+        return bool(log_offset >= self._store.kernel.hot_from)
+
+    def write_up_to(self, log_offset: int) -> None:
+        """What was appended there in this very turn can be read from now on. A quick producer knows it before it is written."""
+        if self._store.log.end <= log_offset < self._store.kernel.append_offset:
+            self._bursts.end_turn()
+
+    def load(self, half: Half) -> Record:
+        """The newest copy of a half that is hot. On the loop only."""
+        self.write_up_to(half.log_offset)
+        return _readable(self.record_at(half.log_offset), half.log_offset)
+
+    async def load_slowly(self, root: int, worker: Worker) -> Record | None:
+        """The newest copy of a half, wherever it lies, as of the moment this returns; None if it is not open (any more)."""
+        while (half := self.halves.get(root)) is not None:
+            log_offset = half.log_offset
+            self.write_up_to(log_offset)  # here, not by the worker: turns belong to the loop
+            record = await worker(self.record_at, log_offset)
+            if self.halves.get(root) is half and half.log_offset == log_offset:
+                return _readable(record, log_offset)
+        return None
+
+    def record_at(self, log_offset: int) -> Record | None:
+        """Whatever record lies there; None if none does. The offset may be anybody's claim. For workers, too."""
+        files = self._store.log
+        if log_offset < files.min:
+            return None
+        head = files.slice(log_offset, LOG_OFFSET_AT + 8)
+        if len(head) < LOG_OFFSET_AT + 8 or int.from_bytes(head[LOG_OFFSET_AT:], "big") != log_offset:
+            return None
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if not 0 < size <= self._store.config.message_bytes_max + _RECORD_EXTRA_BYTES:
+            return None
+        try:
+            return decode(bytes(files.slice(log_offset, size)))
+        except ProtocolError:
+            return None
+
+
+def _readable(record: Record | None, log_offset: int) -> Record:
+    if record is None:
+        raise BrokerError(f"the half message at log offset {log_offset} cannot be read any more")
+    return record
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,0 +1,249 @@
+"""A wall clock that was set is noticed, followed, and marked in the log; whoever counts by message time hears of it.
+
+While the broker runs the machine's uptime is the second witness, and over a restart on the same start of the machine as well: the
+difference between the two clocks is kept beside the steps. After the machine itself has started again, only the store's last record
+is left: it may show that the clock was set back, and that is all it is believed about.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from kappamq.broker.sending.appending import Appender
+from kappamq.broker.timers.progress import TimerProgress
+from kappamq.clock import SETTLE_MS, TOLERANCE_MS, Jump, WatchedClock
+from kappamq.errors import KappaError
+from kappamq.store.log.clock_steps import CLOCK_FILE, ClockStep, ClockSteps
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+KIND = "clock"
+_REMEMBER_MS = TOLERANCE_MS // 2
+_PERIOD_S = 10.0
+_TOLD_MAX = 4  # jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
+_REMEDY = "check the time synchronisation of this machine (chronyc tracking, timedatectl)"
+
+
+class ClockTable:
+    """Where the clock was set, and how it stood to the uptime of which start of the machine. A fold over the log."""
+
+    file = CLOCK_FILE
+    kinds = (KIND,)
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.jumps = 0  # since the store is there
+        self.boot = ""  # the start of the machine that `offset_ms` is true for
+        self.offset_ms = 0  # wall clock minus uptime
+        self.ahead_ms = 0  # how far it was set forward so recently that nothing is deleted by it yet
+        self.dirty = False
+
+    def to_snapshot(self) -> dict[str, Any]:
+        # Who reads times by this table needs no step that lies before the whole log.
+        self._store.clock_steps = self._store.clock_steps.from_on(self._store.log.min)
+        steps = self._store.clock_steps.rows()
+        return {
+            "steps": steps,
+            "jumps": self.jumps,
+            "boot": self.boot,
+            "offset": self.offset_ms,
+            "ahead": self.ahead_ms,
+        }
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self._store.clock_steps = ClockSteps.of(table.get("steps") or ())
+        self.jumps = int(table.get("jumps") or 0)
+        self.boot, self.offset_ms = str(table.get("boot") or ""), int(table.get("offset") or 0)
+        self.ahead_ms = int(table.get("ahead") or 0)
+
+    def apply(self, kind: str, change: Any) -> None:
+        self.set(change)
+
+    def set(self, change: dict[str, Any]) -> None:
+        if "step" in change:
+            before = self._store.clock_steps
+            self._store.clock_steps = before.plus(ClockStep(*(int(number) for number in change["step"])))
+            self.jumps += self._store.clock_steps is not before
+        if "boot" in change:
+            self.boot, self.offset_ms = str(change["boot"]), int(change["offset"])
+            self.ahead_ms = int(change.get("ahead") or 0)
+        self.dirty = True
+
+
+class ClockWatch:
+    def __init__(
+        self, clock: WatchedClock, store: MessageStore, table: ClockTable, progress: TimerProgress, appender: Appender, boot_id: str
+    ) -> None:  # fmt: skip
+        self._clock = clock
+        self._store = store
+        self._table = table
+        self._progress = progress
+        self._appender = appender
+        self._boot = boot_of(boot_id)
+        self._stalled = False
+        self._period_began = -_PERIOD_S
+        self._told = 0  # of this period
+        self._untold = 0
+        self.jumps = 0  # since the start
+        self.last: Jump | None = None
+        self.on_step: list[Callable[[ClockStep], None]] = []  # message time follows it already
+
+    # -- at the start ------------------------------------------------------------------------------------------------------
+
+    def begin(self, ours: bool) -> None:
+        """Compare the clock with what the store knows. `ours`: the last one to write there was one of us."""
+        # A mark that a power cut took is of no use: what is stored in its place lies behind the step and not before it.
+        self._store.clock_steps = self._store.clock_steps.up_to(self._store.log.end)
+        now_ms, last_ms = self._clock.message_ms(), self._store.last_ms
+        witnessed = ours and self._table.boot == self._boot
+        step_ms = self._clock.offset_ms - self._table.offset_ms if witnessed else 0
+        if witnessed:  # a start in between does not make a new time any older
+            self._clock.unwitnessed(self._table.ahead_ms + min(0, step_ms))
+        if abs(step_ms) > TOLERANCE_MS:
+            self._say("while no broker ran", Jump(now_ms - step_ms, now_ms))
+            self._clock.unwitnessed(step_ms)
+            self._step(step_ms, now_ms)
+        elif last_ms - now_ms > TOLERANCE_MS:
+            log.warning(
+                "the newest record was stored at %s, but the clock shows %s: the clock was ahead then, or it is behind now. It is "
+                "followed: delays go on from now, timers wait for their time by this clock. If it is behind, %s",
+                *(when(last_ms), when(now_ms), _REMEDY),
+            )
+            # Only of a log that we have written is it known that one clock stamped it since the last step.
+            self._step(now_ms - last_ms if ours and not witnessed else 0, now_ms)
+        elif last_ms and not witnessed:
+            self._clock.unwitnessed(now_ms - last_ms)
+            if now_ms - last_ms > SETTLE_MS:
+                log.info(
+                    "the newest record was stored at %s: log files that have expired since are deleted when the clock, which shows %s, "
+                    "has been kept for %d s", *(when(last_ms), when(now_ms), SETTLE_MS // 1000)
+                )  # fmt: skip
+        self._remember()
+
+    def _remember(self) -> None:
+        """How the wall clock stands to the uptime: whoever starts next on this start of the machine can compare."""
+        if self._table.boot != self._boot or abs(self._table.offset_ms - self._clock.offset_ms) > _REMEMBER_MS:
+            self._table.boot, self._table.offset_ms = self._boot, self._clock.offset_ms
+            self._table.dirty = True  # the snapshot will do: the log need not grow for it
+        if self._table.ahead_ms != self._ahead_ms:
+            self._table.ahead_ms = self._ahead_ms
+            self._table.dirty = True
+
+    @property
+    def _ahead_ms(self) -> int:
+        return self._clock.message_ms() - self._clock.settled_ms()
+
+    # -- while it runs -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Several times a second: follow the wall clock if it was set."""
+        jump = self._clock.adopt()
+        if self._clock.is_stalled != self._stalled:
+            self._stalled = self._clock.is_stalled
+            if self._stalled:
+                log.warning("the wall clock stands still: message time goes on by the machine's uptime; %s", _REMEDY)
+            else:
+                log.warning("the wall clock moves again")
+        if jump is not None:
+            self.jumps += 1
+            self.last = jump
+            self._say("while the broker ran", jump)
+            self._step(jump.step_ms, jump.to_ms)
+        self._say_what_is_untold()
+        self._remember()
+
+    def runtime(self) -> dict[str, str]:
+        """For the broker's runtime information."""
+        now_ms = self._clock.message_ms()
+        state = "stands still" if self._stalled else "ok"
+        if self._clock.settled_ms() < now_ms:
+            state = "was set forward or not watched of late: log files are deleted by it when it was kept for a while"
+        return {
+            "kappamqClock": state,
+            "kappamqClockJumps": f"{self.jumps} since the start, {self._table.jumps} in this store",
+            "kappamqClockLastJump": "none" if self.last is None else f"{self.last.from_ms} -> {self.last.to_ms}",
+        }
+
+    def _say(self, when_noticed: str, jump: Jump) -> None:
+        now = self._clock.liveness()
+        if now - self._period_began >= _PERIOD_S:
+            self._say_what_is_untold()
+            self._period_began, self._told = now, 0
+        if self._told >= _TOLD_MAX:
+            self._untold += 1
+            return
+        self._told += 1
+        log.warning(
+            "the wall clock was set %s by %s, from %s to %s, %s: message time follows it. %s; %s",
+            *("forward" if jump.step_ms > 0 else "back", duration(jump.step_ms), when(jump.from_ms), when(jump.to_ms)),
+            *(when_noticed, _forward(jump) if jump.step_ms > 0 else _BACK, _REMEDY),
+        )
+
+    def _say_what_is_untold(self) -> None:
+        """When a period is over: whoever reads the log is not left with the wrong last word about the clock."""
+        now = self._clock.liveness()
+        if not self._untold or now - self._period_began < _PERIOD_S:
+            return
+        log.warning(
+            "the wall clock was set %d more times in the last %d s, and message time followed it: it shows %s now; %s",
+            *(self._untold, now - self._period_began, when(self._clock.message_ms()), _REMEDY),
+        )
+        self._period_began, self._told, self._untold = now, _TOLD_MAX, 0
+
+    def _step(self, step_ms: int, to_ms: int) -> None:
+        step = ClockStep(int(self._store.kernel.append_offset), step_ms, to_ms)
+        change = self._progress.stepped(step)
+        # One group: what was delivered by the clock before, and from where on another one counts.
+        self._mark(
+            {"step": list(step), "boot": self._boot, "offset": self._clock.offset_ms, "ahead": self._ahead_ms}, change
+        )
+        for listener in self.on_step:
+            listener(step)
+
+    def _mark(self, change: dict[str, Any], also: tuple[str, Any] | None = None) -> None:
+        self._table.set(change)
+        try:
+            self._appender.append_group([], [(KIND, change), *([also] if also is not None else [])], own=True)
+        except KappaError as error:
+            log.warning(
+                "that the clock was set could not be noted in the log (%s): it is in %s only", error, CLOCK_FILE
+            )
+
+
+_BACK = "Delays and timers go on by the corrected clock"
+
+
+def _forward(jump: Jump) -> str:
+    return (
+        f"Timers set for a time up to {when(jump.to_ms)} are due; delays wait as long as they were to; old log files are not deleted by "
+        f"the new time before it was kept for {SETTLE_MS // 1000} s"
+    )
+
+
+def boot_of(boot_id: str) -> str:
+    """Which uptime it is: that of another start of the machine, or of another time namespace, tells nothing."""
+    try:
+        return f"{boot_id} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return boot_id
+
+
+def when(ms: int) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(ms / 1000).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def duration(ms: int) -> str:
+    """As people say it, whatever the sign."""
+    seconds = abs(ms) / 1000
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size or (seconds >= size and not seconds % size):
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds:.4g} s"

@@ -1,0 +1,139 @@
+"""Where the numbering of queues ended whose messages have all expired.
+
+The end of any other queue can be read off the log. Before the log loses the last message of a queue, its end becomes a record, and
+part of a snapshot: with the queue files gone, too, numbering goes on from there and never starts again at 0. Only such queues are
+listed, so that this costs nothing where messages come in.
+
+A deleted topic is another matter: once its last message has left the log, `Topics` forgets where it ended, and so does this table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.errors import KappaError
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Ends = dict[str, dict[int, int]]
+"""Topic -> queue id -> one past the last number that was given."""
+
+_QUEUES_PER_RECORD = 500
+
+
+class QueueEnds:
+    """A fold over the log, and one of those who are asked before the log loses its beginning."""
+
+    file = "kappamq.queues.json"
+    kinds = ("queue-ends", "queue-ends-forgotten")
+
+    def __init__(self, store: MessageStore, record: Callable[[str, Any], int]) -> None:
+        self._store = store
+        self._record = record
+        self._ends: Ends = {}
+        self._needed_from = 0
+        self.dirty = False
+        # Filled in when the broker serves.
+        self.worker: Worker
+        self.write_derived: Callable[[], Awaitable[None]]
+        self.on_disk: Callable[[int], Awaitable[None]]
+
+    def get(self, topic: str, queue_id: int) -> int:
+        return self._ends.get(topic, {}).get(queue_id, 0)
+
+    def restore(self) -> Ends:
+        """After loading: queues of which neither log nor files know anything go on where they ended.
+        Returns the topics of which all queues are so."""
+        kernel = self._store.kernel
+        bare: Ends = {}
+        for topic, ends in self._ends.items():
+            if all(kernel.queue_state(topic, queue_id)[1] == 0 for queue_id in kernel.queue_ids(topic)):
+                bare[topic] = dict(ends)
+            for queue_id, end in ends.items():
+                if kernel.queue_state(topic, queue_id)[1] == 0:
+                    kernel.set_queue(topic, queue_id, end, end)
+        return bare
+
+    def forget(self, topic: str) -> None:
+        """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""
+        if self._ends.pop(topic, None) is None:
+            return
+        self.dirty = True
+        try:
+            self._record("queue-ends-forgotten", topic)
+        except (
+            KappaError
+        ) as error:  # the next snapshot leaves it out, or the next start finds a topic that nobody knows
+            log.info("the log does not record that topic %s is forgotten: %s", topic, error)
+
+    # -- before the log loses its beginning ---------------------------------------------------------------------------------
+
+    @property
+    def needed_from(self) -> int:
+        return self._needed_from
+
+    async def renew_below(self, log_min: int) -> None:
+        """Record, durably, where queues ended that have no message at or behind `log_min`."""
+        await self.write_derived()  # a queue has its folder then
+        found = await self.worker(self._expired, log_min)
+        stored = 0
+        for at in range(0, len(found), _QUEUES_PER_RECORD):
+            ends: Ends = {}
+            for topic, queue_id, end in found[at : at + _QUEUES_PER_RECORD]:
+                ends.setdefault(topic, {})[queue_id] = end
+            stored = self._record("queue-ends", ends)
+            self._add(ends)
+        if found:
+            await self.on_disk(stored)
+        self._needed_from = log_min
+
+    def _expired(self, log_min: int) -> list[tuple[str, int, int]]:
+        """Worker: queues without a message at or behind `log_min` whose end is not recorded."""
+        store = self._store
+        ahead = log_min > store.log.min
+        found = []
+        for topic, queue_id in store.queues.queues():
+            low, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+            if not end or end == self.get(topic, queue_id):
+                continue
+            last = store.entry(topic, queue_id, end - 1) if ahead and low < end else None
+            if low == end or (last is not None and last[0] < log_min):
+                found.append((topic, queue_id, end))
+        return found
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        return partial(_snapshot, dict(self._ends))  # the ends of a topic are replaced and never changed
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self._ends = {}
+        self._add(_ends(table.get("ends") or {}))
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "queue-ends-forgotten":
+            self._ends.pop(str(change), None)
+            self.dirty = True
+        else:
+            self._add(_ends(change))
+
+    def _add(self, ends: Ends) -> None:
+        for topic, queues in ends.items():
+            self._ends[topic] = self._ends.get(topic, {}) | queues
+        self.dirty = True
+
+
+def _ends(table: dict[str, dict[str, Any]]) -> Ends:
+    return {topic: {int(queue_id): int(end) for queue_id, end in queues.items()} for topic, queues in table.items()}
+
+
+def _snapshot(ends: Ends) -> dict[str, Any]:
+    return {"ends": {topic: {str(queue_id): end for queue_id, end in queues.items()} for topic, queues in ends.items()}}

@@ -1,0 +1,364 @@
+"""What has to be done from time to time, and where: decisions on the loop, files on one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol
+
+from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate
+from kappamq.clock import WatchedClock
+from kappamq.errors import KappaError, NotAvailable
+from kappamq.state.metadata import Collected, Metadata
+from kappamq.state.offsets import Offsets
+from kappamq.store import retention
+from kappamq.store.derived import DerivedWork
+from kappamq.store.log.commit_log import Segment
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_SYNC_DERIVED_S = 30.0
+_SAVE_OFFSETS_S = 30.0
+_LOOK_S = 1.0  # a changed interval takes effect within this
+_PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
+HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
+"""So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
+_PREPARE_AGAIN_S = 1.0
+_DERIVED_AT_ONCE = 50_000  # messages whose entries are written before the time for it has come, to free their memory
+_NO_DESCRIPTOR_S = 30.0
+
+
+class Keeper(Protocol):
+    """Somebody whose state lies in the log itself: open transactions, pending timers."""
+
+    @property
+    def needed_from(self) -> int:
+        """The log must not lose what lies behind this."""
+        ...
+
+    async def renew_below(self, log_min: int) -> None:
+        """The log is about to lose what lies below `log_min`: copy what is still needed of it to the log's end, durably."""
+        ...
+
+
+class Upkeep:
+    def __init__(
+        self, store: MessageStore, bursts: Bursts, gate: Gate, metadata: Metadata, offsets: Offsets, clock: WatchedClock
+    ) -> None:
+        self._store = store
+        self._bursts = bursts
+        self._gate = gate
+        self._metadata = metadata
+        self._offsets = offsets
+        self._clock = clock
+        # One thread for everything that writes derived files, so that these writes keep their order.
+        self._writer = ThreadPoolExecutor(1, "kappamq-files")
+        self._readers = ThreadPoolExecutor(4, "kappamq-cold")
+        # One that never has to wait for readers: the loop itself waits for the next log file when it is needed.
+        self._preparer = ThreadPoolExecutor(1, "kappamq-next")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._derived = asyncio.Lock()
+        self._held: set[asyncio.Future[None]] = set()
+        self._cleaning = asyncio.Lock()
+        self._synced_at = clock.liveness()
+        self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
+        self._last_work: DerivedWork | None = None
+        self._derived_count = store.kernel.put_count  # messages whose entries were taken to be written
+        self._relief: asyncio.Task[None] | None = None
+        self._preparing: Future[Segment] | None = None
+        self._prepare_at = 0.0  # not before this time: the disk had no room the last time
+        self._snapshots_fail = False
+        self._unwritable_since: float | None = None
+        self._guard = retention.DiskGuard(store.config)
+        self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
+        self.keepers: list[Keeper] = []
+        self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
+        self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
+        # Snapshots of what changes all the time: written now and then, and at the end.
+        self.saved_seldom = {offsets.file}
+        self.saved_behind_log: set[str] = set()  # never ahead of what is on disk, even if the disk has failed
+        self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
+
+    def start(self) -> None:
+        config = self._store.config
+        loop = asyncio.get_running_loop()
+        self._bursts.finish_preparing = self.finish_preparing
+        loop.add_reader(self._store.flush_fd, self._bursts.flush_done)
+        self._every(lambda: 0.1, self._tick)
+        self._every(lambda: config.flush_interval_ms / 1000, self._flush)
+        self._every(lambda: config.queue_flush_interval_ms / 1000, self.write_derived)
+        self._every(self.record_s, self._record_and_save)
+        self._every(lambda: config.clean_interval_ms / 1000, self.clean)
+        self._tasks.append(asyncio.create_task(self._catch_up()))
+
+    def _every(self, seconds: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` again and again, with a pause that may be changed (even shortened) while it lasts."""
+
+        async def repeat() -> None:
+            loop = asyncio.get_running_loop()
+            last = loop.time()
+            while True:
+                pause = last + seconds() - loop.time()
+                if pause > 0:
+                    await asyncio.sleep(min(pause, _LOOK_S))
+                    continue
+                try:
+                    await work()
+                except Exception:
+                    log.exception("upkeep failed, trying again in %g s", seconds())
+                last = loop.time()
+
+        self._tasks.append(asyncio.create_task(repeat()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *filter(None, [self._relief]), return_exceptions=True)
+        self.finish_preparing()
+        async with self._derived:
+            await self._record_and_save(last=True)
+            self._bursts.end_turn()
+        asyncio.get_running_loop().remove_reader(self._store.flush_fd)
+        self._preparer.shutdown(wait=True)
+        self._readers.shutdown(wait=True)
+        self._writer.shutdown(wait=True)
+
+    # -- threads -----------------------------------------------------------------------------------------------------------
+
+    def write(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        """Its turn comes after everything handed in before, awaited or not."""
+        return asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
+
+    def read(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+
+    # -- tasks -------------------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        self._bursts.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
+        for callback in self.on_tick:
+            callback()
+        if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
+            self._relief = asyncio.create_task(self.write_derived())
+        current = self._store.log
+        self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - HOT_BYTES)
+        if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
+            used = current.end % current.segment_bytes
+            if used > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
+                self._prepare()
+
+    def _prepare(self) -> None:
+        """Have the next log file made before it is needed."""
+        loop = asyncio.get_running_loop()
+        self._preparing = self._preparer.submit(self._store.log.prepare)
+        self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
+
+    def finish_preparing(self) -> None:
+        """The next file is needed now: wait for the worker who makes it, if there is one."""
+        if self._preparing is not None:
+            wait([self._preparing])
+            self._prepared(self._preparing)
+
+    def _prepared(self, made: Future[Segment]) -> None:
+        """A disk without room for the next file is full, while there is still time to say so."""
+        if made is not self._preparing:
+            return  # somebody could not wait, and has taken it
+        self._preparing = None
+        try:
+            self._store.log.prepared(made.result())
+            self._gate.open(NO_ROOM)
+        except OSError as error:
+            self._prepare_at = self._clock.liveness() + _PREPARE_AGAIN_S
+            text = (
+                f"there is no room for the next log file ({error.strerror}): free some space, writing resumes by itself"
+            )
+            if self._gate.close(NO_ROOM, NotAvailable(text)):
+                log.error("refusing messages: %s", text)
+        self._bursts.release_if_possible()
+
+    async def _flush(self) -> None:
+        self._store.request_flush()
+
+    def hold_entries(self) -> asyncio.Future[None]:
+        """Queue entries stay in memory until the caller has set the result. Nothing else waits for it."""
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held.add(held)
+        held.add_done_callback(self._held.discard)
+        return held
+
+    async def write_derived(self) -> None:
+        """Bring queue entries and keys into their files. What cannot be written now waits for the next time."""
+        async with self._derived:
+            while self._held:
+                await asyncio.wait(self._held)
+            if self._store.failed is not None:
+                return
+            work = self._store.collect()
+            self._derived_count = self._store.kernel.put_count
+            now = self._clock.liveness()
+            try:
+                if (
+                    work.entries
+                    or work.index
+                    or self._last_work is None
+                    or self._last_work.dispatched != work.dispatched
+                ):
+                    await self.write(self._store.write_derived, work)
+                    self._last_work = work
+                    if self.on_entered is not None:
+                        await self.on_entered(work)
+                if work.complete and now - self._synced_at > _SYNC_DERIVED_S:
+                    self._synced_at = now
+                    await self.write(self._store.sync_derived, self._last_work)
+            except OSError as error:
+                self._cannot_write(error, now)
+            else:
+                self._unwritable_since = None
+                if self._gate.open(FILES):
+                    log.info("taking messages again: queue and index files can be written")
+
+    def _cannot_write(self, error: OSError, now: float) -> None:
+        """Entries that have no file stay in memory: there must not be more and more of them."""
+        if self._unwritable_since is None:
+            self._unwritable_since = now
+        # A full disk stays full, but descriptors come back when somebody hangs up.
+        patience_s = _NO_DESCRIPTOR_S if error.errno in (errno.EMFILE, errno.ENFILE) else 0.0
+        if now - self._unwritable_since >= patience_s:
+            why = error.strerror or str(error)
+            text = f"queue and index files cannot be written ({why}): see to the disk, writing resumes by itself"
+            if self._gate.close(FILES, NotAvailable(text)):
+                log.error("refusing messages: %s", text)
+
+    async def _record_and_save(self, last: bool = False) -> None:
+        """Offsets into the log, changed tables into their snapshots. With a log that takes nothing the snapshots must do;
+        else that of the offsets, which change all the time, is written now and then, and at the end."""
+        now = self._clock.liveness()
+        due = last or now >= self._save_offsets_at
+        try:
+            self._offsets.record_commits()
+        except KappaError as error:
+            log.info("consumer offsets were not recorded: %s", error)
+            due = True
+        if due:
+            self._save_offsets_at = now + _SAVE_OFFSETS_S
+        work = self._metadata.collect(leave=() if due else self.saved_seldom)
+        if work:
+            await self._save(work)
+
+    async def _save(self, work: list[Collected]) -> set[str]:
+        """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
+        try:
+            async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
+                await self._bursts.on_disk(self._store.kernel.append_offset)
+        except (NotAvailable, TimeoutError):
+            kept = [item for item in work if self._store.failed is not None and item[0] not in self.saved_behind_log]
+            self._metadata.due_again({item[0] for item in work if item not in kept})
+            work = kept
+        try:
+            await self.write(self._metadata.save, work)
+            self._snapshots_fail = False
+        except OSError as error:
+            if not self._snapshots_fail:
+                log.error("settings and offsets are in the log only, their files cannot be written: %s", error)
+            self._snapshots_fail = True
+            return set()
+        return {item[0] for item in work}
+
+    async def write_snapshot_again(self, name: str) -> bool:
+        """The file was damaged: write it from memory, twice, for the damaged one becomes the .bak. False if that is not possible."""
+        if not self._metadata.has_table(name):
+            return False
+        for _ in range(2):
+            self._metadata.due_again({name})
+            if name not in await self._save(self._metadata.collect()):
+                return False
+        return True
+
+    async def _catch_up(self) -> None:
+        """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""
+        while self._store.catching_up():
+            if self._store.failed is not None or self._unwritable_since is not None:
+                await asyncio.sleep(1.0)  # what is entered now would only pile up
+                continue
+            at, size = self._store.next_catch_up
+            await self.read(self._store.warm, at, size)
+            self._store.catch_up()
+            await self.write_derived()
+
+    async def clean(self) -> None:
+        """Delete what has expired; refuse writes while the disk is too full."""
+        usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+        self._guard_disk(usage)
+        await self.delete_expired(usage)
+
+    async def delete_expired(self, usage: retention.Usage | None = None, asked: bool = False) -> int:
+        """Delete log files whose time is over, and what was derived from them; how many went."""
+        async with self._cleaning:
+            if usage is None:
+                usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+            plan = self._plan(usage, asked)
+            if not plan.delete:
+                return 0
+            # Snapshots that reach further back than the log will are written anew; twice, for the older version is kept, too.
+            log_min = plan.delete[-1].start + self._store.config.segment_bytes
+            for _ in range(2):
+                if self._metadata.needed_from < log_min:
+                    await self._save(self._metadata.collect(renew_below=log_min))
+            for keeper in self.keepers:
+                try:
+                    await keeper.renew_below(log_min)
+                except (KappaError, OSError) as error:  # then its part of the log stays
+                    log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
+            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in self.keepers)])
+            plan = self._plan(usage, asked, needed_from)
+            for deletion in plan.delete:
+                log.info("deleting log file %020d: %s", deletion.start, deletion.why)
+                await self.read(self._store.log.discard, self._store.log.detach(deletion.start))
+            if plan.delete:
+                await self._raise_minimums()
+            return len(plan.delete)
+
+    def _plan(self, usage: retention.Usage, asked: bool, needed_from: int | None = None) -> retention.Plan:
+        store = self._store
+        files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
+        safe = min(store.flushed.offset, store.dispatched.offset)
+        needed_from = safe if needed_from is None else min(safe, needed_from)
+        # Nobody gets a file back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
+        now_ms = self._clock.message_ms() if asked else self._clock.settled_ms()
+        return retention.plan(files, now_ms, store.config, usage, needed_from, asked=asked)
+
+    async def raise_minimums(self) -> None:
+        """The log has lost its beginning: queues and index lose theirs."""
+        async with self._cleaning:
+            await self._raise_minimums()
+
+    async def _raise_minimums(self) -> None:
+        await self.write_derived()  # a queue has its folder then
+        log_min = self._store.log.min
+        for topic, queue_id in await self.write(lambda: list(self._store.queues.queues())):
+            low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+            new_low = await self.read(self._store.first_at_or_behind, topic, queue_id, log_min)
+            if new_low > low:
+                self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
+                if await self.write(self._store.queues.delete_below, topic, queue_id, new_low):
+                    self._store.queues.forget_readers(topic, queue_id)
+        if log_min == self._store.log.min:
+            self._store.kernel.mins_raised = True
+        await self.write(self._store.index.expire, log_min)
+        self.on_shortened(log_min)
+
+    def _guard_disk(self, usage: retention.Usage) -> None:
+        if self._guard.check(usage):
+            if self._guard.refusing:
+                log.error("refusing messages: %s", self._guard.why)
+            else:
+                log.info("taking messages again: %s", usage)
+                self._gate.open(DISK_FULL)
+        if self._guard.refusing:
+            self._gate.close(DISK_FULL, NotAvailable(self._guard.why))

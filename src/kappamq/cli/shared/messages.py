@@ -1,0 +1,104 @@
+"""How a message is shown: a line for people, everything for programs."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from kappamq.cli.shared.output import Output, when
+
+if TYPE_CHECKING:
+    from kappamq.message import ReceivedMessage
+    from kappamq.protocol.records.record import Record
+
+BODY_CHARACTERS_MAX = 200  # of a body on a line; programs get all of it
+
+
+def as_json(message: ReceivedMessage) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.queue.broker,
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "log_offset": message.log_offset,
+        "id": message.message_id,
+        "offset_id": message.offset_id,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "born_ms": message.born_ms,
+        "stored_ms": message.stored_ms,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "properties": dict(message.properties),
+    }
+    try:
+        shown["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        shown["body_base64"] = base64.b64encode(message.body).decode()
+    return shown
+
+
+def body_line(body: bytes) -> str:
+    """One line of text: what cannot be printed becomes visible, what is long is cut."""
+    text = body[: BODY_CHARACTERS_MAX * 4].decode("utf-8", "backslashreplace")
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    cut = len(text) > BODY_CHARACTERS_MAX or len(body) > BODY_CHARACTERS_MAX * 4
+    return text[:BODY_CHARACTERS_MAX] + (f"... ({len(body)} bytes)" if cut else "")
+
+
+def line(out: Output, message: ReceivedMessage) -> None:
+    """One message on one line."""
+    if out.json:
+        out.raw(as_json(message))
+        return
+    from rich.text import Text
+
+    marks = f"{message.tags or '-'}  {','.join(message.keys) or '-'}"
+    text = Text(when(message.stored_ms), style="dim")
+    text.append(f"  {message.queue.queue_id}/{message.queue_offset}", style="cyan")
+    text.append(f"  {marks}  ", style="green")
+    text.append(body_line(message.body), style="default")
+    out.console().print(text)
+
+
+def log_line(out: Output, record: Record, size: int) -> None:
+    """One record as it lies in the log."""
+    message = record.to_message("")
+    if out.json:
+        out.raw({**as_json(message), "bytes": size})
+        return
+    from rich.text import Text
+
+    text = Text(f"{message.log_offset}+{size}", style="dim")
+    text.append(f"  {message.topic}/{message.queue.queue_id}/{message.queue_offset}", style="cyan")
+    text.append(f"  {when(message.stored_ms)}", style="dim")
+    text.append(f"  {message.tags or '-'}  {','.join(message.keys) or '-'}  ", style="green")
+    text.append(body_line(message.body), style="default")
+    out.console().print(text)
+
+
+def details(out: Output, message: ReceivedMessage) -> None:
+    """One message with everything known about it."""
+    if out.json:
+        out.raw(as_json(message))
+        return
+    from rich.text import Text
+
+    rows = {
+        "message id": message.message_id,
+        "offset id": message.offset_id,
+        "topic": message.topic,
+        "queue": f"{message.queue.broker}/{message.queue.queue_id}, offset {message.queue_offset}",
+        "log offset": f"{message.log_offset} ({message.stored_bytes} bytes)",
+        "tags": message.tags or "-",
+        "keys": " ".join(message.keys) or "-",
+        "born": f"{when(message.born_ms)} at {message.born_host}",
+        "stored": f"{when(message.stored_ms)} at {message.store_host}",
+        "retries": str(message.reconsume_times),
+        "properties": ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items())) or "-",
+        "body": body_line(message.body),
+    }
+    for name, value in rows.items():
+        out.console().print(Text(f"{name:>12}  ", style="dim").append(value, style="default"))
+    out.console().print()

@@ -1,0 +1,184 @@
+"""How commands speak: for people (rich) or for programs (`-o json`: one JSON value per line on standard output).
+
+Results go to standard output, everything else (progress, warnings, errors) to standard error, so that a pipe gets only
+results. With `-o json` an error is a JSON line as well: {"error": ..., "kind": ..., "exit": ...} on standard error.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kappamq.cli.shared.exits import Exit
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+class Format(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class Output:
+    """Given to every command. Loads rich only when there is something to paint."""
+
+    def __init__(self, format: Format = Format.TEXT) -> None:
+        self.format = format
+        self._consoles: dict[bool, Console] = {}
+
+    @property
+    def json(self) -> bool:
+        return self.format is Format.JSON
+
+    def console(self, *, err: bool = False) -> Console:
+        if err not in self._consoles:
+            from rich.console import Console
+
+            self._consoles[err] = Console(stderr=err, highlight=False, soft_wrap=True)
+        return self._consoles[err]
+
+    def line(self, text: str, **values: Any) -> None:
+        """One result: `text` for people (rich markup), `values` for programs."""
+        if self.json:
+            self.raw(values)
+        else:
+            self.console().print(text)
+
+    def raw(self, value: Any) -> None:
+        sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """Rows keyed by column. Programs get every row as an object, also what is no column; people see `a_b` as a b."""
+        rows = list(rows)
+        if self.json:
+            for row in rows:
+                self.raw(row)
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        numeric = {
+            column for column in columns if rows and all(isinstance(row.get(column), (int, float)) for row in rows)
+        }
+        for column in columns:
+            table.add_column(
+                column.replace("_", " "), justify="right" if column in numeric else "left", overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*(Text(show(row.get(column))) for column in columns))
+        self.console().print(table)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is not a result. Programs do not get it."""
+        if not self.json:
+            from rich.text import Text
+
+            self.console(err=True).print(Text(text, style="dim"))
+
+    def warn(self, text: str) -> None:
+        if self.json:
+            print(json.dumps({"warning": text}, ensure_ascii=False), file=sys.stderr, flush=True)
+        else:
+            from rich.text import Text
+
+            self.console(err=True).print(Text(f"warning: {text}", style="yellow"))
+
+    def error(self, error: BaseException | str, code: Exit) -> None:
+        text = error if isinstance(error, str) else str(error) or type(error).__name__
+        if self.json:
+            kind = "error" if isinstance(error, str) else type(error).__name__
+            line = json.dumps({"error": text, "kind": kind, "exit": int(code)}, ensure_ascii=False)
+            print(line, file=sys.stderr, flush=True)
+        else:
+            from rich.text import Text
+
+            self.console(err=True).print(Text(f"error: {text}", style="bold red"))
+
+    @contextmanager
+    def progress(self, title: str, total: float | None, *, unit: str = "") -> Iterator[Any]:
+        """A bar on standard error for long work; yields a function told how far it has come. Silent for programs."""
+        if self.json or not self.console(err=True).is_terminal:
+            yield lambda done, total=None: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar: Progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeRemainingColumn(),
+            console=self.console(err=True),
+            transient=True,
+        )
+        with bar:
+            task = bar.add_task(title, total=total)
+            yield lambda done, total=None: bar.update(
+                task, completed=done, **({} if total is None else {"total": total})
+            )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know, as something it does."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return str(value)
+
+
+def show(value: Any) -> str:
+    """A value in a table cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, (list, tuple, set)):
+        return ", ".join(map(show, value))
+    return str(value)
+
+
+def when(ms: int | None) -> str:
+    """Milliseconds since 1970 as local time; a dash for "never"."""
+    if not ms or ms <= 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (OverflowError, OSError, ValueError):
+        return f"{ms} ms"
+
+
+def counted(count: int, thing: str) -> str:
+    """1 message, 2 messages, 1 address, 2 addresses, 1 entry, 2 entries."""
+    if count != 1:
+        thing = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{count} {thing}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a; a and b; a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

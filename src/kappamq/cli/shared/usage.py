@@ -1,0 +1,101 @@
+"""The rule for wrong arguments: what can be seen in the command line alone ends with exit code 2.
+
+typer finds unknown options, missing arguments and numbers out of range. What it cannot know (times, addresses, topic
+names) raises `wrong`, which is the same kind of error, so both end in the same way: with `-o json` as a JSON line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from kappamq.cli.shared.exits import Exit
+
+# typer has either click's class or one of its own, by version; BadParameter is always derived from it.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def wrong(what: str, why: object) -> typer.BadParameter:
+    """The error for `what`, an option or argument as it is typed, to be raised."""
+    return typer.BadParameter(str(why), param_hint=what)
+
+
+def topic_name(given: str | None) -> str | None:
+    """Callback for options and arguments that name a topic."""
+    from kappamq.errors import InvalidParameter
+    from kappamq.protocol.names import check_topic
+
+    try:
+        return given if given is None else check_topic(given)
+    except InvalidParameter as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+class Family(TyperGroup):
+    """Commands below a word. A wrong one is answered with those that there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0][:1] != "-" and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            guess = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(
+                f"There is no command '{ctx.command_path} {args[0]}'.{guess} There are: {', '.join(self.commands)}.",
+                ctx=ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Family):
+    """The root of all commands. Programs get usage errors as they get all others."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        given = self._output_behind(list(sys.argv[1:] if args is None else args))
+        if not standalone_mode or not wants_json(given):
+            return super().main(given, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
+        try:
+            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
+        except UsageError as error:
+            self._tell(error.format_message(), "UsageError", Exit.USAGE)
+        except typer.Abort:
+            self._tell("not confirmed: nothing was done", "Abort", Exit.FAILED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def _output_behind(self, given: list[str]) -> list[str]:
+        """`-o json topic list` -> `topic list -o json`: whoever writes it in front means the same."""
+        if not given or not given[0].startswith(("-o", "--output")):
+            return given
+        front = 2 if given[0] in ("-o", "--output") else 1
+        option, rest = given[:front], given[front:]
+        command = self.commands.get(rest[0]) if rest else None
+        if command is None:
+            return given
+        words = 2 if isinstance(command, TyperGroup) else 1
+        return [*rest[:words], *option, *rest[words:]]
+
+    @staticmethod
+    def _tell(text: str, kind: str, code: Exit) -> None:
+        line = json.dumps({"error": text, "kind": kind, "exit": int(code)}, ensure_ascii=False)
+        print(line, file=sys.stderr, flush=True)
+        sys.exit(int(code))
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Seen without parsing, for the case that parsing fails."""
+    alone = {"--json", "-ojson", "--output=json"}
+    pairs = itertools.pairwise(arguments)
+    return bool(alone & set(arguments)) or any(name in ("-o", "--output") and value == "json" for name, value in pairs)

@@ -1,0 +1,1 @@
+"""Administration: topics, brokers, groups, queries, dead letters, resizing."""

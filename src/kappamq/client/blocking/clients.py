@@ -1,0 +1,150 @@
+"""Producers and admins for programs without an event loop; consumers are in consumers.py.
+
+Everything may be called from any number of threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Self, Unpack
+
+from kappamq.client.admin.admin import AsyncAdmin
+from kappamq.client.blocking.loop_thread import Blocking, blocking
+from kappamq.client.core import arguments
+from kappamq.client.producer.pressure import Allowance
+from kappamq.client.producer.producer import DEFAULT_GROUP, AsyncProducer
+from kappamq.client.producer.selection import Selection
+from kappamq.config.client import ClientConfig, ClientOptions
+from kappamq.message import Message, MessageQueue, SendResult
+
+
+class Producer(Blocking[AsyncProducer]):
+    """Sends messages.
+
+    >>> with Producer("127.0.0.1:9876", group="shop") as producer:  # doctest: +SKIP
+    ...     result = producer.send(Message("orders", b"...", tags="new", keys="42"))
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        selection: str | Selection = "round-robin",
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._make(AsyncProducer(nameserver, group=group, selection=selection, config=config, **options))
+
+    def _make(self, inner: AsyncProducer) -> None:
+        super().__init__(inner)
+        limits = inner.config
+        self._allowance = Allowance(limits.inflight_max, limits.inflight_bytes_max, wait=limits.inflight_full == "wait")
+
+    def __enter__(self) -> Self:
+        return self
+
+    send = blocking(AsyncProducer.send)
+    send_batch = blocking(AsyncProducer.send_batch)
+    send_encoded = blocking(AsyncProducer.send_encoded)
+    send_oneway = blocking(AsyncProducer.send_oneway)
+    request = blocking(AsyncProducer.request)
+    reply = blocking(AsyncProducer.reply)
+    recall = blocking(AsyncProducer.recall)
+    queues = blocking(AsyncProducer.queues)
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        key: str | int | bytes | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> Future[SendResult]:
+        """Send without waiting: the future gets the result, or the error `send` would raise.
+
+        Waits only if `inflight_max` messages or `inflight_bytes_max` bytes are on their way already, for as long as a
+        send may take; with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on
+        the client's own thread and must not block.
+        """
+        arguments.message(message)
+        arguments.seconds("timeout", timeout)
+        return self._submit(
+            len(message.body), timeout, lambda: self.inner.send(message, key=key, queue=queue, timeout=timeout)
+        )
+
+    def send_encoded_async(
+        self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
+    ) -> Future[SendResult]:
+        """`send_encoded` without waiting, as `send_async` is `send` without waiting."""
+        return self._submit(
+            len(body), timeout, lambda: self.inner.send_encoded(topic, body, queue=queue, timeout=timeout)
+        )
+
+    def _submit(
+        self, size: int, timeout: float | None, send: Callable[[], Coroutine[Any, Any, SendResult]]
+    ) -> Future[SendResult]:
+        limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
+        taken = self._allowance.take(size, limit)
+        try:
+            future = self._at_home().submit(send())
+        except BaseException:
+            self._allowance.give_back(taken)
+            raise
+        future.add_done_callback(lambda _: self._allowance.give_back(taken))
+        return future
+
+    def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
+        """Cut messages of one topic into lists that `send_batch` takes."""
+        return self.inner.in_batches(messages, count_max)
+
+
+class Admin(Blocking[AsyncAdmin]):
+    """Asks name server and brokers about topics, groups and messages, and changes them.
+
+    >>> with Admin("127.0.0.1:9876") as admin:  # doctest: +SKIP
+    ...     admin.create_topic("orders", queues=8)
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(AsyncAdmin(nameserver, config=config, **options))
+
+    def __enter__(self) -> Self:
+        return self
+
+    cluster = blocking(AsyncAdmin.cluster)
+    masters = blocking(AsyncAdmin.masters)
+    runtime_info = blocking(AsyncAdmin.runtime_info)
+    broker_config = blocking(AsyncAdmin.broker_config)
+    update_broker_config = blocking(AsyncAdmin.update_broker_config)
+    topics = blocking(AsyncAdmin.topics)
+    route = blocking(AsyncAdmin.route)
+    topic_config = blocking(AsyncAdmin.topic_config)
+    create_topic = blocking(AsyncAdmin.create_topic)
+    update_topic = blocking(AsyncAdmin.update_topic)
+    resize_topic = blocking(AsyncAdmin.resize_topic)
+    delete_topic = blocking(AsyncAdmin.delete_topic)
+    topic_stats = blocking(AsyncAdmin.topic_stats)
+    master_stats = blocking(AsyncAdmin.master_stats)
+    groups = blocking(AsyncAdmin.groups)
+    groups_of_topic = blocking(AsyncAdmin.groups_of_topic)
+    create_group = blocking(AsyncAdmin.create_group)
+    delete_group = blocking(AsyncAdmin.delete_group)
+    consumers = blocking(AsyncAdmin.consumers)
+    consumer_progress = blocking(AsyncAdmin.consumer_progress)
+    reset_offset = blocking(AsyncAdmin.reset_offset)
+    clone_offsets = blocking(AsyncAdmin.clone_offsets)
+    query_by_key = blocking(AsyncAdmin.query_by_key)
+    find_in_index = blocking(AsyncAdmin.find_in_index)
+    query_by_id = blocking(AsyncAdmin.query_by_id)
+    query_copies = blocking(AsyncAdmin.query_copies)
+    query_by_time = blocking(AsyncAdmin.query_by_time)
+    offsets_at = blocking(AsyncAdmin.offsets_at)
+    trace_of = blocking(AsyncAdmin.trace_of)

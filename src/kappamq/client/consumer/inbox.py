@@ -1,0 +1,287 @@
+"""Where pulled messages wait for a reader: a thread, a task, or the loop of the user's program.
+
+Filled on the event loop's thread. Readers take from any thread without a detour over the loop, which would cost more
+than most messages' work. It needs no limit of its own: each process queue stops its pulls when it holds enough.
+Queues take turns, so that one with many messages does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from kappamq.client.core import arguments
+from kappamq.client.pulling.process_queue import ProcessQueue
+from kappamq.message import MessageQueue, ReceivedMessage
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """Messages of one queue in the hands of one reader."""
+
+    queue: ProcessQueue
+    messages: list[ReceivedMessage]
+
+    @property
+    def message(self) -> ReceivedMessage:
+        return self.messages[0]
+
+
+class Inbox:
+    """Messages of each queue in their order; of a queue that was dropped meanwhile nothing comes any more.
+
+    `ordered`: of each queue one delivery at a time is out, and the next one leaves only after `done`, even if the
+    queue was lost and taken again in between; and only while the broker's lock of the queue is ours.
+    """
+
+    def __init__(self, *, ordered: bool = False, now: Callable[[], float] = time.monotonic) -> None:
+        self._ordered = ordered
+        self._now = now
+        self._waiting: dict[ProcessQueue, deque[ReceivedMessage]] = {}
+        self._count = 0
+        self._turns: deque[ProcessQueue] = deque()  # queues with something to hand out, each once
+        self._listed: set[ProcessQueue] = set()
+        # Ordered only: what readers have, and the latest of possibly several assignments of each queue.
+        self._out: dict[MessageQueue, Delivery] = {}
+        self._latest: dict[MessageQueue, ProcessQueue] = {}
+        self._free: dict[MessageQueue, list[asyncio.Future[None]]] = {}
+        self._threads = threading.Condition()
+        self._threads_waiting = 0
+        self._tasks: deque[asyncio.Future[None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_wanted(self) -> bool:
+        """Is there a message for a reader that waits for one? It is about to be taken, then."""
+        return bool(self._turns) and bool(self._threads_waiting or self._tasks)
+
+    # --- filling ---
+
+    def put(self, queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
+        """Add messages behind those of the same queue, and wake as many readers."""
+        with self._threads:
+            if self._closed or queue.dropped:
+                return
+            if self._ordered:
+                self._latest[queue.queue] = queue
+            waiting = self._waiting.setdefault(queue, deque())
+            before = len(waiting)
+            waiting.extend(messages)
+            added = len(waiting) - before
+            self._count += added
+            wakeable = self._list(queue, added)
+        self._wake(wakeable)
+
+    def look_again(self, queue: ProcessQueue) -> None:
+        """What kept a queue back may be over: it was paused, suspended, or its lock was not ours."""
+        with self._threads:
+            waiting = self._waiting.get(queue)
+            wakeable = self._list(queue, len(waiting)) if waiting else 0
+        self._wake(wakeable)
+
+    def drop(self, queue: ProcessQueue) -> None:
+        """Hand out nothing of this queue any more; what is out stays out."""
+        queue.dropped = True
+        with self._threads:
+            self._count -= len(self._waiting.pop(queue, ()))
+            if self._latest.get(queue.queue) is queue:
+                del self._latest[queue.queue]
+
+    # --- taking ---
+
+    def take(self, count_max: int = 1) -> Delivery | None:
+        """Return the next message, or up to `count_max` of one queue; None if there is none. From any thread."""
+        with self._threads:
+            return self._take(count_max)
+
+    def take_blocking(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
+        """Wait for a message. Returns None after `timeout` seconds, or at once when the inbox is closed."""
+        arguments.seconds("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._threads:
+            while (delivery := self._take(count_max)) is None and not self._closed:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._threads_waiting += 1
+                try:
+                    self._threads.wait(left)
+                finally:
+                    self._threads_waiting -= 1
+            return delivery
+
+    async def take_async(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
+        """The same for a task on the loop."""
+        arguments.seconds("timeout", timeout)
+        loop = self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            waiter: asyncio.Future[None] = loop.create_future()
+            with self._threads:
+                delivery = self._take(count_max)
+                if delivery is not None or self._closed:
+                    return delivery
+                self._tasks.append(waiter)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return self.take(count_max)
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake(1)  # this reader was told of a message that it will not take: tell another
+                raise
+            finally:
+                with self._threads:
+                    if waiter in self._tasks:
+                        self._tasks.remove(waiter)
+
+    # --- ordered: one after the other ---
+
+    def done(self, delivery: Delivery, again: Iterable[ReceivedMessage] = ()) -> None:
+        """The reader has finished, well or not; `again`: these come first when the queue has its next turn."""
+        if not self._ordered:
+            return
+        queue = delivery.queue
+        wakeable = 0
+        with self._threads:
+            if self._out.get(queue.queue) is not delivery:
+                return
+            del self._out[queue.queue]
+            if not queue.dropped and not self._closed:
+                back = list(again)
+                if back:
+                    self._waiting.setdefault(queue, deque()).extendleft(reversed(back))
+                    self._count += len(back)
+            # It may have been lost and taken again meanwhile.
+            latest = self._latest.get(queue.queue, queue)
+            if self._waiting.get(latest):
+                wakeable = self._list(latest, 1)
+            free = self._free.pop(queue.queue, [])
+        self._wake(wakeable)
+        for waiter in free:
+            self._on_loop(waiter.get_loop(), _resolve, waiter)
+
+    def done_with(self, queue: MessageQueue, offset: int) -> None:
+        """The same for a reader that knows only the message."""
+        delivery = self.out(queue, offset)
+        if delivery is not None:
+            self.done(delivery)
+
+    def out(self, queue: MessageQueue, offset: int) -> Delivery | None:
+        """Ordered only: return the delivery that consists of this message, if a reader has it."""
+        delivery = self._out.get(queue)
+        return delivery if delivery is not None and delivery.message.queue_offset == offset else None
+
+    def is_out(self, queue: MessageQueue) -> bool:
+        """Ordered only: does a reader have something of this queue?"""
+        return queue in self._out
+
+    async def wait_free(self, queue: MessageQueue) -> None:
+        """Ordered only: wait until no reader has anything of this queue."""
+        waiter = asyncio.get_running_loop().create_future()
+        with self._threads:
+            if queue not in self._out:
+                return
+            self._free.setdefault(queue, []).append(waiter)
+        await waiter
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Hand out nothing more and wake every reader."""
+        with self._threads:
+            self._closed = True
+            self._waiting.clear()
+            self._turns.clear()
+            self._listed.clear()
+            self._count = 0
+            self._threads.notify_all()
+        self._wake(len(self._tasks))
+
+    # --- inside; the first two with the lock held ---
+
+    def _list(self, queue: ProcessQueue, messages: int) -> int:
+        """Give the queue a turn if it may have one. Returns how many readers are worth waking."""
+        if self._closed or queue.dropped or not self._is_open(queue):
+            return 0
+        if queue not in self._listed:
+            self._listed.add(queue)
+            self._turns.append(queue)
+        wakeable = 1 if self._ordered else messages
+        if self._threads_waiting:
+            self._threads.notify(wakeable)
+        return wakeable
+
+    def _take(self, count_max: int) -> Delivery | None:
+        while self._turns:
+            queue = self._turns.popleft()
+            self._listed.discard(queue)
+            waiting = self._waiting.get(queue)
+            # Not open: `look_again` or `done` gives it its next turn.
+            if not waiting or queue.dropped or not self._is_open(queue):
+                continue
+            if count_max == 1:
+                messages = [waiting.popleft()]
+            else:
+                messages = list(islice(waiting, count_max))
+                for _ in messages:
+                    waiting.popleft()
+            self._count -= len(messages)
+            delivery = Delivery(queue, messages)
+            if self._ordered:
+                self._out[queue.queue] = delivery
+            elif waiting:
+                self._listed.add(queue)
+                self._turns.append(queue)
+            if not waiting:
+                del self._waiting[queue]
+            return delivery
+        return None
+
+    def _is_open(self, queue: ProcessQueue) -> bool:
+        if queue.paused or queue.suspended:
+            return False
+        return not self._ordered or (queue.queue not in self._out and queue.lease_until > self._now())
+
+    def _wake(self, count: int) -> None:
+        if not count or not self._tasks:
+            return
+        if threading.get_ident() != self._loop_thread and self._loop is not None:
+            self._on_loop(self._loop, self._wake_here, count)
+        else:
+            self._wake_here(count)
+
+    def _wake_here(self, count: int) -> None:
+        with self._threads:
+            while count and self._tasks:
+                waiter = self._tasks.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+                    count -= 1
+
+    def _on_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+        try:
+            loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,126 @@
+"""Messages that were not consumed go back to the broker, which delivers them again later, or to the dead letters.
+
+First choice is to ask for it (code 36): the broker copies the record it has. If it cannot be asked, the message is sent
+anew, to the group's retry topic, on any broker that takes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Final
+
+from kappamq.client.core.core import ClientCore
+from kappamq.client.producer.outgoing import packed
+from kappamq.errors import KappaError
+from kappamq.message import ReceivedMessage
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.client import SendBack, SendMessageV2
+from kappamq.protocol.names import retry_topic
+from kappamq.protocol.records import properties
+
+log = logging.getLogger(__name__)
+
+RECONSUME_MAX: Final = 16
+"""What RocketMQ's clients ask for unless they are told otherwise."""
+NO_LIMIT: Final = 2**31 - 2
+FIRST_LEVEL: Final = 3
+"""The delay level of the first redelivery; each further one waits a level longer."""
+PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+_TRIES: Final = 3
+# Of the record that was read, not of the message: a copy with them would lie.
+_NOT_COPIED: Final = frozenset(
+    {
+        *properties.BROKER_ONLY,
+        properties.TRANSACTION_PREPARED,
+        properties.MIN_OFFSET,
+        properties.MAX_OFFSET,
+        properties.RECONSUME_TIME,
+        properties.MAX_RECONSUME_TIMES,
+    }
+)
+# Stored, even if a promise beyond that was not kept in time.
+_STORED: Final = frozenset(
+    map(
+        int,
+        (
+            ResponseCode.SUCCESS,
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            ResponseCode.SLAVE_NOT_AVAILABLE,
+        ),
+    )
+)
+
+
+class Redelivery:
+    """For one consumer group. `reconsume_max`: how often a message comes again before it is a dead letter."""
+
+    def __init__(self, core: ClientCore, group: str, reconsume_max: int) -> None:
+        self._core = core
+        self.group = group
+        self.reconsume_max = reconsume_max
+
+    async def give_back(self, message: ReceivedMessage, level: int = 0) -> None:
+        """Have the message delivered again. `level`: 0 lets the broker choose the delay, -1 means the dead letters.
+
+        Raises KappaError if nobody takes it.
+        """
+        header = SendBack(
+            log_offset=message.log_offset,
+            group=self.group,
+            delay_level=level,
+            origin_message_id=message.message_id,
+            origin_topic=message.topic,
+            unit_mode=False,
+            max_reconsume_times=self.reconsume_max,
+            logical_broker=message.queue.broker,
+        )
+        try:
+            route = await self._core.routes.find(message.queue.topic)
+            await self._core.ask(route.master(message.queue.broker), header)
+        except KappaError as error:
+            log.info("message %s is sent again, for its broker does not take it back: %s", message.message_id, error)
+            times = self.reconsume_max + 1 if level < 0 else message.reconsume_times + 1
+            await self.send_again(message, times, level if level > 0 else FIRST_LEVEL + message.reconsume_times)
+
+    async def bury(self, message: ReceivedMessage) -> None:
+        """Send a copy to the dead letters, as a normal send: for ordered groups. Raises KappaError."""
+        await self.send_again(message, self.reconsume_max + 1, FIRST_LEVEL + message.reconsume_times)
+
+    async def send_again(self, message: ReceivedMessage, reconsume_times: int, level: int) -> None:
+        """Send a copy to the retry topic; beyond `reconsume_max` times the broker puts it to the dead letters."""
+        topic, core = retry_topic(self.group), self._core
+        body, sys_flag = message.body, 0
+        if len(body) >= core.config.compress_over_bytes:
+            body, sys_flag = packed(body, core.config)
+        named = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+        named.setdefault(properties.RETRY_TOPIC, message.topic)
+        named.setdefault(properties.ORIGIN_MESSAGE_ID, message.offset_id or message.message_id)
+        named[properties.DELAY] = str(level)
+        route = await core.routes.find(topic)
+        queues = list(route.publish)
+        failure: KappaError | None = None
+        for queue in random.sample(queues, min(len(queues), _TRIES)):
+            header = SendMessageV2(
+                producer_group=PRODUCER_GROUP,
+                topic=topic,
+                default_topic=core.config.default_topic,
+                default_topic_queues=core.config.default_topic_queues,
+                queue_id=queue.queue_id,
+                sys_flag=sys_flag,
+                born_ms=message.born_ms,
+                flag=message.flag,
+                properties=properties.encode(named),
+                reconsume_times=reconsume_times,
+                unit_mode=False,
+                max_reconsume_times=self.reconsume_max,
+                batch=False,
+                broker_name=queue.broker,
+            )
+            try:
+                await core.ask(route.master(queue.broker), header, body, accept=_STORED)
+                return
+            except KappaError as error:
+                failure = error
+        raise failure or KappaError(f"topic {topic} takes no messages at the moment")

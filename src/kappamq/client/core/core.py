@@ -1,0 +1,382 @@
+"""What producers, consumers and admins of one process share: connections, routes, heartbeats, one client id.
+
+One core per event loop and name server list, counted by its users and closed with the last. A second consumer of the
+same group needs a client id of its own, so it gets a core of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from kappamq.client.core import pauses, registry
+from kappamq.client.core.channels import Channels
+from kappamq.client.core.nameservers import NameServers
+from kappamq.client.core.routes import MASTER_ID, Route, Routes
+from kappamq.client.core.settings import tls_context
+from kappamq.client.producer.checks import Checks
+from kappamq.client.producer.requests import Requests
+from kappamq.client.pulling.damage import DamageReports
+from kappamq.clock import Clock, SystemClock
+from kappamq.config.client import ClientConfig
+from kappamq.errors import ClientClosed, ClientError, GoingAway, KappaError, NotConnected, for_code
+from kappamq.message import MessageQueue
+from kappamq.net.channel import Channel, split_address
+from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from kappamq.protocol.bodies.topics import TopicRouteData
+from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.headers.client import HeartBeat, NotifyConsumersChanged, UnregisterClient
+from kappamq.protocol.headers.header import Header
+from kappamq.protocol.headers.nameserver import GetRoute
+
+log = logging.getLogger(__name__)
+
+SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+GOODBYE_S: Final = 1.0
+"""How long closing waits for brokers to note that this client leaves."""
+
+
+class Member(Protocol):
+    """A consumer, as the core sees it."""
+
+    group: str
+
+    def heartbeat(self) -> ConsumerData: ...
+
+    def group_changed(self) -> None:
+        """Another member joined or left."""
+
+    def look_again(self) -> None:
+        """There may be new queues to read."""
+
+    def serve(self, frame: Frame) -> Frame | Awaitable[Frame] | None:
+        """Answer a broker's request about this group; None if it is not supported."""
+
+
+class ClientCore:
+    """Made by `acquire`, given back by `release`. Belongs to the loop that made it."""
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None, *, lasting_id: bool = False) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.client_id = _client_id(config, lasting=lasting_id)
+        self.users = 0
+        tls = tls_context(config)
+        seconds = config.connect_timeout_ms / 1000
+        self._nameserver_channels = Channels(connect_timeout=seconds, pending_max=config.inflight_max, tls=tls)
+        self.brokers = Channels(
+            connect_timeout=seconds,
+            pending_max=config.inflight_max,
+            tls=tls,
+            on_request=self._serve,
+            on_open=self._greet,
+            role="broker",
+        )
+        self.request_timeout = config.request_timeout_ms / 1000
+        self.nameservers = NameServers(config.nameservers, self._nameserver_channels, self.request_timeout)
+        self.routes = Routes(
+            self._ask_route,
+            default_topic=config.default_topic,
+            default_queues=config.default_topic_queues,
+            now=self.clock.liveness,
+            nameservers=", ".join(config.nameservers),
+            any_broker=self.nameservers.know_a_broker,
+        )
+        self.requests = Requests(self.clock)
+        self.checks = Checks()
+        self.damage = DamageReports()
+        self._producers: Counter[str] = Counter()
+        self._members: dict[str, Member] = {}
+        self._remarks: dict[str, str | None] = {}  # what brokers last said to our heartbeats
+        self._tasks: list[asyncio.Task[None]] = []
+        self._telling: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        registry.add(self)
+        self._tasks = [
+            asyncio.create_task(every(self.config.route_poll_ms / 1000, self.routes.refresh_all, "route refresh")),
+            asyncio.create_task(every(self.config.heartbeat_ms / 1000, self.heartbeat, "heartbeat")),
+        ]
+
+    async def close(self) -> None:
+        self._closed = True
+        registry.remove(self)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.brokers.close()
+        await self._nameserver_channels.close()
+
+    def later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
+        """Call something after a pause, which ends earlier if the clock is turned forward."""
+        pauses.later(self.clock, seconds, call, *args)
+
+    # --- for whoever waits until there is nothing to do ---
+
+    @property
+    def members(self) -> list[Member]:
+        return list(self._members.values())
+
+    @property
+    def questions_out(self) -> int:
+        """How many requests wait for their answer here or there, without pulls; for a look from any thread."""
+        return self.brokers.unanswered + self._nameserver_channels.unanswered + self.checks.unanswered
+
+    async def look_again(self) -> None:
+        """Ask for all routes and share the queues out, now and not when it is time."""
+        await self.routes.refresh_all()
+        for member in self.members:
+            member.look_again()
+
+    # --- asking ---
+
+    async def ask(
+        self,
+        address: str,
+        header: Header,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        accept: Collection[int] = SUCCESS,
+        code: int | None = None,
+        again: bool = True,
+    ) -> Frame:
+        """Ask a broker something. Raises the error that a code not in `accept` stands for.
+
+        `again`: it may be asked twice, and is if the connection turns out to be dead or the broker to be leaving.
+        """
+        if self._closed:
+            raise ClientClosed("this client is closed: make a new one")
+        limit = self.request_timeout if timeout is None else timeout
+        answer = await self.brokers.request(address, header, body, limit, code=code, again=again)
+        if answer.code == GoingAway.code:
+            self.brokers.drop(address)
+        if answer.code == GoingAway.code and again:
+            answer = await self.brokers.request(address, header, body, limit, code=code)
+        if answer.code not in accept:
+            raise for_code(answer.code, answer.remark)
+        return answer
+
+    async def ask_queue(
+        self,
+        queue: MessageQueue,
+        header: Header,
+        *,
+        timeout: float | None = None,
+        accept: Collection[int] = SUCCESS,
+        broker_id: int = MASTER_ID,
+        code: int | None = None,
+        again: bool = True,
+    ) -> Frame:
+        """Ask the broker that has `queue`; `again`: if it cannot be reached, look its address up and ask once more."""
+        address = (await self.routes.find(queue.topic)).reader(queue.broker, broker_id)
+        try:
+            return await self.ask(address, header, timeout=timeout, accept=accept, code=code, again=again)
+        except NotConnected:
+            if not again:
+                raise
+            route = await self.routes.refresh(queue.topic)
+            if route is None or route.reader(queue.broker, broker_id) == address:
+                raise
+        address = route.reader(queue.broker, broker_id)
+        return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
+
+    def connection_to(self, queue: MessageQueue) -> int | None:
+        """Return the number of the open connection to the master that has `queue`, None if there is none.
+
+        While it stays the same, the broker at the other end is the same process: it has forgotten nothing."""
+        route = self.routes.cached(queue.topic)
+        address = route.addresses.get(queue.broker, {}).get(MASTER_ID) if route is not None else None
+        return self.brokers.number(address) if address is not None else None
+
+    async def ask_nameserver(self, header: Header, body: bytes = b"") -> Frame:
+        if self._closed:
+            raise ClientClosed("this client is closed: make a new one")
+        return await self.nameservers.request(header, body)
+
+    async def _ask_route(self, topic: str) -> TopicRouteData:
+        answer = await self.ask_nameserver(GetRoute(topic=topic, standard_json=True))
+        return TopicRouteData.decode(answer.body)
+
+    # --- who uses it ---
+
+    def add_producer(self, group: str) -> None:
+        self._producers[group] += 1
+        # New connections are greeted anyway; those that are open have not heard of this group yet.
+        if self._producers[group] == 1 and self.brokers.open:
+            self._telling = asyncio.create_task(self._tell(self.brokers.open))
+
+    async def remove_producer(self, group: str) -> None:
+        self._producers[group] -= 1
+        if not self._producers[group]:
+            del self._producers[group]
+            await self._say_goodbye(producer_group=group)
+
+    def has_member(self, group: str) -> bool:
+        return group in self._members
+
+    def add_member(self, member: Member) -> None:
+        assert member.group not in self._members, f"two consumers of {member.group} on one core"
+        self._members[member.group] = member
+
+    async def remove_member(self, member: Member) -> None:
+        if self._members.get(member.group) is member:
+            del self._members[member.group]
+            await self._say_goodbye(consumer_group=member.group)
+
+    async def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        # Brokers would notice by themselves, when the connection closes; but it may be shared, and others wait for us.
+        header = UnregisterClient(
+            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        requests = [channel.request(header, timeout=GOODBYE_S) for channel in self.brokers.open]
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    # --- heartbeats ---
+
+    async def heartbeat(self) -> None:
+        """Tell every broker of the known routes who we are; those out of reach hear it when they come back."""
+        if not self._producers and not self._members:
+            return
+        addresses = {address for route in self.routes.known for address in self._partners(route)}
+        results = await asyncio.gather(*(self._heartbeat_to(address) for address in addresses), return_exceptions=True)
+        for address, result in zip(addresses, results, strict=True):
+            if isinstance(result, KappaError):
+                log.warning("no heartbeat to %s: %s", address, result)
+
+    async def heartbeat_to(self, channel: Channel) -> None:
+        """Introduce ourselves to one broker. Raises the error of its answer."""
+        body = HeartbeatData(
+            client_id=self.client_id,
+            producers=[ProducerData(group=group) for group in sorted(self._producers)],
+            consumers=[member.heartbeat() for _, member in sorted(self._members.items())],
+        ).encode()
+        answer = await channel.request(HeartBeat(), body, timeout=self.request_timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            raise for_code(answer.code, answer.remark)
+        if answer.remark != self._remarks.get(channel.address):
+            # Our brokers say here what is wrong with a group: members that subscribe differently, or that it is unknown.
+            self._remarks[channel.address] = answer.remark
+            if answer.remark:
+                log.warning("broker %s about our consumer groups: %s", channel.address, answer.remark)
+
+    async def _tell(self, channels: list[Channel]) -> None:
+        await asyncio.gather(*(self.heartbeat_to(channel) for channel in channels), return_exceptions=True)
+
+    async def _heartbeat_to(self, address: str) -> None:
+        await self.heartbeat_to(await self.brokers.get(address))
+
+    def _partners(self, route: Route) -> list[str]:
+        # Only consumers may be sent to a slave, so only they need to be known there.
+        known = route.addresses.values()
+        if self._members:
+            return [address for addresses in known for address in addresses.values()]
+        return [addresses[MASTER_ID] for addresses in known if MASTER_ID in addresses]
+
+    async def _greet(self, channel: Channel) -> None:
+        if not self._producers and not self._members:
+            return
+        try:
+            await self.heartbeat_to(channel)
+        except ClientError:
+            raise
+        except KappaError as error:
+            log.warning("%s does not take our heartbeat: %s", channel.address, error)
+
+    # --- requests of brokers ---
+
+    def _serve(self, channel: Channel, frame: Frame) -> Frame | Awaitable[Frame | None] | None:
+        if frame.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            member = self._members.get(NotifyConsumersChanged.decode(frame.ext).consumer_group)
+            if member is not None:
+                member.group_changed()
+            return reply(frame)
+        if frame.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.checks.serve(channel, frame)
+            return reply(frame)
+        if frame.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self.requests.serve(frame)
+        group = frame.ext.get("consumerGroup") or frame.ext.get("group") or ""
+        member = self._members.get(group)
+        return member.serve(frame) if member is not None else None
+
+
+async def every(seconds: float, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+    """Do `work` each `seconds`, for ever; what fails is reported and tried again next time."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except KappaError as error:
+            log.warning("%s failed: %s", what, error)
+        except Exception:
+            log.exception("%s failed", what)
+
+
+def _client_id(config: ClientConfig, *, lasting: bool = False) -> str:
+    instance = config.instance
+    if instance == "DEFAULT" and not lasting:
+        instance = f"{os.getpid()}#{secrets.token_hex(6)}"
+    unit = f"@{config.unit}" if config.unit else ""
+    return f"{local_host(config.nameservers[0])}@{instance}{unit}"
+
+
+def local_host(nameserver: str) -> str:
+    """Return the address of this machine that faces the name server, its name if that is given by name.
+
+    Only people read it: what tells clients apart is the random part of the id. A look-up could block for seconds.
+    """
+    host, port = split_address(nameserver)
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return socket.gethostname()
+
+
+# --- sharing ---
+
+_cores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Any, ...], list[ClientCore]]] = WeakKeyDictionary()
+
+
+def acquire(config: ClientConfig, *, consumer_group: str | None = None, lasting_id: bool = False) -> ClientCore:
+    """Return a started core for `config` on the running loop, shared by all who want the same; `release` it when done.
+
+    `consumer_group`: choose one that has no consumer of this group yet. `lasting_id`: one whose client id is the same
+    when the program is started again.
+    """
+    key = (lasting_id, config)
+    cores = _cores.setdefault(asyncio.get_running_loop(), {}).setdefault(key, [])
+    for core in cores:
+        if consumer_group is None or not core.has_member(consumer_group):
+            break
+    else:
+        clock = config.clock or registry.lent_clock(config.nameservers)
+        core = ClientCore(config, clock, lasting_id=lasting_id)
+        core.start()
+        cores.append(core)
+    core.users += 1
+    return core
+
+
+async def release(core: ClientCore) -> None:
+    core.users -= 1
+    if core.users:
+        return
+    for cores in _cores.get(asyncio.get_running_loop(), {}).values():
+        if core in cores:
+            cores.remove(core)
+    await core.close()

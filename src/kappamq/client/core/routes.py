@@ -1,0 +1,251 @@
+"""Where the queues of a topic are: what the name server says, remembered and asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kappamq.client.core import arguments
+from kappamq.errors import InvalidParameter, NoRoute, TopicNotFound, UnknownTopic
+from kappamq.message import MessageQueue
+from kappamq.protocol.bodies.topics import PERMISSION_READ, PERMISSION_WRITE, TopicRouteData
+from kappamq.protocol.names import check_topic
+
+MASTER_ID: Final = 0
+
+UNUSED_S: Final = 600.0
+"""A topic that nobody asked for in this time is no longer polled."""
+ASK_AGAIN_S: Final = 0.1
+"""However many requests fail at once, a topic's route is asked again at most this often."""
+PROVISIONAL_S: Final = 1.0
+"""How long a route borrowed from the default topic is trusted; meanwhile the first send creates the real one."""
+
+Ask = Callable[[str], Awaitable[TopicRouteData]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Queues and broker addresses of one topic at one moment."""
+
+    topic: str
+    addresses: Mapping[str, Mapping[int, str]]  # broker name -> broker id -> address
+    publish: tuple[MessageQueue, ...]  # queues that take messages, sorted
+    subscribe: tuple[MessageQueue, ...]  # queues that give messages, sorted
+    provisional: bool = False  # borrowed from the default topic: this one does not exist yet
+    clusters: frozenset[str] = frozenset()  # of its brokers
+
+    @classmethod
+    def of(cls, topic: str, data: TopicRouteData, borrowed_queues_max: int | None = None) -> Route:
+        """Read a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`."""
+        addresses = {broker.broker_name: dict(broker.addresses) for broker in data.brokers}
+        publish: list[MessageQueue] = []
+        subscribe: list[MessageQueue] = []
+        for queues in data.queues:
+            name = queues.broker_name
+            if queues.permission & PERMISSION_WRITE and MASTER_ID in addresses.get(name, ()):
+                count = queues.write_queues
+                if borrowed_queues_max is not None:
+                    count = min(count, borrowed_queues_max)
+                publish += (MessageQueue(topic, name, number) for number in range(count))
+            if queues.permission & PERMISSION_READ and addresses.get(name):
+                subscribe += (MessageQueue(topic, name, number) for number in range(queues.read_queues))
+        if data.order_conf:
+            publish = _ordered(topic, data.order_conf)
+        return cls(
+            topic,
+            addresses,
+            tuple(sorted(publish)),
+            tuple(sorted(subscribe)),
+            borrowed_queues_max is not None,
+            frozenset(broker.cluster for broker in data.brokers),
+        )
+
+    def master(self, broker: str) -> str:
+        """Return the address that takes writes for `broker`. Raises NoRoute."""
+        address = self.addresses.get(broker, {}).get(MASTER_ID)
+        if address is None:
+            raise NoRoute(f"broker {broker!r} has no master at the moment: nothing can be written to its queues")
+        return address
+
+    def reader(self, broker: str, broker_id: int = MASTER_ID) -> str:
+        """Return an address to read from: that of `broker_id` if it is there, else any other. Raises NoRoute."""
+        known = self.addresses.get(broker)
+        if not known:
+            raise NoRoute(f"broker {broker!r} of topic {self.topic!r} is not registered with the name server any more")
+        address = known.get(broker_id)
+        if address is None:
+            address = known[min(known, key=lambda other: (other < broker_id, other))]
+        return address
+
+
+def no_broker(nameservers: str) -> NoRoute:
+    return NoRoute(
+        f"no broker is registered with {nameservers}: it is not running, does not reach this name server, or uses another "
+        "one. Start one, for example with `kappamq broker`; one that runs logs why it cannot register"
+    )
+
+
+def _advice(topic: str) -> str:
+    try:
+        check_topic(topic)
+    except InvalidParameter as error:
+        return f"And none can: {error}"
+    return f"Create it with `kappamq topic create {topic}` (Admin.create_topic), and check that its broker is running"
+
+
+def _ordered(topic: str, text: str) -> list[MessageQueue]:
+    """Read `brokerA:4;brokerB:4`, the fixed layout of an order topic."""
+    queues: list[MessageQueue] = []
+    for part in text.split(";"):
+        name, colon, count = part.rpartition(":")
+        if colon and count.strip().isdecimal():
+            queues += (MessageQueue(topic, name.strip(), number) for number in range(int(count)))
+    return queues
+
+
+class Routes:
+    """Remembers routes. `ask` brings one from a name server and raises TopicNotFound if none knows the topic."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        *,
+        default_topic: str,
+        default_queues: int,
+        now: Callable[[], float],
+        nameservers: str,
+        any_broker: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self._ask = ask
+        self._any_broker = any_broker
+        self._default_topic = default_topic
+        self._default_queues = default_queues
+        self._now = now
+        self._nameservers = nameservers
+        self._known: dict[str, Route] = {}
+        self._asked: dict[str, float] = {}
+        self._used: dict[str, float] = {}
+        self._asking: dict[str, asyncio.Task[Route | None]] = {}
+
+    @property
+    def known(self) -> list[Route]:
+        return list(self._known.values())
+
+    def cached(self, topic: str) -> Route | None:
+        return self._known.get(topic)
+
+    async def find(self, topic: str) -> Route:
+        """Return the route, asking only if it is not known. Raises NoRoute, which says what to do."""
+        arguments.text("topic", topic)
+        self._used[topic] = self._now()
+        route = self._known.get(topic)
+        if route is None or route.provisional:
+            route = await self._ask_once(topic)
+        if route is None:
+            await self.check_any_broker()
+            raise UnknownTopic(
+                f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}. {_advice(topic)}"
+            )
+        return route
+
+    async def check_any_broker(self) -> None:
+        """A broker that is down takes its topics along: nobody shall think that they do not exist. Raises NoRoute."""
+        if not await self._any_broker():
+            raise no_broker(self._nameservers)
+
+    def ready(self, topic: str) -> Route | None:
+        """Return the route if it is known and good for sending, without asking anybody; for the path of every message."""
+        route = self._known.get(topic)
+        if route is None or route.provisional or not route.publish:
+            return None
+        self._used[topic] = self._now()
+        return route
+
+    async def find_for_sending(self, topic: str) -> Route:
+        """The same, but a topic that does not exist yet may be sent to wherever the default topic is."""
+        now = self._now()
+        self._used[topic] = now
+        route = self._known.get(topic)
+        if route is None or (route.provisional and now - self._asked.get(topic, 0.0) >= PROVISIONAL_S):
+            asked = await self._ask_once(topic)
+            route = asked if asked is not None else await self._borrow(topic)
+        if not route.publish:
+            raise NoRoute(
+                f"no queue of topic {topic!r} takes messages: its brokers are read-only or have no master. Look at "
+                f"`kappamq topic route {topic}`"
+            )
+        return route
+
+    async def refresh(self, topic: str, *, at_once: bool = False) -> Route | None:
+        """Ask again, because what is known turned out to be wrong; None if the topic is gone.
+
+        `at_once`: even if it was asked a moment ago, as after a change of our own.
+        """
+        if not at_once and topic not in self._asking:
+            began = self._now()
+            pause = self._asked.get(topic, began - ASK_AGAIN_S) + ASK_AGAIN_S - began
+            if pause > 0:
+                await asyncio.sleep(pause)
+                if self._asked[topic] > began:
+                    return self._known.get(topic)  # another one who waited has asked
+        if at_once and topic in self._asking:
+            await asyncio.wait([self._asking[topic]])  # that question was asked before the change
+        route = await self._ask_once(topic)
+        if route is None:
+            self._known.pop(topic, None)
+        return route
+
+    async def refresh_all(self) -> None:
+        """Ask for every topic in use. One that the name server does not know stays as it was: it may have restarted."""
+        oldest = self._now() - UNUSED_S
+        for topic in list(self._known):
+            if self._used.get(topic, 0.0) < oldest:
+                for table in (self._known, self._used, self._asked):
+                    table.pop(topic, None)
+                continue
+            await self._ask_once(topic)
+
+    def keep(self, topic: str) -> None:
+        """Count the topic as used."""
+        self._used[topic] = self._now()
+
+    async def _borrow(self, topic: str) -> Route:
+        try:
+            data = await self._ask(self._default_topic)
+        except TopicNotFound:
+            await self.check_any_broker()
+            raise UnknownTopic(
+                f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}, and none creates "
+                f"topics by itself. Create it with `kappamq topic create {topic}` (Admin.create_topic), or check that "
+                "its broker is running"
+            ) from None
+        route = Route.of(topic, data, borrowed_queues_max=self._default_queues)
+        self._known[topic] = route
+        return route
+
+    async def _ask_once(self, topic: str) -> Route | None:
+        """However many want the same route at the same time, one question is on the way."""
+        task = self._asking.get(topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask_now(topic))
+            self._asking[topic] = task
+            task.add_done_callback(lambda done: self._answered(topic, done))
+        return await asyncio.shield(task)
+
+    async def _ask_now(self, topic: str) -> Route | None:
+        try:
+            data = await self._ask(topic)
+        except TopicNotFound:
+            return None
+        finally:
+            self._asked[topic] = self._now()
+        route = Route.of(topic, data)
+        self._known[topic] = route
+        return route
+
+    def _answered(self, topic: str, task: asyncio.Task[Route | None]) -> None:
+        del self._asking[topic]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may have

@@ -1,0 +1,1 @@
+"""Membership of a consumer group: joining, sharing queues, locks, and offsets."""

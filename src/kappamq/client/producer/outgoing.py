@@ -1,0 +1,183 @@
+"""From a Message to what a send request carries: checked, named, compressed. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from kappamq.client.core import arguments
+from kappamq.client.producer import batching
+from kappamq.config.client import ClientConfig
+from kappamq.errors import IllegalMessage
+from kappamq.message import Message
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.headers.client import SendMessageV2
+from kappamq.protocol.names import check_topic, is_sendable
+from kappamq.protocol.records import batch, compression, properties
+from kappamq.protocol.records.compression import Compression
+from kappamq.protocol.trace import MessageKind
+
+_METHODS: Final = {"zlib": Compression.ZLIB, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
+SYS_PREPARED: Final = 0x4
+"""In a system flag: the first half of a transaction."""
+_LEVEL_MAX: Final = {Compression.ZLIB: 9, Compression.LZ4: 12, Compression.ZSTD: 22}
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One send request, ready but for its queue. A retry sends the very same, so its id tells duplicates apart."""
+
+    code: RequestCode
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    born_ms: int
+    message_ids: tuple[str, ...]  # of each message in it
+    kind: MessageKind = MessageKind.NORMAL  # what traces call it
+
+    def header(self, group: str, queue_id: int, broker: str, config: ClientConfig) -> SendMessageV2:
+        return SendMessageV2(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=config.default_topic,
+            default_topic_queues=config.default_topic_queues,
+            queue_id=queue_id,
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=self.code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=broker,
+        )
+
+
+def single(
+    message: Message,
+    message_id: str,
+    born_ms: int,
+    config: ClientConfig,
+    *,
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    sys_flag: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> Outgoing:
+    """Prepare one message. Raises IllegalMessage or InvalidParameter, which say what to change.
+
+    `sys_flag` and `extra`: bits and reserved properties that the client itself sets, as for a request or a transaction.
+    """
+    arguments.message(message)
+    _check_topic(message.topic)
+    _check_body(len(message.body), config.message_bytes_max, "message")
+    body, kind = message.body, 0
+    if len(body) >= config.compress_over_bytes:
+        body, kind = packed(body, config)
+    text = _properties(message, message_id, extra or {})
+    return Outgoing(
+        code,
+        message.topic,
+        body,
+        text,
+        sys_flag | kind,
+        message.flag,
+        born_ms,
+        (message_id,),
+        _kind(message, text, sys_flag),
+    )
+
+
+def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: int, config: ClientConfig) -> Outgoing:
+    """Prepare a batch: stored as a whole or not at all, in one queue, one behind the other."""
+    first = messages[0]
+    _check_topic(first.topic)
+    for message in messages:
+        batching.check(message, first)
+        _check_body(len(message.body), config.message_bytes_max, "message")
+    body = batch.encode(
+        batch.Member(message.body, _properties(message, message_id), message.flag)
+        for message, message_id in zip(messages, message_ids, strict=True)
+    )
+    _check_body(len(body), config.message_bytes_max, f"batch of {len(messages)} messages")
+    # Not an id for the batch, as Java's clients add: Apache's broker writes these behind each member's own properties,
+    # where they win, and all members would be read back with the same id.
+    own = {properties.WAIT: "true" if first.wait_stored else "false"}
+    return Outgoing(
+        RequestCode.SEND_BATCH_MESSAGE, first.topic, body, properties.encode(own), 0, 0, born_ms, tuple(message_ids)
+    )
+
+
+def encoded(topic: str, body: bytes, born_ms: int, config: ClientConfig) -> Outgoing:
+    """Prepare a batch whose body is encoded already."""
+    _check_topic(topic)
+    _check_body(len(body), config.message_bytes_max, "batch")
+    text = properties.encode({properties.WAIT: "true"})
+    return Outgoing(RequestCode.SEND_BATCH_MESSAGE, topic, body, text, 0, 0, born_ms, ("",))
+
+
+def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:
+    if sys_flag & SYS_PREPARED:
+        return MessageKind.HALF
+    # Whatever field of the message, or part of the client, asks for it.
+    if any(f"{name}{properties.NAME_END}" in text for name in (properties.DELAY, *properties.TIMER_NAMES)):
+        return MessageKind.DELAY
+    return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
+
+
+def _check_topic(topic: str) -> None:
+    check_topic(topic)
+    if not is_sendable(topic):
+        raise IllegalMessage(f"topic {topic!r} belongs to the broker itself: choose a topic of your own")
+
+
+def _check_body(length: int, limit: int, what: str) -> None:
+    if length == 0:
+        raise IllegalMessage(f"the {what} is empty: RocketMQ stores no message without a body")
+    if length > limit:
+        raise IllegalMessage(
+            f"the {what} has {length} bytes, the limit is {limit}: split it, or raise message_bytes_max here and "
+            "maxMessageSize at the broker"
+        )
+
+
+def packed(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
+    """Return the body compressed and the flags that say so, or as it is where compressing does not help."""
+    method = _METHODS[config.compress_kind]
+    smaller = compression.compress(body, method, min(config.compress_level, _LEVEL_MAX[method]))
+    if len(smaller) >= len(body):
+        return body, 0  # it does not shrink: spare the reader the work
+    return smaller, compression.COMPRESSED | method.value
+
+
+def _properties(message: Message, message_id: str, extra: Mapping[str, str] = MappingProxyType({})) -> str:
+    named = {**extra, properties.UNIQUE_KEY: message_id, properties.WAIT: "true" if message.wait_stored else "false"}
+    if message.tags:
+        named[properties.TAGS] = message.tags
+    if message.keys:
+        named[properties.KEYS] = " ".join(message.keys)
+    if message.delay_level:
+        named[properties.DELAY] = str(message.delay_level)
+    if message.delay_ms is not None:
+        named[properties.TIMER_DELAY_MS] = str(message.delay_ms)
+    if message.deliver_at_ms is not None:
+        named[properties.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+    if message.sharding_key:
+        named[properties.SHARDING_KEY] = message.sharding_key
+    for name, value in message.properties.items():
+        if name in properties.RESERVED:
+            raise IllegalMessage(f"the property name {name!r} is RocketMQ's own: use the field of Message instead")
+        if not isinstance(value, str) or not name.strip() or not value.strip():
+            raise IllegalMessage(f"a property is a text with a name, and neither is blank; got {name!r}: {value!r}")
+        named[name] = value
+    text = properties.encode(named)
+    length = len(text.encode())
+    if length > properties.TEXT_BYTES_MAX:
+        raise IllegalMessage(
+            f"tags, keys and properties take {length} bytes, the limit is {properties.TEXT_BYTES_MAX}: put large "
+            "things into the body"
+        )
+    return text

@@ -1,0 +1,222 @@
+"""Sending messages: one, several in one request, or without waiting for an answer. How it is tried stands in sending.py."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Self, Unpack
+
+from kappamq.client.core import arguments
+from kappamq.client.core import core as sharing
+from kappamq.client.core.core import ClientCore
+from kappamq.client.core.routes import MASTER_ID
+from kappamq.client.core.settings import client_config
+from kappamq.client.producer import batching, recalling
+from kappamq.client.producer.outgoing import Outgoing, encoded, single, together
+from kappamq.client.producer.requesting import Requesting
+from kappamq.client.producer.selection import Selection
+from kappamq.client.producer.selection import selection as named_selection
+from kappamq.client.producer.sending import Key, Sending
+from kappamq.client.trace.tracing import Tracer, trace_group
+from kappamq.config.client import ClientConfig, ClientOptions
+from kappamq.errors import ClientClosed, IllegalMessage, KappaError
+from kappamq.message import Message, MessageQueue, SendResult
+from kappamq.protocol.address import pack_ip
+from kappamq.protocol.names import check_group
+from kappamq.protocol.records.ids import UniqueIds
+
+DEFAULT_GROUP: Final = "kappamq-producer"
+COMPRESS_ASIDE_BYTES: Final = 256 << 10
+"""A body as large as this is compressed in a thread of its own: it takes longer than the loop should be busy."""
+
+
+class AsyncProducer(Requesting):
+    """Sends messages, from any number of tasks at once.
+
+    >>> async with AsyncProducer("127.0.0.1:9876", group="shop") as producer:  # doctest: +SKIP
+    ...     result = await producer.send(Message("orders", b"...", tags="new", keys="42"))
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        selection: str | Selection = "round-robin",
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        """`selection`: "round-robin", "sticky", or an object with `choose`. `options`: fields of ClientConfig."""
+        self.config = client_config(nameserver, config, options, type(self))
+        self.group = check_group(group)
+        self.sending = Sending(self.config, self.group, named_selection(selection))
+        self._core: ClientCore | None = None
+        self._closed = False
+        self._ids: UniqueIds | None = None
+        self._tracer: Tracer | None = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> ClientCore:
+        """Connects to nothing yet; also done by the first send."""
+        if self._closed:
+            raise ClientClosed("this producer is closed: make a new one, a closed one does not start again")
+        if self._core is None:
+            self._core = sharing.acquire(self.config)
+            self._core.add_producer(self.group)
+            self._ids = unique_ids(self._core.client_id)
+            if self.config.trace:
+                self._tracer = tracer(self.config, self.group, self._core)
+        return self._core
+
+    async def close(self) -> None:
+        """Leave the brokers' tables. Sends that still wait for their answer fail when this was the last user."""
+        self._closed = True
+        core, self._core = self._core, None
+        if core is not None:
+            if self._tracer is not None:
+                await self._tracer.close()
+            await core.remove_producer(self.group)
+            await sharing.release(core)
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and return when a broker has stored it.
+
+        `key`: messages of one key go to the same queue, in order; without it the message's `sharding_key` counts.
+        `queue`: exactly there. `timeout`: seconds over all tries, default `send_timeout_ms`.
+        Raises SendTimeout, TooManyRequests, NoRoute, NotConnected, IllegalMessage, or the error a broker answered with.
+        """
+        arguments.message(message)
+        core = self.start()
+        now_ms = core.clock.message_ms()
+        chosen = key if key is not None else message.sharding_key or None
+        message_id = self._next_id(now_ms)
+        if len(message.body) < COMPRESS_ASIDE_BYTES or chosen is not None or queue is not None:
+            outgoing = single(message, message_id, now_ms, self.config)
+        else:
+            # Others go on meanwhile; those that a key keeps in order must not overtake each other, and stay here.
+            outgoing = await asyncio.to_thread(single, message, message_id, now_ms, self.config)
+        return (await self._deliver(core, [message], outgoing, chosen, queue, timeout))[0]
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic in one request: all are stored, next to each other in one queue, or none.
+
+        Returns a result for each. More than one request can hold is refused; `in_batches` cuts a long list.
+        """
+        listed = batching.listed(messages)
+        if not listed:
+            raise IllegalMessage("the batch has no messages")
+        core = self.start()
+        now_ms = core.clock.message_ms()
+        ids = [self._next_id(now_ms) for _ in listed]
+        outgoing = together(listed, ids, now_ms, self.config)
+        return await self._deliver(core, listed, outgoing, key, queue, timeout)
+
+    async def send_encoded(
+        self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
+    ) -> SendResult:
+        """Send a batch whose body is encoded already (`kappamq.native` makes many at a time); see `send_batch`.
+
+        Returns where its first message lies. The members must have ids of their own."""
+        core = self.start()
+        outgoing = encoded(topic, body, core.clock.message_ms(), self.config)
+        return (await self.sending.deliver(core, outgoing, None, queue, timeout))[0]
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Send once and ask for no answer: fast, and nobody says if the message was lost on the way."""
+        core = self.start()
+        now_ms = core.clock.message_ms()
+        outgoing = single(message, self._next_id(now_ms), now_ms, self.config)
+        chosen = key if key is not None else message.sharding_key or None
+        await self.sending.once(core, outgoing, chosen, queue, timeout)
+
+    async def recall(self, sent: SendResult | str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time (`delay`, `deliver_at`): the broker will not deliver it.
+
+        `sent`: what `send` returned, or its `recall_handle`. Returns the message's id. Raises IllegalOperation if its time has
+        come or the handle is none, NoPermission if the broker does not allow it (RocketMQ's default), and as `send` does.
+        """
+        core = self.start()
+        limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
+        return await recalling.recall(core, self.group, sent, limit, self._tracer)
+
+    def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
+        """Cut messages of one topic, however many, into lists that `send_batch` takes; by bytes and by count."""
+        return batching.cut(messages, self.config.message_bytes_max, count_max)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of `topic` that take messages."""
+        arguments.text("topic", topic)
+        return list((await self.start().routes.find_for_sending(topic)).publish)
+
+    async def _deliver(
+        self,
+        core: ClientCore,
+        messages: Sequence[Message],
+        outgoing: Outgoing,
+        key: Key | None,
+        queue: MessageQueue | None,
+        timeout: float | None,
+    ) -> list[SendResult]:
+        traces = self._tracer
+        if traces is None:
+            return await self.sending.deliver(core, outgoing, key, queue, timeout)
+        try:
+            results = await self.sending.deliver(core, outgoing, key, queue, timeout)
+        except KappaError:
+            traces.published(messages, outgoing.message_ids, None, began_ms=outgoing.born_ms, kind=outgoing.kind)
+            raise
+        route = core.routes.cached(outgoing.topic)
+        host = route.addresses.get(results[0].queue.broker, {}).get(MASTER_ID, "") if route is not None else ""
+        traces.published(
+            messages, outgoing.message_ids, results, began_ms=outgoing.born_ms, kind=outgoing.kind, store_host=host
+        )
+        return results
+
+    def _next_id(self, now_ms: int) -> str:
+        assert self._ids is not None
+        return self._ids.next(now_ms)
+
+
+def tracer(config: ClientConfig, group: str, core: ClientCore) -> Tracer:
+    """Return a started tracer that sends with a producer of its own; for producers and consumers."""
+    inner = AsyncProducer(config=replace(config, trace=False), group=trace_group(group))
+    return Tracer(config, group, core.clock, inner.send, inner.close)
+
+
+def unique_ids(client_id: str) -> UniqueIds:
+    """Return a source of message ids for this process."""
+    try:
+        host = pack_ip(client_id.partition("@")[0])
+    except KappaError:
+        host = secrets.token_bytes(4)
+    return UniqueIds(host, os.getpid(), secrets.randbits(32))

@@ -1,0 +1,49 @@
+"""Taking a message back before its time, at the broker where it waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kappamq.client.core import arguments
+from kappamq.client.core.core import ClientCore
+from kappamq.client.trace.tracing import Tracer
+from kappamq.errors import IllegalOperation, KappaError, RequestTimeout, for_code
+from kappamq.message import SendResult
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.client import RecallMessage, RecallMessageResponse
+from kappamq.protocol.recall import RecallHandle
+
+
+async def recall(core: ClientCore, group: str, sent: SendResult | str, limit: float, traces: Tracer | None) -> str:
+    """Return the id of the message that will not be delivered now. Raises what the broker says, or that it says nothing."""
+    arguments.expect("what is recalled", sent, (SendResult, str), "the SendResult of its send, or its recall_handle")
+    text = sent.recall_handle if isinstance(sent, SendResult) else sent
+    if not text:
+        raise IllegalOperation(
+            "the message has no recall handle: it does not wait for a time, or its broker gives none"
+        )
+    handle = RecallHandle.decode(text)
+    try:
+        message_id = await _ask(core, group, text, handle, limit)
+    except KappaError:
+        if traces is not None:
+            traces.recalled(handle.topic, handle.key, success=False)
+        raise
+    if traces is not None:
+        traces.recalled(handle.topic, message_id, success=True)
+    return message_id
+
+
+async def _ask(core: ClientCore, group: str, text: str, handle: RecallHandle, limit: float) -> str:
+    deadline = core.clock.liveness() + limit
+    try:
+        async with asyncio.timeout(limit):
+            route = await core.routes.find(handle.topic)
+            channel = await core.brokers.get(route.master(handle.broker), limit)
+    except TimeoutError:
+        raise RequestTimeout(f"broker {handle.broker!r} could not be reached within {limit:g} s") from None
+    header = RecallMessage(producer_group=group, topic=handle.topic, recall_handle=text)
+    answer = await channel.request(header, timeout=max(0.001, deadline - core.clock.liveness()))
+    if answer.code != ResponseCode.SUCCESS:
+        raise for_code(answer.code, answer.remark)
+    return RecallMessageResponse.decode(answer.ext).message_id

@@ -1,0 +1,277 @@
+"""The tries of one send: one overall time limit, within it a few tries, each on another broker if there is one.
+
+Tried again is what may work elsewhere or later (`KappaError.retry`): lost connections, and answers such as "busy" or
+"no permission here". A message that may have been stored already keeps its id in every try, so a consumer can tell.
+Not tried again is a send to a queue the caller chose, by `queue` or by `key`: another queue would break the order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from kappamq.client.core import arguments
+from kappamq.client.core.core import ClientCore
+from kappamq.client.core.routes import Route
+from kappamq.client.producer.faults import Failing, Faults, LatencyFaults
+from kappamq.client.producer.outgoing import Outgoing
+from kappamq.client.producer.pressure import Pressure
+from kappamq.client.producer.selection import Selection, by_key
+from kappamq.config.client import ClientConfig
+from kappamq.errors import (
+    BrokerError,
+    IllegalMessage,
+    InvalidParameter,
+    KappaError,
+    NoRoute,
+    NotAvailable,
+    NotConnected,
+    RequestTimeout,
+    Retry,
+    SendTimeout,
+    for_code,
+)
+from kappamq.message import MessageQueue, SendResult, SendStatus
+from kappamq.net.channel import Channel
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.client import SendMessageResponse
+
+Key = str | int | bytes
+
+PAUSE_S: Final = 0.05
+"""Before the same broker is tried again; doubled each time."""
+REFRESH_S: Final = 0.5
+"""How long a retry waits for a fresh route before it goes on with the old one."""
+
+_MAYBE: Final = "it may have been stored, sending it again may store it twice"
+
+_STATUS: Final = {
+    ResponseCode.SUCCESS: SendStatus.OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+_UNCLASSED_RETRIED: Final = frozenset(
+    {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT}
+)
+"""Codes without an error class of their own that RocketMQ's clients try again; others mean what nobody here knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    queue: MessageQueue
+    address: str
+    began: float
+    left: float  # seconds
+    last: bool  # no other comes after it
+
+
+class Sending:
+    """How one producer sends: its choice of queues, what it knows of the brokers, and how much it has on its way."""
+
+    def __init__(self, config: ClientConfig, group: str, selection: Selection) -> None:
+        self.config = config
+        self.group = group
+        self.selection = selection
+        self.faults: Faults = LatencyFaults() if config.latency_faults else Failing()
+        self.pressure = Pressure(config.inflight_max, config.inflight_bytes_max, wait=config.inflight_full == "wait")
+
+    async def deliver(
+        self,
+        core: ClientCore,
+        outgoing: Outgoing,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send, and return a result for each message when a broker has stored it."""
+        _check(key, queue, timeout)
+        limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
+        deadline = core.clock.liveness() + limit
+        size = len(outgoing.body)
+        if not self.pressure.try_take(size):
+            await self.pressure.take(size, limit)
+        try:
+            return await self._tries(core, outgoing, key, queue, limit, deadline)
+        finally:
+            self.pressure.give_back(size)
+
+    async def _tries(
+        self,
+        core: ClientCore,
+        outgoing: Outgoing,
+        key: Key | None,
+        queue: MessageQueue | None,
+        limit: float,
+        deadline: float,
+    ) -> list[SendResult]:
+        chosen_by_caller = key is not None or queue is not None
+        tries = 1 if queue is not None else 1 + self.config.send_retries
+        failures: list[KappaError] = []
+        failed_broker: str | None = None
+        sent = False
+        try:
+            for number in range(tries):
+                route = core.routes.ready(outgoing.topic) or await self._route(core, outgoing.topic, deadline)
+                chosen = self.choose(route, key, queue, failed_broker, core.clock.liveness())
+                if chosen.broker == failed_broker:
+                    await asyncio.sleep(PAUSE_S * 2**number)
+                left = deadline - core.clock.liveness()
+                if left <= 0:
+                    break
+                try:
+                    last = chosen_by_caller or number == tries - 1
+                    attempt = self._attempt(route, chosen, left, core.clock.liveness(), last=last)
+                    channel = await self._connect(core, attempt)
+                    sent = True
+                    return await self._ask(core, outgoing, attempt, channel)
+                except RequestTimeout as error:
+                    failures.append(error)
+                    if core.clock.liveness() >= deadline or chosen_by_caller:
+                        break  # it had all the time there was
+                except KappaError as error:
+                    failures.append(error)
+                    if isinstance(error, InvalidParameter) and queue is None:
+                        if number == tries - 1 or not await self._has_gone(core, chosen):
+                            raise
+                        continue  # the topic has fewer queues now: choose among those
+                    if number == tries - 1 or chosen_by_caller or not _may_work_elsewhere(error):
+                        raise
+                    if error.retry is Retry.AFTER_ROUTE_REFRESH or isinstance(error, NotConnected):
+                        await self._refresh(core, outgoing.topic)
+                failed_broker = chosen.broker
+        except KappaError as error:
+            for number, earlier in enumerate(failures):
+                if earlier is not error:
+                    error.add_note(f"try {number + 1} had failed with: {earlier}")
+            raise
+        except TimeoutError:
+            failures.append(NoRoute(f"the name server did not tell the route of {outgoing.topic!r} in time"))
+        tried = "; ".join(str(failure) for failure in failures) or "there was no time for a try"
+        raise SendTimeout(
+            f"no broker confirmed message {outgoing.message_ids[0]} for {outgoing.topic!r} within {limit:g} s "
+            f"({tried}): " + (_MAYBE if sent else "nothing was sent, so it is not stored and may be sent again")
+        )
+
+    async def once(
+        self,
+        core: ClientCore,
+        outgoing: Outgoing,
+        key: Key | None,
+        queue: MessageQueue | None,
+        timeout: float | None,
+    ) -> None:
+        """Send without asking for an answer."""
+        _check(key, queue, timeout)
+        limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
+        deadline = core.clock.liveness() + limit
+        try:
+            async with asyncio.timeout(limit):
+                route = await core.routes.find_for_sending(outgoing.topic)
+                chosen = self.choose(route, key, queue, None, core.clock.liveness())
+                channel = await core.brokers.get(route.master(chosen.broker))
+                header = outgoing.header(self.group, chosen.queue_id, chosen.broker, self.config)
+                await channel.oneway(header, outgoing.body, deadline - core.clock.liveness())
+        except (TimeoutError, RequestTimeout) as error:
+            raise SendTimeout(
+                f"the message for {outgoing.topic!r} was not on its way within {limit:g} s: {error}"
+            ) from None
+
+    def choose(
+        self, route: Route, key: Key | None, queue: MessageQueue | None, failed_broker: str | None, now: float
+    ) -> MessageQueue:
+        if queue is not None:
+            if queue.topic != route.topic:
+                raise IllegalMessage(f"the message is for {route.topic!r}, but the queue given is {queue}")
+            return queue
+        if key is not None:
+            return by_key(route.publish, key)
+        return self.selection.choose(self.faults.usable(route.publish, failed_broker, now), failed_broker)
+
+    def _attempt(self, route: Route, queue: MessageQueue, left: float, now: float, *, last: bool) -> Attempt:
+        if not last and self.config.send_try_timeout_ms:
+            left = min(left, self.config.send_try_timeout_ms / 1000)
+        return Attempt(queue, route.master(queue.broker), now, left, last)
+
+    async def _connect(self, core: ClientCore, attempt: Attempt) -> Channel:
+        try:
+            # As long as nothing was sent it is safe to give up early and leave time for another broker.
+            return await core.brokers.get(attempt.address, attempt.left if attempt.last else attempt.left / 2)
+        except NotConnected:
+            self.faults.failed(attempt.queue.broker, core.clock.liveness(), reachable=False)
+            raise
+
+    async def _ask(self, core: ClientCore, outgoing: Outgoing, attempt: Attempt, channel: Channel) -> list[SendResult]:
+        queue, address = attempt.queue, attempt.address
+        header = outgoing.header(self.group, queue.queue_id, queue.broker, self.config)
+        try:
+            answer = await channel.request(header, outgoing.body, attempt.left, code=outgoing.code)
+        except NotConnected as error:
+            self.faults.failed(queue.broker, core.clock.liveness(), reachable=False)
+            raise NotConnected(f"{error}, before it had answered: {_MAYBE}") from error
+        except RequestTimeout:
+            self.faults.failed(queue.broker, core.clock.liveness(), reachable=False)
+            raise
+        if answer.code == ResponseCode.GO_AWAY:
+            core.brokers.drop(address)
+        status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+        now = core.clock.liveness()
+        if status is None:
+            self.faults.failed(queue.broker, now, reachable=True)
+            raise for_code(answer.code, answer.remark)
+        self.faults.answered(queue.broker, now - attempt.began, now)
+        if status is not SendStatus.OK and self.config.retry_not_stored_ok and not attempt.last:
+            raise NotAvailable(f"{queue.broker} has stored the message, but: {status}")
+        return _results(answer, outgoing, queue, status)
+
+    async def _route(self, core: ClientCore, topic: str, deadline: float) -> Route:
+        async with asyncio.timeout(deadline - core.clock.liveness()):
+            return await core.routes.find_for_sending(topic)
+
+    async def _has_gone(self, core: ClientCore, queue: MessageQueue) -> bool:
+        """Whether the topic does not have the queue any more."""
+        await self._refresh(core, queue.topic)
+        route = core.routes.ready(queue.topic)
+        return route is not None and queue not in route.publish
+
+    async def _refresh(self, core: ClientCore, topic: str) -> None:
+        try:
+            async with asyncio.timeout(REFRESH_S):
+                await core.routes.refresh(topic)
+        except (TimeoutError, KappaError):
+            pass  # the old route must do
+
+
+def _check(key: object, queue: object, timeout: object) -> None:
+    arguments.key(key)
+    if queue is not None:
+        arguments.queue(queue)
+    arguments.seconds("timeout", timeout)
+
+
+def _may_work_elsewhere(error: KappaError) -> bool:
+    if type(error) is BrokerError:
+        return error.response_code in _UNCLASSED_RETRIED
+    return error.retry is not Retry.NEVER
+
+
+def _results(answer: Frame, outgoing: Outgoing, queue: MessageQueue, status: SendStatus) -> list[SendResult]:
+    header = SendMessageResponse.decode(answer.ext)
+    offset_ids = header.message_id.split(",")
+    stored = MessageQueue(queue.topic, queue.broker, header.queue_id)
+    return [
+        SendResult(
+            status=status,
+            message_id=message_id,
+            queue=stored,
+            queue_offset=header.queue_offset + number,
+            offset_id=offset_ids[number] if number < len(offset_ids) else "",
+            transaction_id=header.transaction_id or "",
+            region=header.region or "",
+            trace_on=header.trace_on != "false",
+            recall_handle=header.recall_handle or "",
+        )
+        for number, message_id in enumerate(outgoing.message_ids)
+    ]

@@ -1,0 +1,219 @@
+"""Pulls one queue, one request after the other, as long as it is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from kappamq.client.consumer.consume_stats import ConsumeStats
+from kappamq.client.consumer.inbox import Inbox
+from kappamq.client.core.core import ClientCore
+from kappamq.client.core.routes import MASTER_ID
+from kappamq.client.pulling.process_queue import ProcessQueue
+from kappamq.client.pulling.pulling import Interest, PullStyle, pull
+from kappamq.errors import (
+    ClientError,
+    FlowControlled,
+    GoingAway,
+    GroupNotFound,
+    KappaError,
+    NoPermission,
+    NotConnected,
+    NotSupported,
+    Retry,
+    SubscriptionOutdated,
+    SubscriptionUnknown,
+)
+from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage
+from kappamq.protocol.records import properties
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_S: Final = 0.02
+FULL_S: Final = 5.0
+"""A full queue looks again after this long, should a wake-up have been missed."""
+OVERFULL_S: Final = 0.05
+"""How often it is looked whether the reader of all queues has caught up."""
+STRANGER_S: Final = 0.1
+"""Pause after introducing ourselves to a broker that did not know us."""
+COMPLAIN_S: Final = 60.0
+"""The same trouble is logged this often."""
+
+Restart = Callable[[MessageQueue, int], None]
+
+
+class PullLoop:
+    """Brings messages of one queue into the inbox. `restart` starts the queue anew at another offset."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        queue: ProcessQueue,
+        interest: Callable[[str], Interest | None],
+        inbox: Inbox,
+        restart: Restart,
+        style: PullStyle,
+        stats: ConsumeStats,
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._queue = queue
+        self._interest = interest
+        self._inbox = inbox
+        self._restart = restart
+        self._style = style
+        self._stats = stats
+        self._broker_id = MASTER_ID
+        self._told = queue.next_offset  # the offset that pulls have committed, or that was there when we began
+        self._complained = ""
+        self._complained_at = 0.0
+        self._failures = 0  # in a row
+
+    async def run(self) -> None:
+        queue = self._queue
+        while not queue.dropped:
+            interest = self._interest(queue.queue.topic)
+            if interest is None:
+                return  # no longer subscribed; the next round of balancing gives the queue up
+            await self._wait_for_room()
+            if queue.lease_until <= self._core.clock.liveness():
+                await self._pause()  # what we pull now might be another's to hand out
+                continue
+            if self._style.waiting_max is not None and len(self._inbox) >= self._style.waiting_max:
+                await asyncio.sleep(OVERFULL_S)
+                continue
+            try:
+                result = await self._pull(interest)
+                if not queue.dropped:
+                    self._use(result)
+                self._complained = ""
+                self._failures = 0
+            except KappaError as error:
+                await self._recover(error)
+            except Exception:
+                log.exception("pulling %s failed", queue.queue)
+                await self._pause()
+
+    async def _pull(self, interest: Interest) -> PullResult:
+        style, began = self._style, self._core.clock.liveness()
+        try:
+            result = await self._pull_as(interest, lite=style.lite)
+        except (NotSupported, NoPermission):
+            if not style.lite:
+                raise
+            # Older brokers do not know lite pulls, and newer ones may have them switched off.
+            result = await self._pull_as(interest, lite=False)
+            style.lite = False
+        self._broker_id = result.suggested_broker_id
+        self._queue.pulled_ms = self._core.clock.message_ms()
+        for damaged in result.damaged:
+            self._stats.damage.report(damaged)
+        if result.messages:
+            now = self._core.clock.liveness()
+            self._stats.pulled(self._queue.queue.topic, len(result.messages), now - began, now)
+        return result
+
+    async def _pull_as(self, interest: Interest, *, lite: bool) -> PullResult:
+        config, queue, style = self._core.config, self._queue, self._style
+        # A slave takes no offsets. What is known already is not said again: Apache's broker works on pulls and commits
+        # side by side, and whichever comes last wins, even if it is the older one.
+        commit = queue.committable if style.commits and self._broker_id == MASTER_ID else 0
+        if commit > self._told:
+            self._told = commit
+        else:
+            commit = 0
+        return await pull(
+            self._core,
+            self._group,
+            queue.queue,
+            queue.next_offset,
+            interest,
+            count=config.pull_batch,
+            hold_ms=config.pull_hold_ms,
+            timeout=config.pull_timeout_ms / 1000,
+            commit_offset=commit or None,
+            broker_id=self._broker_id,
+            introduced=style.introduced,
+            lite=lite,
+        )
+
+    def _use(self, result: PullResult) -> None:
+        queue = self._queue
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "%s has no offset %d (it holds %d to %d): group %s goes on at %d",
+                queue.queue,
+                queue.next_offset,
+                result.min_offset,
+                result.max_offset,
+                self._group,
+                result.next_offset,
+            )
+            # Start anew first: a broker that was told to reset the group says so only once.
+            self._restart(queue.queue, result.next_offset)
+            return
+        fresh = queue.add([original(message) for message in result.messages], result.next_offset)
+        if fresh:
+            self._inbox.put(queue, fresh)
+
+    async def _wait_for_room(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._queue.dropped:
+            room = asyncio.Event()
+            if not self._queue.when_room(functools.partial(_wake, loop, room)):
+                return
+            try:
+                async with asyncio.timeout(FULL_S):
+                    await room.wait()
+            except TimeoutError:
+                pass
+
+    async def _recover(self, error: KappaError) -> None:
+        queue = self._queue.queue
+        if isinstance(error, FlowControlled):
+            await asyncio.sleep(FLOW_CONTROL_S)
+            return
+        self._complain(error)
+        self._broker_id = MASTER_ID
+        self._failures += 1
+        try:
+            if isinstance(error, (SubscriptionUnknown, SubscriptionOutdated, GroupNotFound)):
+                route = await self._core.routes.find(queue.topic)
+                await self._core.heartbeat_to(await self._core.brokers.get(route.reader(queue.broker)))
+                await asyncio.sleep(STRANGER_S)
+                return
+            if isinstance(error, NotConnected) or error.retry is Retry.AFTER_ROUTE_REFRESH:
+                await self._core.routes.refresh(queue.topic)
+            if isinstance(error, (NotConnected, GoingAway)) and self._failures == 1:
+                return  # a connection may go at any time; a fresh one is tried at once
+        except KappaError as another:
+            self._complain(another)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._core.config.pull_pause_on_error_ms / 1000)
+
+    def _complain(self, error: KappaError) -> None:
+        now, text = self._core.clock.liveness(), str(error)
+        if text != self._complained or now - self._complained_at > COMPLAIN_S:
+            level = logging.INFO if isinstance(error, (SubscriptionUnknown, ClientError)) else logging.WARNING
+            log.log(level, "group %s cannot pull %s: %s", self._group, self._queue.queue, error)
+            self._complained, self._complained_at = text, now
+
+
+def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
+    try:
+        loop.call_soon_threadsafe(room.set)
+    except RuntimeError:
+        pass  # the loop is closed: nobody pulls any more
+
+
+def original(message: ReceivedMessage) -> ReceivedMessage:
+    """A message that is delivered again shows the topic it was first sent to."""
+    topic = message.properties.get(properties.RETRY_TOPIC)
+    return replace(message, topic=topic) if topic else message

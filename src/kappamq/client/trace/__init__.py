@@ -1,0 +1,1 @@
+"""Message traces: `tracing` writes them, `story` reads them."""

@@ -1,0 +1,380 @@
+"""One accepted connection: bytes in, bytes out, limits kept. What the bytes mean is the receiver's business."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from kappamq.errors import NotConnected, ProtocolError, RequestTimeout
+from kappamq.net.serving.opening import Address, Kind, recognise
+from kappamq.net.serving.strangers import Strangers, not_served
+from kappamq.protocol.frame import Frame
+
+log = logging.getLogger(__name__)
+
+HELD = 1
+"""Why a connection is paused: the disk does not keep up, and the server holds whoever sends."""
+BUSY = 2
+"""A request of its own is read or worked on beside the loop; what follows it waits, so that order is kept."""
+WAITING = 4
+"""Its requests took much time, and it waits for its share of the next turn (fair_turns.py)."""
+_SPARED_BYTES = 64 << 10  # who has only so little of a request here is not worth cutting off when there is too much
+
+
+class Receiver(Protocol):
+    """Who understands the bytes of a server's connections."""
+
+    def received(self, connection: Connection, data: bytes | bytearray) -> int:
+        """Deal with the frames in `data`; return how many bytes are done with. Called again when more has come."""
+        ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+class Host(Protocol):
+    """The server that a connection belongs to, as far as the connection knows."""
+
+    receiver: Receiver
+    frame_bytes_max: int
+    write_pause_bytes: int
+    owed_bytes_max: int
+    now: float
+    strangers: Strangers
+
+    def admit(self, connection: Connection) -> bool: ...
+
+    def proxied(self, connection: Connection) -> bool:
+        """A PROXY header has named another peer than the socket did; False if that one may not come."""
+        ...
+
+    def leave(self, connection: Connection) -> None: ...
+
+    def buffered(self, connection: Connection, more: int) -> bool:
+        """So many more bytes of unfinished requests are kept; False if that is too much, and of all it is this connection
+        that must go."""
+        ...
+
+    def unsent(self, connection: Connection) -> None:
+        """More bytes wait for a peer that does not take them as fast as they come."""
+        ...
+
+
+def host_bytes(address: Address) -> bytes:
+    """An address as records and ids hold it: 4 or 16 bytes of ip, 4 bytes of port."""
+    ip, port = address
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    packed = socket.inet_pton(family, ip.partition("%")[0])
+    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        packed = packed[12:]  # IPv4 behind a dual-stack socket
+    return packed + port.to_bytes(4, "big")
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_buffer", "_calls", "_counted", "_header_seen", "_host", "_need", "_opaque", "_opening", "_owed_bytes", "_owing",
+        "_paused", "_source", "_stalled", "_transport", "admitted", "born", "cost", "cost_at", "counted_as", "last_read",
+        "last_write", "local", "on_lost", "on_writable", "opened", "partial_since", "peer", "proxy", "slow_since", "spoken", "state",
+        "unsent_seen", "write_stalled_since",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, source: Address | None = None, *, header_seen: bool = False) -> None:
+        """`header_seen`: whoever accepted has looked for a PROXY header already, and `source` is whom it named."""
+        self._host = host
+        self._source = source
+        self._header_seen = header_seen
+        self._opening: bytes | None = b""  # the first bytes, until they say what the peer speaks
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()  # bytes of a frame that is not complete yet, or that has to wait
+        self._counted = 0  # how much of `_buffer` the host knows of
+        self._need = 0  # how long `_buffer` must be for its first frame
+        self._paused = 0  # the receiver asked us to hold everything, for these reasons
+        self._stalled = False  # the peer reads slower than we write
+        self._owing = False  # it has as many requests with us as it may; we take in more when some are answered
+        self._owed_bytes = 0
+        self._calls: dict[int, asyncio.Future[Frame]] = {}
+        self._opaque = 0
+        self.peer: Address = ("", 0)  # the client, also behind a proxy
+        self.proxy: Address | None = None  # who connected for it
+        self.counted_as = ""  # the address whose limit it counts for; the server's business
+        self.local: Address = ("", 0)
+        self.born = b""
+        self.admitted = False
+        self.spoken = False  # a whole frame has come
+        self.opened = self.last_read = self.last_write = host.now
+        self.partial_since: float | None = None
+        self.write_stalled_since: float | None = None
+        self.slow_since: float | None = None  # it is stalled, and takes less than it should
+        self.unsent_seen = 0  # when the server last looked
+        self.on_lost: list[Callable[[Connection], None]] = []
+        # Each is called once, when it is not stalled any more.
+        self.on_writable: list[Callable[[Connection], None]] = []
+        self.state: Any = None  # for the receiver
+        self.cost = self.cost_at = (
+            0.0  # seconds its requests took lately, as of then by the loop's clock (fair_turns.py)
+        )
+
+    # -- what asyncio calls ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if not peer or not local:
+            transport.abort()  # it was gone before we looked
+            return
+        self.peer, self.local = (str(peer[0]), int(peer[1])), (str(local[0]), int(local[1]))
+        if self._source is not None:
+            self.proxy, self.peer = self.peer, self._source
+        self.born = host_bytes(self.peer)
+        transport.set_write_buffer_limits(high=self._host.write_pause_bytes)
+        self.admitted = self._host.admit(self)
+        if not self.admitted:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.last_read = self._host.now
+        if self._opening is not None:
+            data = self._open(self._opening + data)
+            if not data:
+                return
+        if self._buffer or self._paused or self._stalled or self._owing:
+            self._buffer += data
+            if len(self._buffer) >= self._need and not self.must_wait:
+                self._drain()
+            else:
+                self._count()
+            return
+        consumed = self._host.receiver.received(self, data)
+        if consumed < len(data):
+            self._buffer += data[consumed:]
+            self._expect()
+        if consumed:
+            self.spoken = True
+
+    def pause_writing(self) -> None:
+        self._stalled = True
+        self.write_stalled_since = self.slow_since = self._host.now
+        self._flow()
+        self._host.unsent(self)
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        self.write_stalled_since = self.slow_since = None
+        self._host.unsent(self)
+        callbacks, self.on_writable = self.on_writable, []
+        for callback in callbacks:
+            callback(self)
+        self._flow()
+        self._go_on()  # with what had to wait because there was too much to send already
+
+    def _go_on(self) -> None:
+        if self._buffer and self._transport is not None and not self.must_wait:
+            self._drain()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._buffer.clear()
+        self._count()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(NotConnected(f"{self} was closed before it answered"))
+        self._calls.clear()
+        if self.admitted:
+            self._host.leave(self)
+            for callback in self.on_lost:
+                callback(self)
+            self._host.receiver.lost(self)
+
+    # -- receiving ---------------------------------------------------------------------------------------------------------
+
+    def _open(self, data: bytes) -> bytes:
+        """Look at the first bytes. Returns what is left for the receiver: nothing until it is clear what the peer speaks,
+        and nothing if it was turned away."""
+        try:
+            while (opening := recognise(data)).kind is Kind.PROXY:
+                if self._header_seen:
+                    raise ProtocolError("a second PROXY header")
+                self._header_seen = True
+                data = data[opening.size :]
+                if opening.source is not None and not self._speak_for(opening.source):
+                    return b""
+        except ProtocolError as error:
+            self._turn_away("PROXY", str(error))
+            return b""
+        if opening.kind is Kind.MORE:
+            self._opening = data  # short: more is asked for only up to a limit
+            return b""
+        self._opening = None
+        reason = not_served(opening, tls_offered=False)
+        if reason is not None:
+            self._turn_away(opening.kind.value, reason)
+            return b""
+        return data
+
+    def _speak_for(self, source: Address) -> bool:
+        self.proxy, self.peer = self.peer, source
+        self.born = host_bytes(source)
+        if self._host.proxied(self):
+            return True
+        self.abort()
+        return False
+
+    def _turn_away(self, what: str, reason: str) -> None:
+        # Known by its own address, not by one that it claims: the memory for whom was told what is small.
+        self._host.strangers.tell((self.proxy or self.peer)[0], what, reason)
+        self.abort()
+
+    def _drain(self) -> None:
+        data = self._buffer
+        consumed = self._host.receiver.received(self, data)
+        if consumed:
+            self.spoken = True
+            del data[:consumed]
+        self._expect()
+
+    def _expect(self) -> None:
+        """How much must be there before it is worth looking again. The length is the peer's claim: we wait for it, no more."""
+        if len(self._buffer) < 4:
+            self._need = 4
+        else:
+            total = int.from_bytes(self._buffer[:4], "big", signed=True)
+            self._need = 4 + total if 0 <= total <= self._host.frame_bytes_max else 8
+        self.partial_since = self._host.now if self._buffer else None
+        self._count()
+
+    def _count(self) -> None:
+        more = len(self._buffer) - self._counted
+        if more:
+            self._counted += more
+            too_much = not self._host.buffered(self, more)
+            if too_much and len(self._buffer) > _SPARED_BYTES and not self._paused:  # what we hold up is not its fault
+                self.abort(
+                    f"too many bytes of unfinished requests are here already, {len(self._buffer)} of them its own"
+                )
+                self._buffer.clear()  # now, not when the loop has told us: others must not be cut off for it
+                self._count()
+
+    def pause(self, reason: int = HELD) -> None:
+        """Take in nothing more, and keep what is here, until `resume` was called for every reason."""
+        self._paused |= reason
+        self._flow()
+
+    def resume(self, reason: int = HELD) -> None:
+        if self._paused & reason:
+            self._paused &= ~reason
+            if self._paused:
+                return
+            self._flow()
+            self._go_on()
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self._paused)
+
+    @property
+    def must_wait(self) -> bool:
+        """No further request of it is to be begun now: it is paused, has to take answers first, or has many to come."""
+        return bool(self._paused) or self._stalled or self._owing
+
+    def owe(self, size: int) -> None:
+        """A request of so many bytes waits for its answer. Beyond what one peer may have waiting, we read no more of it."""
+        self._owed_bytes += size
+        if not self._owing and self._owed_bytes > self._host.owed_bytes_max:
+            self._owing = True
+            self._flow()
+
+    def settle(self, size: int) -> None:
+        """It was answered."""
+        self._owed_bytes -= size
+        if self._owing and self._owed_bytes <= self._host.owed_bytes_max // 2:
+            self._owing = False
+            self._flow()
+            if self._buffer:
+                # Not here: whoever settles may be in the middle of these very bytes.
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _flow(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        stop = bool(self._paused) or self._stalled or self._owing
+        if stop == transport.is_reading():
+            if stop:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+                # That nothing came meanwhile was our doing.
+                self.last_read = self._host.now
+                if self.partial_since is not None:
+                    self.partial_since = self._host.now
+
+    # -- sending -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._stalled
+
+    @property
+    def is_held(self) -> bool:
+        """We take in nothing just now, for reasons of our own: its silence is no fault of the peer."""
+        return bool(self._paused) or self._owing
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, data: bytes) -> None:
+        """Send; nothing happens if the peer has gone."""
+        transport = self._transport
+        if transport is not None:
+            self.last_write = self._host.now
+            transport.write(data)
+            if self._stalled:
+                self._host.unsent(self)
+
+    def close(self, reason: str = "") -> None:
+        """Let go of the peer after what was sent has left."""
+        if self._transport is not None:
+            if reason:
+                log.info("closing %s: %s", self, reason)
+            self._transport.close()
+
+    def abort(self, reason: str = "") -> None:
+        if self._transport is not None:
+            if reason:
+                log.info("dropping %s: %s", self, reason)
+            self._transport.abort()
+
+    # -- calling the peer --------------------------------------------------------------------------------------------------
+
+    async def request(self, frame: Frame, timeout_s: float) -> Frame:
+        """Ask the peer something over the connection it opened. Raises NotConnected, RequestTimeout."""
+        if not self.is_open:
+            raise NotConnected(f"{self} is closed")
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        frame.opaque = opaque = self._opaque
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._calls[opaque] = answer
+        try:
+            self.send(frame.encode())
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError as error:
+            raise RequestTimeout(f"{self} did not answer request {frame.code} within {timeout_s:g} s") from error
+        finally:
+            self._calls.pop(opaque, None)
+
+    def answered(self, frame: Frame) -> None:
+        """The receiver met a response: whoever waits for it gets it; late ones are dropped."""
+        answer = self._calls.get(frame.opaque)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def __repr__(self) -> str:
+        shown = f"{self.peer[0]}:{self.peer[1]}"
+        return shown if self.proxy is None else f"{shown} (through {self.proxy[0]}:{self.proxy[1]})"

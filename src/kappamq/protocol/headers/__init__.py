@@ -1,0 +1,1 @@
+"""The fields of every request and response, each declared once; codec, round-trip tests and fuzzing derive from it."""

@@ -1,0 +1,70 @@
+"""Which rows of a batch somebody wants: tags, keys and SQL92 conditions, checked on the executor, where the cores are.
+
+The broker may have sent more than was asked for: it compares hashes of tags only. So everything is checked here once more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kappamq.errors import ConfigError
+from kappamq.filters.sql import Sql
+from kappamq.filters.words import BadExpression
+from kappamq.protocol.records.tags import Subscription, keys_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Filters(Protocol):
+    """The options that select messages."""
+
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def filter(self) -> str | None: ...
+
+
+class Selection:
+    """What a message must have to be a row. Compiled once per task."""
+
+    def __init__(self, options: Filters) -> None:
+        self._tags = Subscription.parse(options.tags)
+        self._keys = frozenset(options.keys)
+        self._sql = compile_filter(options.filter)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it has to look at."""
+        wanted = {"tags": bool(self._tags.tags), "keys": bool(self._keys), "properties": self._sql is not None}
+        return tuple(name for name, needed in wanted.items() if needed)
+
+    def rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which rows of `batch`, which has these columns, are wanted."""
+        wanted = np.ones(batch.num_rows, dtype=np.bool_)
+        if self._tags.tags:
+            found = pc.is_in(batch.column("tags"), value_set=pa.array(sorted(self._tags.tags)))
+            wanted &= np.asarray(found)
+        if self._keys:
+            keys = batch.column("keys").to_pylist()
+            wanted &= np.fromiter((not self._keys.isdisjoint(keys_of(text)) for text in keys), np.bool_, len(keys))
+        if self._sql is not None:
+            rows: list[Any] = batch.column("properties").to_pylist(maps_as_pydicts="lossy")
+            wanted &= np.fromiter((self._sql.matches(row.get) for row in rows), np.bool_, len(rows))
+        return wanted
+
+
+def compile_filter(text: str | None) -> Sql | None:
+    """Raises ConfigError that says where the condition is wrong."""
+    if text is None:
+        return None
+    try:
+        return Sql(text)
+    except BadExpression as error:
+        raise ConfigError(f"filter={text!r}: {error}") from None

@@ -1,0 +1,1 @@
+"""Writing rows to topics, as a batch or a stream."""

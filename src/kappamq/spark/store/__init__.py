@@ -1,0 +1,1 @@
+"""The format `kappamq.store`: the commit log of a data directory as a table."""

@@ -1,0 +1,88 @@
+"""The format `kappamq.store`: the commit log of a data directory as a table, ours or a Java broker's, running or not.
+
+Reads files, so it is for local mode, a shared file system, or a copy. Nothing is locked and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from kappamq.spark.columns.schema import STORE_COLUMNS, check_schema, ddl
+from kappamq.spark.failures import without_traceback
+from kappamq.spark.store.options import StoreOptions
+from kappamq.spark.worker_process import begin_task
+from kappamq.store.log.stretches import Stretch, Stretches
+from kappamq.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+STRETCH_BYTES: Final = 128 << 20
+"""What one task reads at most; a task costs Spark some 35 ms."""
+STRETCHES_FEW: Final = 16
+
+
+@dataclass
+class StoreTask(InputPartition):
+    """What one task reads."""
+
+    stretch: Stretch
+
+
+@without_traceback
+class KappaMQStore(DataSource):
+    """`spark.read.format("kappamq.store").load("/var/lib/kappamq")`: docs/PIPELINE.md lists the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kappamq.store"
+
+    def schema(self) -> str:
+        return ddl(StoreOptions.parse(self.options).columns, STORE_COLUMNS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from kappamq.spark.columns.selection import compile_filter
+
+        options = StoreOptions.parse(self.options)
+        compile_filter(options.filter)
+        return LogTableReader(options, check_schema(schema, STORE_COLUMNS))
+
+
+@without_traceback
+class LogTableReader(DataSourceReader):
+    """One read of what the log holds when the query begins."""
+
+    def __init__(self, options: StoreOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with StoreReader(Path(self.options.path)) as store:
+            stretches = Stretches(store)
+            end = stretches.end()
+            size = stretch_bytes(end - store.log.min, self.options.min_partitions)
+            return [StoreTask(stretch) for stretch in stretches.cut(end, size)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from kappamq.spark.store.reading import StretchReader
+
+        if isinstance(partition, StoreTask):
+            reader = StretchReader(self.options, self.columns)
+            begin_task()
+            yield from reader.read([partition.stretch])
+
+
+def stretch_bytes(total: int, at_least: int) -> int:
+    """How long the stretches are that `total` bytes of log are cut into: equal ones, so that no core waits long for the last.
+
+    A few stretches are a power of two, for mostly so are the cores: three would keep two of them busy for as long as four."""
+    count = max(at_least, -(-total // STRETCH_BYTES), 1)
+    if at_least < count <= STRETCHES_FEW:
+        count = 1 << (count - 1).bit_length()
+    return max(1, -(-total // count))

@@ -1,0 +1,77 @@
+"""Messages by key without reading queues: what the brokers' key index says, where it can be relied on.
+
+An index may be switched off, may not reach as far as the log yet, or may have more messages of a key than one answer holds, and a broker
+that finds nothing tells none of this. So it is tried first with messages that are known to be there: the first and the last ones of
+what is to be read. Where it does not find them, the queues are read. Rows are checked later in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from kappamq.message import MessageQueue
+from kappamq.protocol.records import properties
+from kappamq.spark.topic.planning import QueueRange
+
+if TYPE_CHECKING:
+    from kappamq.protocol.records.record import Record
+    from kappamq.spark.topic.topics import Topics
+
+KEYS_MAX: Final = 100
+"""Each key is a question to each broker; with more of them the queues are read."""
+
+
+def ranges_of_keys(topics: Topics, ranges: Iterable[QueueRange], keys: Collection[str]) -> list[QueueRange]:
+    """The places in `ranges` where messages with these keys lie, or whole ranges where the index cannot be relied on."""
+    found: list[QueueRange] = []
+    wanted = list(ranges)
+    if len(keys) > KEYS_MAX:
+        return wanted
+    for (topic, broker), group in groupby(sorted(wanted), lambda one: (one.queue.topic, one.queue.broker)):
+        mine = list(group)
+        places = _places(topics, topic, broker, mine, keys)
+        found += mine if places is None else _within(mine, places)
+    return found
+
+
+def _places(
+    topics: Topics, topic: str, broker: str, ranges: list[QueueRange], keys: Collection[str]
+) -> set[tuple[MessageQueue, int]] | None:
+    if not _is_covered(topics, topic, broker, ranges):
+        return None
+    found: set[tuple[MessageQueue, int]] = set()
+    for key in keys:
+        answer = topics.looked_up(topic, key).get(broker)
+        if answer is not None and not answer.whole:
+            return None
+        found.update(answer.places if answer is not None else ())
+    return found
+
+
+def _is_covered(topics: Topics, topic: str, broker: str, ranges: list[QueueRange]) -> bool:
+    """Whether the index knows the oldest and the newest message of these ranges, and so, as it is made in the log's order, all others."""
+    firsts = topics.messages_at({one.queue: one.start for one in ranges})
+    lasts = topics.messages_at({one.queue: one.stop - 1 for one in ranges})
+    if not len(firsts) == len(lasts) == len(ranges):
+        return False
+    newest = max(lasts.values(), key=_age)
+    for record in (min(firsts.values(), key=_age), newest):
+        message_id = record.property_map().get(properties.UNIQUE_KEY)
+        answer = topics.looked_up(topic, message_id, unique=True).get(broker) if message_id else None
+        if answer is None or answer.log_offset < newest.log_offset:
+            return False
+    return True
+
+
+def _age(record: Record) -> int:
+    return record.log_offset
+
+
+def _within(ranges: list[QueueRange], places: Collection[tuple[MessageQueue, int]]) -> list[QueueRange]:
+    return [
+        QueueRange(queue, offset, offset + 1)
+        for queue, offset in sorted(places)
+        if any(one.queue == queue and one.start <= offset < one.stop for one in ranges)
+    ]

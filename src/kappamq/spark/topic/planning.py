@@ -1,0 +1,153 @@
+"""Which messages a read covers, and how they become tasks. Pure: Spark may ask again after a crash and gets the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from kappamq.errors import ConfigError, DataLoss
+from kappamq.message import MessageQueue
+from kappamq.spark.topic.options import EARLIEST, LATEST, OnDataLoss, Position
+
+TASK_ROWS_MAX: Final = 500_000
+"""More messages than this become several tasks."""
+TASK_ROWS_MIN: Final = 200_000
+"""A task costs Spark some 35 ms on top of about a microsecond for each row: queues with fewer messages share one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueRange:
+    """Messages [start, stop) of a queue."""
+
+    queue: MessageQueue
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a broker has of a queue: messages [min, max)."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages [start, stop) of a queue that should have been read and are not there."""
+
+    queue: MessageQueue
+    start: int
+    stop: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.queue}: messages {self.start} to {self.stop - 1} are gone ({self.reason})"
+
+
+RETENTION: Final = "deleted by retention"
+SHORTER: Final = "the queue is shorter than it was: its tail is lost"
+HOLE: Final = "the broker's queue has no entries for them"
+
+Search = Callable[[MessageQueue, int], int]
+"""The first message of a queue that was stored at or after a time (ms)."""
+
+
+def resolve(position: Position, bounds: Mapping[MessageQueue, Bounds], search: Search) -> dict[MessageQueue, int]:
+    """The offset that `position` means in each queue. Raises ConfigError for queues that do not exist, and for offsets behind their end:
+    to begin elsewhere would surprise, and messages that never were are not lost."""
+    if position.time_ms is not None:
+        return {queue: search(queue, position.time_ms) for queue in bounds}
+    if position.by_queue is None:
+        return {queue: _at(position.everywhere, limits) for queue, limits in bounds.items()}
+    known = {(queue.topic, name_of(queue)): queue for queue in bounds}
+    named = {(topic, name): at for topic, queues in position.by_queue.items() for name, at in queues.items()}
+    if unknown := sorted(named.keys() - known.keys()):
+        there = ", ".join(f"{topic} {name}" for topic, name in sorted(known)[:20])
+        raise ConfigError(f"there is no queue {' '.join(unknown[0])}; there are {there}")
+    if missing := sorted(known.keys() - named.keys()):
+        raise ConfigError(f"an offset for queue {' '.join(missing[0])} is missing: name every queue, or say earliest")
+    found = {queue: _at(named[queue.topic, name_of(queue)], limits) for queue, limits in bounds.items()}
+    for queue, at in found.items():
+        if at > (end := bounds[queue].max):
+            raise ConfigError(
+                f"queue {queue.topic} {name_of(queue)} ends at {end}, and offset {at} lies behind that: name {end} at most, or say latest"
+            )
+    return found
+
+
+def name_of(queue: MessageQueue) -> str:
+    """How options and checkpoints name a queue of a topic."""
+    return f"{queue.broker}/{queue.queue_id}"
+
+
+def _at(offset: int | None, limits: Bounds) -> int:
+    return {EARLIEST: limits.min, LATEST: limits.max, None: limits.min}.get(offset, offset or 0)
+
+
+def ranges_between(
+    start: Mapping[MessageQueue, int], stop: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]
+) -> tuple[list[QueueRange], list[Gap]]:
+    """What there is to read from `start` to `stop`, and what is gone already.
+
+    `bounds` has every queue of which something is wanted: one whose broker is away has lost nothing, so wait for it first."""
+    ranges: list[QueueRange] = []
+    gaps: list[Gap] = []
+    for queue in sorted(stop):
+        first, last = start.get(queue, 0), stop[queue]
+        if first >= last:
+            continue
+        there = bounds[queue]
+        low, high = max(first, there.min), min(last, there.max)
+        if first < there.min:
+            gaps.append(Gap(queue, first, min(there.min, last), RETENTION))
+        if last > there.max:
+            gaps.append(Gap(queue, max(there.max, first), last, SHORTER))
+        if low < high:
+            ranges.append(QueueRange(queue, low, high))
+    return ranges, gaps
+
+
+def refuse_gaps(gaps: Iterable[Gap], policy: OnDataLoss) -> None:
+    """Raises DataLoss if messages are gone and the reader did not say that it may go on."""
+    found = list(gaps)
+    if found and policy is OnDataLoss.FAIL:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise DataLoss(
+            f"{'; '.join(map(str, found[:3]))}{more}. "
+            "Begin later, or set the option onDataLoss to skip: then the read goes on and records each gap"
+        )
+
+
+def tasks(ranges: Iterable[QueueRange], at_least: int = 1) -> list[tuple[QueueRange, ...]]:
+    """Group ranges into tasks: big ones are split, small ones share a task; no fewer than `at_least` where that is possible."""
+    found = sorted(one for one in ranges if one.count > 0)
+    total = sum(one.count for one in found)
+    if not total:
+        return []
+    most = max(1, min(TASK_ROWS_MAX, -(-total // at_least)))
+    pieces = [piece for one in found for piece in split(one, most)]
+    least = min(TASK_ROWS_MIN, total // at_least)
+    grouped: list[tuple[QueueRange, ...]] = []
+    held: list[QueueRange] = []
+    for piece in pieces:
+        held.append(piece)
+        if sum(one.count for one in held) >= least:
+            grouped.append(tuple(held))
+            held = []
+    if held:
+        grouped.append(tuple(held))
+    return grouped
+
+
+def split(one: QueueRange, rows_max: int) -> list[QueueRange]:
+    """Cut a range into equal parts of at most `rows_max` messages."""
+    parts = -(-one.count // rows_max)
+    cuts = [one.start + one.count * part // parts for part in range(parts + 1)]
+    return [replace(one, start=low, stop=high) for low, high in pairwise(cuts)]

@@ -1,0 +1,154 @@
+"""Which groups filter by SQL, and what they said: remembered for a day after the last consumer of a group has gone.
+
+Pulls go by the subscriptions that heartbeats bring. This table is for operators (queryConsumeQueue), and for a Java broker that
+gets the store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import NotAvailable
+from kappamq.filters import bloom
+from kappamq.protocol.bodies.clients import SubscriptionData
+
+Record = Callable[[str, Any], int]
+LiveSubscriptions = Callable[[str], Mapping[str, SubscriptionData]]
+"""What the connected members of a group subscribe to, by topic; nothing if there are none."""
+FILTERS_MAX: Final = 10_000
+_PAUSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FilterData:
+    topic: str
+    group: str
+    expression: str
+    expression_type: str
+    version: int  # of the subscription
+    born_ms: int
+    dead_ms: int = 0  # when its last consumer went; 0: there is one
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bloomFilterData": {"bitNum": bloom.BITS, "bitPos": bloom.positions(self.group, self.topic)},
+            "bornTime": self.born_ms,
+            "clientVersion": self.version,
+            "consumerGroup": self.group,
+            "dead": self.dead_ms >= self.born_ms,
+            "deadTime": self.dead_ms,
+            "expression": self.expression,
+            "expressionType": self.expression_type,
+            "topic": self.topic,
+        }
+
+    def to_text(self) -> str:
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> FilterData:
+        return cls(
+            str(data["topic"]), str(data["consumerGroup"]), str(data["expression"]), str(data["expressionType"]),
+            int(data["clientVersion"]), int(data["bornTime"]), int(data["deadTime"]),
+        )  # fmt: skip
+
+
+class ConsumerFilters:
+    file = "consumerFilter.json"
+    kinds = ("filter", "filter-deleted")
+
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], record: Record) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self._record = record
+        self._table: dict[tuple[str, str], FilterData] = {}  # (topic, group)
+        self._look_at = 0.0
+        self.dirty = False
+
+    def get(self, group: str, topic: str) -> FilterData | None:
+        return self._table.get((topic, group))
+
+    def subscribed(self, group: str, subscription: SubscriptionData) -> None:
+        """A heartbeat has brought this condition."""
+        key = (subscription.topic, group)
+        known = self._table.get(key)
+        if known is None and len(self._table) >= FILTERS_MAX:
+            return
+        same = known is not None and not known.dead_ms and known.expression == subscription.expression
+        if known is not None and same:
+            self._set(replace(known, version=subscription.version))  # counts up with every rebalance: no news
+            return
+        born_ms = self._now_ms() if known is None else known.born_ms
+        self._note(
+            FilterData(
+                subscription.topic,
+                group,
+                subscription.expression,
+                subscription.expression_type,
+                subscription.version,
+                born_ms,
+            )
+        )
+
+    def tick(self, live: LiveSubscriptions, now: float) -> None:
+        """From time to time (`now` is liveness time): whose consumers have gone, or been gone for long?"""
+        if now < self._look_at or not self._table:
+            return
+        self._look_at = now + _PAUSE_S
+        now_ms = self._now_ms()
+        for key, data in list(self._table.items()):
+            alive = self._is_theirs(data, live(data.group))
+            if alive and data.dead_ms:
+                self._note(replace(data, dead_ms=0))
+            elif not alive and not data.dead_ms:
+                self._note(replace(data, dead_ms=max(now_ms, data.born_ms)))
+            elif not alive and now_ms - data.dead_ms > self._config.filter_keep_ms:
+                self._tell("filter-deleted", list(key))
+                self._remove(*key)
+
+    @staticmethod
+    def _is_theirs(data: FilterData, subscriptions: Mapping[str, SubscriptionData]) -> bool:
+        current = subscriptions.get(data.topic)
+        return current is not None and current.expression_type == data.expression_type
+
+    def _note(self, data: FilterData) -> None:
+        self._tell("filter", data.to_json())
+        self._set(data)
+
+    def _tell(self, kind: str, change: Any) -> None:
+        try:
+            self._record(kind, change)
+        except NotAvailable:
+            pass  # the log takes nothing: the snapshot will have it
+
+    def _set(self, data: FilterData) -> None:
+        self._table[data.topic, data.group] = data
+        self.dirty = True
+
+    def _remove(self, topic: str, group: str) -> None:
+        self._table.pop((topic, group), None)
+        self.dirty = True
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        by_topic: dict[str, dict[str, Any]] = {}
+        for (topic, group), data in self._table.items():
+            entry = by_topic.setdefault(topic, {"groupFilterData": {}, "topic": topic})
+            entry["groupFilterData"][group] = data.to_json()
+        return {"filterDataByTopic": by_topic}
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        for entry in (table.get("filterDataByTopic") or {}).values():
+            for data in (entry.get("groupFilterData") or {}).values():
+                self._set(FilterData.from_json(data))
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "filter-deleted":
+            self._remove(str(change[0]), str(change[1]))
+        else:
+            self._set(FilterData.from_json(change))

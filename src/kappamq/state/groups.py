@@ -1,0 +1,142 @@
+"""Consumer groups of this broker: their settings, made on first use where that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission, NotAvailable
+from kappamq.protocol import names
+from kappamq.protocol.bodies.clients import SubscriptionGroupConfig, SubscriptionGroupTable
+from kappamq.protocol.bodies.topics import DataVersion
+
+Record = Callable[[str, Any], int]
+_SHOWN = 140  # characters of a name that cannot be one
+
+
+class Groups:
+    file = "subscriptionGroup.json"
+    kinds = ("group", "group-deleted", "group-forbidden")
+
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], record: Record) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self._record = record
+        self.table = {name: SubscriptionGroupConfig(name=name) for name in names.BUILT_IN_GROUPS}
+        self.forbidden: dict[str, dict[str, int]] = {}
+        self.version = DataVersion(timestamp=now_ms())
+        self.dirty = False
+        self.on_change: Callable[[str], None] = lambda name: None
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, made with defaults if it is new and settings allow it."""
+        group = self.table.get(name)
+        if group is None and self._config.auto_create_group:
+            try:
+                names.check_group(name)
+            except InvalidParameter:
+                return None
+            if len(self.table) < self._config.groups_max:
+                group = SubscriptionGroupConfig(name=name)
+                try:
+                    self.update(group)
+                except NotAvailable:
+                    self._changed(group)  # the log takes nothing: consumers go on, and it is made again after a restart
+        return group
+
+    def existing(self, name: str) -> SubscriptionGroupConfig:
+        group = self.get(name)
+        if group is None:
+            raise GroupNotFound(self.why_not(name))
+        return group
+
+    def movable(self, name: str) -> None:
+        """Raises what is to be said to somebody who cannot set the offsets of this group."""
+        self.existing(name)
+        if name == names.TRANSACTION_GROUP:
+            raise NoPermission(
+                f"the offsets of group {name} are the broker's own: they say which transactions are open. Use another group"
+            )
+
+    def why_not(self, name: str) -> str:
+        """Why there is no such group, and what to do about it."""
+        try:
+            names.check_group(name)
+        except InvalidParameter as error:
+            return f"subscription group [{name[:_SHOWN]}] does not exist and cannot: {error}"
+        if len(self.table) >= self._config.groups_max and self._config.auto_create_group:
+            return f"subscription group [{name}] does not exist, and there are {len(self.table)} already (groups_max)"
+        return (
+            f"subscription group [{name}] does not exist: create it with mqadmin updateSubGroup, "
+            "or allow autoCreateSubscriptionGroup"
+        )
+
+    def update(self, group: SubscriptionGroupConfig) -> None:
+        names.check_group(group.name)
+        if group.name not in self.table and len(self.table) >= self._config.groups_max:
+            raise InvalidParameter(f"there are {len(self.table)} groups already (groups_max)")
+        self._record("group", group.to_json())
+        self._changed(group)
+        self.on_change(group.name)
+
+    def delete(self, name: str) -> bool:
+        if name not in self.table:
+            return False
+        self._record("group-deleted", {"groupName": name})
+        self._removed(name)
+        self.on_change(name)
+        return True
+
+    def forbid(self, group: str, topic: str, readable: bool) -> bool:
+        """Whether `group` may read `topic`; returns what holds now."""
+        self._record("group-forbidden", {"group": group, "topic": topic, "readable": readable})
+        self._forbid(group, topic, readable)
+        self.on_change(group)
+        return not self.is_forbidden(group, topic)
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        return bool(self.forbidden.get(group, {}).get(topic, 0) & 1)
+
+    def _forbid(self, group: str, topic: str, readable: bool) -> None:
+        topics = self.forbidden.setdefault(group, {})
+        if readable:
+            topics.pop(topic, None)
+        else:
+            topics[topic] = 1
+        if not topics:
+            del self.forbidden[group]
+        self._bump()
+
+    def _changed(self, group: SubscriptionGroupConfig) -> None:
+        self.table[group.name] = group
+        self._bump()
+
+    def _removed(self, name: str) -> None:
+        self.table.pop(name, None)
+        self.forbidden.pop(name, None)  # a group that is made again under this name is another one
+        self._bump()
+
+    def _bump(self) -> None:
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return SubscriptionGroupTable(groups=self.table, forbidden=self.forbidden, data_version=self.version).to_json()
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        loaded = SubscriptionGroupTable.from_json(table)
+        self.version, self.forbidden = loaded.data_version, loaded.forbidden
+        for name, group in loaded.groups.items():
+            group.name = name
+            self.table[name] = group
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "group-deleted":
+            self._removed(str(change["groupName"]))
+        elif kind == "group-forbidden":
+            self._forbid(str(change["group"]), str(change["topic"]), bool(change["readable"]))
+        else:
+            self._changed(SubscriptionGroupConfig.from_json(change))

@@ -1,0 +1,302 @@
+"""The topics of this broker: their settings, how a send may create one, and what the kernel may do with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import InvalidParameter, NoPermission, NotAvailable, TopicNotFound
+from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
+from kappamq.protocol import names
+from kappamq.protocol.bodies.topics import (
+    PERMISSION_INHERIT,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicTable,
+)  # fmt: skip
+from kappamq.protocol.headers.client import SendMessage
+from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE
+
+Record = Callable[[str, Any], int]
+
+_READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
+_DELETED_AT = "kappamqDeletedAt"
+
+
+class Topics:
+    file = FILE
+    kinds = (CHANGED_KIND, DELETED_KIND)
+
+    def __init__(self, config: BrokerConfig, kernel: Any, now_ms: Callable[[], int], record: Record) -> None:
+        self._config = config
+        self._kernel = kernel
+        self._now_ms = now_ms
+        self._record = record
+        self.table: dict[str, TopicConfig] = {}
+        self.version = DataVersion(timestamp=now_ms())
+        self.dirty = False
+        self.deleted: dict[
+            str, dict[int, int]
+        ] = {}  # where the numbering of deleted topics ended, should they come back
+        self._deleted_at: dict[str, int] = {}  # log offset behind which nothing of a deleted topic lies
+        self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
+        self.on_change: Callable[[TopicConfig], None] = lambda topic: None
+        self.on_delete: Callable[[str], None] = lambda name: None
+        self.on_forget: Callable[[str], None] = lambda name: None  # a deleted topic: its numbering may start again at 0
+        self.make_retry_topic: Callable[[str], TopicConfig] = self.existing
+        for topic in self._built_in():
+            self._put(topic)
+
+    def _built_in(self) -> list[TopicConfig]:
+        config = self._config
+        inherit = _READ_WRITE | PERMISSION_INHERIT
+        levels = max(18, len(config.delays_ms))
+        topics = [
+            TopicConfig(names.SELF_TEST_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.BENCHMARK_TOPIC, 1024, 1024, _READ_WRITE),
+            TopicConfig(config.cluster, 16, 16, inherit),
+            TopicConfig(config.name, 1, 1, inherit),
+            TopicConfig(names.OFFSET_MOVED_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.SCHEDULE_TOPIC, levels, levels, _READ_WRITE),
+            TopicConfig(names.reply_topic(config.cluster), 1, 1, _READ_WRITE),
+            TopicConfig(names.HALF_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.HALF_OP_TOPIC, 1, 1, _READ_WRITE),
+            TopicConfig(names.TIMER_TOPIC, 1, 1, _READ_WRITE),
+        ]
+        if config.auto_create_topic:
+            queues = config.default_topic_queues
+            topics.append(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, inherit))
+        if config.trace_topic_enabled:
+            topics.append(TopicConfig(config.trace_topic, 1, 1, _READ_WRITE))
+        return topics
+
+    # -- looking up --------------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self.table.get(name)
+
+    def existing(self, name: str) -> TopicConfig:
+        topic = self.table.get(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic[{name}] not exist, apply first please! Create it with `kappamq topic create {name}` or mqadmin updateTopic"
+            )
+        return topic
+
+    def readable(self, name: str) -> TopicConfig:
+        topic = self.existing(name)
+        if not topic.permission & PERMISSION_READ:
+            raise NoPermission(f"the topic[{name}] pulling message is forbidden")
+        return topic
+
+    def first_offset(self, name: str, queue_id: int) -> int:
+        """The number of a queue's first message in the topic's present life: 0 unless it was deleted and made again."""
+        ends = self.deleted.get(name)
+        return ends.get(queue_id, 0) if ends is not None else 0
+
+    def is_system(self, name: str) -> bool:
+        return names.is_system_topic(name, self.own_system)
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def for_send(self, header: SendMessage) -> TopicConfig:
+        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear."""
+        name = header.topic
+        if not name.strip():
+            raise InvalidParameter("the topic of the message is blank")
+        names.check_topic(name)
+        if not names.is_sendable(name):
+            raise NoPermission(f"the topic[{name}] is a system topic: clients may not send to it")
+        topic = self.table.get(name)
+        if topic is None and self._config.writable:
+            topic = self._create_for_send(header)
+        if topic is None or not topic.permission & PERMISSION_WRITE or not self._config.writable:
+            raise NoPermission(
+                f"the broker[{self._config.name}] sending message is forbidden: topic {name} has no write permission"
+            )
+        return topic
+
+    def _create_for_send(self, header: SendMessage) -> TopicConfig:
+        if names.is_retry_topic(header.topic):
+            return self.make_retry_topic(header.topic)
+        template = self.table.get(header.default_topic)
+        if template is None or not template.permission & PERMISSION_INHERIT or not self._config.auto_create_topic:
+            return self.existing(header.topic)
+        if len(self.table) >= self._config.topics_max:
+            raise NoPermission(
+                f"there are {len(self.table)} topics already (topics_max): delete some, or raise the limit"
+            )
+        queues = max(1, min(header.default_topic_queues, template.write_queues))
+        return self.update(
+            TopicConfig(header.topic, queues, queues, template.permission & ~PERMISSION_INHERIT, template.filter_type)
+        )
+
+    def update(self, topic: TopicConfig) -> TopicConfig:
+        """Create or change a topic. The change is on its way to the log when this returns."""
+        known = self.table.get(topic.name)
+        if known == topic:
+            return topic
+        if known is None and len(self.table) >= self._config.topics_max:
+            raise InvalidParameter(f"there are {len(self.table)} topics already (topics_max)")
+        for count in (topic.read_queues, topic.write_queues):
+            if not 0 <= count <= self._config.topic_queues_max:
+                raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
+        self._record(CHANGED_KIND, topic.to_json())
+        self._changed(topic)
+        self.on_change(topic)
+        return topic
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic; its numbering goes on if it is made again."""
+        if name not in self.table:
+            return False
+        ends = {queue_id: self._kernel.queue_state(name, queue_id)[2] for queue_id in self._kernel.queue_ids(name)}
+        at = int(self._kernel.append_offset)
+        self._record(
+            DELETED_KIND,
+            {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}, "at": at},
+        )
+        self._removed(name, ends, at)
+        self.on_delete(name)
+        return True
+
+    def permission_changed(self) -> None:
+        """What the broker as a whole permits has changed, and with it what the kernel may do with every topic."""
+        for topic in self.table.values():
+            self._put(topic)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    def template_changed(self) -> None:
+        """Whether sends may make topics, or with how many queues, has changed."""
+        if self._config.auto_create_topic:
+            queues = self._config.default_topic_queues
+            self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
+
+    def ensure(
+        self, name: str, queues: int, permission: int = _READ_WRITE, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
+        """A topic that the broker itself needs, such as a retry topic."""
+        topic = self.table.get(name)
+        if topic is None:
+            topic = TopicConfig(name, queues, queues, permission, order=order, sys_flag=sys_flag)
+            try:
+                self.update(topic)
+            except NotAvailable:
+                self._changed(topic)  # the log takes nothing: known until a restart, and made again after it
+        return topic
+
+    def _changed(self, topic: TopicConfig) -> None:
+        self._put(topic)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    def forget_deleted(self, log_min: int) -> None:
+        """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
+        for name in [name for name in self.deleted if name not in self.table]:
+            # Records of earlier versions do not say where: then as of the first time somebody asks.
+            at = self._deleted_at.setdefault(name, int(self._kernel.append_offset))
+            if at <= log_min and self._kernel.forget_topic(name):
+                del self.deleted[name], self._deleted_at[name]
+                self.dirty = True
+                self.on_forget(name)
+
+    def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
+        self.table.pop(name, None)
+        self.deleted[name] = {**self.deleted.get(name, {}), **ends}
+        if at is not None:
+            self._deleted_at[name] = at
+        self._kernel.set_topic(name, 0, 0, 0)
+        self.version = self.version.next(self._now_ms())
+        self.dirty = True
+
+    def _put(self, topic: TopicConfig) -> None:
+        self.table[topic.name] = topic
+        plain = (
+            not topic.attributes.get("queue.type", "").startswith("Batch")
+            and topic.attributes.get("cleanup.policy") != "COMPACTION"
+        )
+        sendable = (
+            names.is_sendable(topic.name)
+            and not names.is_retry_topic(topic.name)
+            and not names.is_dlq_topic(topic.name)
+        )
+        flags = 0
+        if (
+            plain
+            and sendable
+            and topic.permission & PERMISSION_WRITE
+            and self._config.writable
+            and topic.filter_type == "SINGLE_TAG"
+        ):
+            flags |= TOPIC_SEND
+        if topic.permission & PERMISSION_READ and self._config.readable:
+            flags |= TOPIC_PULL
+        self._kernel.set_topic(topic.name, topic.write_queues, topic.read_queues, flags)
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        # Settings of a topic are replaced and never changed, and so is where a deleted one ended: names are all to be copied.
+        return partial(_snapshot, dict(self.table), self.version, dict(self.deleted), dict(self._deleted_at))
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        loaded = TopicTable.from_json(table)
+        self.version = loaded.data_version
+        for name, topic in loaded.topics.items():
+            topic.name = name
+            self._put(topic)
+        for name, ends in (table.get(DELETED) or {}).items():
+            self.deleted[name] = {int(queue_id): int(end) for queue_id, end in ends.items()}
+        for name, at in (table.get(_DELETED_AT) or {}).items():
+            self._deleted_at[name] = int(at)
+
+    def hide_deleted(self) -> list[str]:
+        """After loading: messages from before a deletion stay gone, also where queues were built anew from the log.
+        Returns the deleted topics that have not been made again."""
+        for name, ends in list(self.deleted.items()):
+            for queue_id, end in ends.items():
+                low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
+                if known_end < end or name not in self.table:
+                    begin = max(end, known_end)
+                    self._kernel.set_queue(name, queue_id, begin, begin)
+                    if begin > end:  # sent since, to a topic whose making was lost
+                        self.deleted[name] = {**self.deleted[name], queue_id: begin}
+                        self.dirty = True
+                elif low < end:
+                    self._kernel.set_queue_min(name, queue_id, end)
+        return [name for name in self.deleted if name not in self.table]
+
+    def add_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """After loading: topics that are not in the table, and of which nothing is left but where they ended, count as deleted.
+        If one is made again, its first messages have these numbers; else it is forgotten in time."""
+        for name, queues in ends.items():
+            if name not in self.table and name not in self.deleted:
+                self.deleted[name] = dict(queues)
+                self.dirty = True
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == DELETED_KIND:
+            ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}
+            at = change.get("at")
+            self._removed(str(change["topicName"]), ends, None if at is None else int(at))
+        else:
+            self._changed(TopicConfig.from_json(change))
+
+
+def _snapshot(
+    topics: dict[str, TopicConfig],
+    version: DataVersion,
+    deleted: Mapping[str, Mapping[int, int]],
+    deleted_at: dict[str, int],
+) -> dict[str, Any]:
+    ends = {name: {str(queue_id): end for queue_id, end in queues.items()} for name, queues in deleted.items()}
+    table = TopicTable(topics=topics, data_version=version).to_json()
+    return {**table, DELETED: ends, _DELETED_AT: deleted_at}

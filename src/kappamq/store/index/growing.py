@@ -1,0 +1,329 @@
+"""The index file that grows: entries go to disk as they come, its slot table lives in memory until it is flushed.
+
+Slots follow from entries, so a crash before a flush costs nothing but the time to compute them again. On disk, counters
+follow slots and slots follow entries; where they fit together, the slots are believed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from kappamq.native.layout import INDEX_PENDING
+from kappamq.native.pure_index import index_link
+from kappamq.protocol.records.entries import (
+    INDEX_ENTRY,
+    INDEX_SLOT_BYTES,
+    entry_position,
+    index_file_bytes,
+    slot_position,
+)
+from kappamq.store.files import Files
+from kappamq.store.index.view import FIRST, SCAN_MAX, IndexHeader, IndexLink, IndexView, Search, rebuild_slots
+
+log = logging.getLogger(__name__)
+
+IndexApply = Callable[[bytearray, bytes, int, int, int, int], tuple[bytes, int, int, int]]
+"""Kernel's index_apply: (slots, pending, position, count, capacity, begin ms) -> (entries, position, count, new slots)."""
+
+FEW_ENTRIES = 2048  # so many touch fewer pages of the slot table than writing all of it would cost
+FLUSH_EVERY_MS = 30_000  # store time between two writes of the whole slot table
+_CHUNK_BYTES = 64 << 10
+_PAGE_BYTES = 4096
+_ZEROS = bytes(1 << 20)
+
+
+class OnDisk(NamedTuple):
+    """What slots and counters of a growing file are on disk. Whoever reads them beside the writer compares this before and after:
+    if it is the same, nothing was written in between."""
+
+    flushed: int  # they speak of the entries below this number; 0: they are being written, or nobody knows
+    write: int  # how often writing them has begun
+
+
+class GrowingIndexFile:
+    __slots__ = (
+        "_all_slots",
+        "_files",
+        "_link",
+        "_table",
+        "_unsynced",
+        "_view",
+        "flushed",
+        "flushed_ms",
+        "header",
+        "on_disk",
+    )
+
+    def __init__(
+        self, view: IndexView, header: IndexHeader, flushed: int, files: Files, link: IndexLink = index_link
+    ) -> None:
+        self._view = view
+        self._link = link
+        self._files = files
+        self.header = header  # as of the last entry; replaced and never changed, so that a query may look at it
+        self.flushed = flushed  # slots and counters on disk speak of the entries below this number; 0: of none for sure
+        self.flushed_ms = header.end_ms if flushed > FIRST else 0
+        self.on_disk = OnDisk(flushed, 0)  # replaced and never changed, so that a check may look at it
+        self._table: bytearray | None = None  # read or computed when first needed
+        self._all_slots = not flushed  # the next flush must write every slot, also those that became empty
+        self._unsynced = True
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        slots: int,
+        entries_max: int,
+        files: Files,
+        before: IndexHeader | None,
+        link: IndexLink = index_link,
+    ) -> Self:
+        """An empty file, of full size but without disk space; `before` is the header of the full file it follows."""
+        assert not files.exists(path), f"{path} is there already"
+        fd = files.open(path, create=True)
+        try:
+            files.truncate(fd, index_file_bytes(slots, entries_max))
+        except OSError:
+            files.close(fd)
+            files.remove(path)
+            raise
+        header = IndexHeader()
+        if before is not None:
+            header = IndexHeader(before.end_ms, before.end_ms, before.end_offset, before.end_offset)
+        return cls(IndexView(path, fd, slots, entries_max, files), header, FIRST, files, link)
+
+    @classmethod
+    def resume(
+        cls, path: Path, slots: int, entries_max: int, files: Files, trusted_to: int, link: IndexLink = index_link
+    ) -> Self | None:
+        """The file as the last broker left it, ours or Java's, without its entries of records at or above `trusted_to`.
+
+        None if nothing of it can be used. Quick, for slots are not looked at."""
+        view = IndexView(path, files.open(path), slots, entries_max, files)
+        try:
+            if files.size(view.fd) > 0:  # else: a crash between making the file and giving it its size
+                view.check_size()
+                header, count = view.header(), view.end(trusted_to)
+                # Without its begin time nobody knows when the records were stored: then it has to be built again.
+                if header.begin_ms > 0 and count > FIRST:
+                    return cls._resume(view, header, count, files, link)
+        except BaseException:
+            files.close(view.fd)
+            raise
+        files.close(view.fd)
+        return None
+
+    @classmethod
+    def _resume(cls, view: IndexView, header: IndexHeader, count: int, files: Files, link: IndexLink) -> Self:
+        last = view.entry(count - 1)
+        assert last is not None
+        _key, last_offset, seconds, _previous = last
+        complete = (header.count, header.end_offset) == (count, last_offset) and view.entry(count) is None
+        header.count = count
+        if header.end_offset != last_offset:
+            header.end_offset = last_offset
+            header.end_ms = view.store_ms(count - 1, seconds, header.begin_ms) + 999  # a second too late at most
+        file = cls(view, header, count if complete else 0, files, link)
+        if not complete:
+            file._wipe(count)
+        return file
+
+    def _wipe(self, count: int) -> None:
+        """Zeros from entry `count` on: what lies there would look valid again once new entries have reached it."""
+        view = self._view
+        at, end = entry_position(view.slots, count), index_file_bytes(view.slots, view.entries_max)
+        while (at := _next_data(view.fd, at, end)) < end:
+            data = self._files.pread(view.fd, min(len(_ZEROS), end - at), at)
+            if not data:
+                break
+            if data != _ZEROS[: len(data)]:
+                self._files.pwrite(view.fd, _ZEROS[: len(data)], at)
+            at += len(data)
+
+    # -- growing -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        return self._view.path
+
+    @property
+    def full(self) -> bool:
+        return self.header.count >= self._view.entries_max
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are entries that slots and counters on disk do not know."""
+        return self.flushed != self.header.count
+
+    def append(self, pending: bytes, position: int, index_apply: IndexApply) -> int:
+        """Enter `pending` from `position` on until it is used up or the file is full: the new position.
+
+        On an error the file is as it was; what it wrote lies behind the last entry and will be written again."""
+        view, table = self._view, self._load_table()
+        first, entries = self.header.count, b""
+        header = self.header.copy()
+        try:
+            if first == FIRST:
+                # Its seconds count from the end of the file before (so does Java), all others' from its own time.
+                one = pending[: position + INDEX_PENDING.size]
+                entries, position, header.count, header.used_slots = index_apply(
+                    table, one, position, FIRST, view.entries_max, header.begin_ms
+                )
+                _key, header.begin_offset, header.begin_ms = _pending_before(pending, position)
+                # Entries without a begin time mean nothing: it goes first.
+                begun = IndexHeader(header.begin_ms, header.begin_ms, header.begin_offset, header.begin_offset)
+                self._begin_write()
+                self._files.pwrite(view.fd, begun.encode(), 0)
+                self.on_disk = self.on_disk._replace(flushed=self.flushed)
+            more, position, header.count, used = index_apply(
+                table, pending, position, header.count, view.entries_max, header.begin_ms
+            )
+            self._unsynced = True
+            self._files.pwrite(view.fd, entries + more, entry_position(view.slots, first))
+        except BaseException:
+            self._table, self.flushed, self._all_slots = None, 0, True  # it knows entries that are not in the file
+            self._begin_write()
+            raise
+        header.used_slots += used
+        _key, header.end_offset, header.end_ms = _pending_before(pending, position)
+        self.header = header
+        return position
+
+    def _load_table(self) -> bytearray:
+        if self._table is not None:
+            return self._table
+        view = self._view
+        if not self.behind:
+            # Empty stretches are not copied: memory that nobody writes to is not taken from the system.
+            table = bytearray(view.slots * INDEX_SLOT_BYTES)
+            for at in range(0, len(table), _CHUNK_BYTES):
+                data = self._files.pread(view.fd, min(_CHUNK_BYTES, len(table) - at), slot_position(0) + at)
+                if data != _ZEROS[: len(data)]:
+                    table[at : at + len(data)] = data
+        else:
+            header = self.header.copy()
+            table, header.used_slots, stop = rebuild_slots(view, header.count, self._link)
+            if stop != header.count:
+                log.warning(
+                    "%s: entry %d is broken, %d entries from there on are given up. To find all keys again, stop the "
+                    "broker, remove the index folder and start it",
+                    *(view.path, stop, header.count - stop),
+                )
+                header.count = stop
+                self._wipe(stop)
+            self.header = header
+        self._table = table
+        return table
+
+    # -- to disk -----------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write slots and counters."""
+        if self.behind:
+            self._write_slots()
+            self._write_header()
+
+    def sync(self) -> None:
+        """Make all entries durable; slots and counters, too, where that is cheap or has not been done for long."""
+        if not self._unsynced:
+            return
+        behind = self.header.count - self.flushed
+        due = behind and (behind <= FEW_ENTRIES or self.header.end_ms - self.flushed_ms >= FLUSH_EVERY_MS)
+        if due:
+            self._write_slots()
+        self._files.sync(self._view.fd)
+        if due:
+            self._write_header()  # it vouches for the slots, so they are on disk first
+            self._files.sync(self._view.fd)
+        self._unsynced = False
+
+    def _begin_write(self) -> None:
+        """From now on, until the counters are written, slots and counters on disk need not fit together."""
+        self.on_disk = OnDisk(0, self.on_disk.write + 1)
+
+    def _write_slots(self) -> None:
+        table, view = memoryview(self._load_table()), self._view
+        self._begin_write()
+        self._unsynced = True
+        if not self._all_slots and self.header.count - self.flushed <= FEW_ENTRIES:
+            pages: set[int] = set()
+            for _number, data in view.chunks(self.flushed, self.header.count):
+                pages |= {
+                    row[0] % view.slots * INDEX_SLOT_BYTES // _PAGE_BYTES for row in INDEX_ENTRY.iter_unpack(data)
+                }
+            for page in sorted(pages):
+                at = page * _PAGE_BYTES
+                self._files.pwrite(view.fd, table[at : at + _PAGE_BYTES], slot_position(0) + at)
+            return
+        for at in range(0, len(table), _CHUNK_BYTES):
+            part = bytes(table[at : at + _CHUNK_BYTES])
+            if self._all_slots or part != _ZEROS[: len(part)]:
+                self._files.pwrite(view.fd, part, slot_position(0) + at)
+
+    def _write_header(self) -> None:
+        self._files.pwrite(self._view.fd, self.header.encode(), 0)
+        self.flushed, self.flushed_ms = self.header.count, self.header.end_ms
+        self.on_disk = self.on_disk._replace(flushed=self.flushed)
+        self._all_slots = False
+        self._unsynced = True
+
+    def slot_in_memory(self, slot: int) -> int | None:
+        """The number of the newest entry of a slot; None if the table is not in memory."""
+        if self._table is None:
+            return None
+        at = slot * INDEX_SLOT_BYTES
+        return int.from_bytes(self._table[at : at + INDEX_SLOT_BYTES], "big", signed=True)
+
+    def slot_was_repaired(self, slot: int, number: int) -> None:
+        """A slot was repaired on disk: the table may have been read from there before."""
+        if self._table is not None:
+            at = slot * INDEX_SLOT_BYTES
+            self._table[at : at + INDEX_SLOT_BYTES] = number.to_bytes(INDEX_SLOT_BYTES, "big", signed=True)
+
+    def read_begin_again(self) -> None:
+        """The begin of the file in its header was repaired on disk: take it over."""
+        header, disk = self.header.copy(), self._view.header()
+        header.begin_ms, header.begin_offset = disk.begin_ms, disk.begin_offset
+        self.header = header
+
+    def close(self) -> None:
+        """Give the descriptor back. What is to survive as more than entries must have been flushed."""
+        self._files.close(self._view.fd)
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def search(self, search: Search, view: IndexView) -> None:
+        """Look through `view`, the same file opened anew; may run beside `append` and `flush` on another thread."""
+        # In this order: what is flushed is counted. The table may be ahead of both.
+        flushed, header, table = max(self.flushed, FIRST), self.header, self._table
+        if table is not None:
+            at = search.key % view.slots * INDEX_SLOT_BYTES
+            number = int.from_bytes(table[at : at + INDEX_SLOT_BYTES], "big", signed=True)
+            if number < header.count:
+                search.walk(view, header.begin_ms, number, header.count)
+                return
+            # `append` is at it in this moment, and the entry may not be in the file yet.
+        # What the slots on disk do not know is looked through one by one; after a crash that is everything, until
+        # somebody needs the table anyway. They may have come to know more by now: that is passed over.
+        search.scan(view, header.begin_ms, range(max(flushed, header.count - SCAN_MAX), header.count))
+        if flushed > FIRST:
+            search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max, below=flushed)
+
+
+def _next_data(fd: int, at: int, end: int) -> int:
+    """Where the file goes on having bytes of its own; the holes of a sparse file are passed over without reading them."""
+    try:
+        return min(os.lseek(fd, at, os.SEEK_DATA), end)
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else at  # nothing more; or a system that cannot tell
+
+
+def _pending_before(pending: bytes, position: int) -> tuple[int, int, int]:
+    """(key hash, log offset, store ms) of what ends at `position`."""
+    key, log_offset, store_ms = INDEX_PENDING.unpack_from(pending, position - INDEX_PENDING.size)
+    return key, log_offset, store_ms

@@ -1,0 +1,1 @@
+"""The commit log: its files, its watermarks, and readers of its bytes."""

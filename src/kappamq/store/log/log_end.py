@@ -1,0 +1,100 @@
+"""Where a log ends if nobody has it open, as recovery sees it, and who wrote it last.
+
+Up to what was durably flushed a bad record is damage; behind it, the first one ends the log. Of another broker's log we know no
+offset, only up to which store time its checkpoint vouches for it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kappamq.errors import StoreDamaged
+from kappamq.store.checkpoint import Checkpoint
+from kappamq.store.files import Files
+from kappamq.store.log.log_reader import LogReader
+from kappamq.store.position import Position
+from kappamq.store.recovery import FINGERPRINT_BYTES
+
+POSITION_NAME: Final = "kappamq.position"
+_FOREVER: Final = 1 << 62
+_LOOK_BYTES: Final = 8 << 20
+
+Scan = Callable[[Any, int, bool], tuple[int, int, int, int]]
+"""Kernel's scan: (bytes, log offset, whether checksums are compared) -> (good bytes, why it ended, records, store time of the last)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What decides whether a bad record is damage or the end."""
+
+    flushed: int = 0  # on disk up to here
+    foreign_ms: int | None = None  # another broker wrote last, and vouches for records up to this store time
+
+    def is_end(self, at: int) -> bool:
+        """A bad record at `at` ends the log, whatever lies behind it."""
+        return self.foreign_ms is None and at >= self.flushed
+
+    def is_vouched_for(self, store_ms: int) -> bool:
+        """A good record behind a bad one was there when the log was last known to be whole."""
+        return self.foreign_ms is None or store_ms <= self.foreign_ms
+
+
+def find_end(root: Path, log: LogReader, scan: Scan, files: Files) -> tuple[LogEnd, Position | None]:
+    """What is known about the end; and our position, if it speaks of this log."""
+    checkpoint = Checkpoint.load(root / "checkpoint", files)
+    position, _why = Position.load(root / POSITION_NAME, files)
+    if position is not None:
+        marks = ((position.dispatched, position.last_crc), (position.synced, position.synced_crc))
+        if not any(at >= log.min and fingerprint(log, at) == crc for at, crc in marks):
+            position = None
+    if position is not None and (
+        position.wrote(checkpoint.encode()) or position.is_damaged(checkpoint, lambda: _newest_ms(log, scan))
+    ):
+        return LogEnd(flushed=position.flushed), position
+    possible = checkpoint.is_possible(_newest_ms(log, scan))
+    return LogEnd(foreign_ms=checkpoint.physic_ms if possible else _FOREVER), position
+
+
+def fingerprint(log: LogReader, offset: int) -> int:
+    """CRC of the log's bytes just before `offset`, as the position file has it."""
+    start = max(offset - FINGERPRINT_BYTES, offset - offset % log.segment_bytes) if log.segment_bytes else offset
+    return zlib.crc32(log.read(start, offset - start))
+
+
+def check_files(log: LogReader, files: Files, skip_damage: bool) -> None:
+    """Raises StoreDamaged where a file is missing in the middle of the log, or was cut (unless damage is skipped)."""
+    starts = log.starts
+    for start, expected in zip(starts, range(log.min, log.limit, log.segment_bytes or 1), strict=False):
+        if start != expected:
+            raise StoreDamaged(
+                f"{log.folder}: expected the log to go on at {expected}, but the next file is {start:020d}; a file is missing or misnamed"
+            )
+        path = log.folder / f"{start:020d}"
+        size = files.size_of(path)
+        unused = start == starts[-1] and not any(log.read(start, 4096))
+        if size < log.segment_bytes and not unused and not skip_damage:
+            raise StoreDamaged(
+                f"{path} was cut: it has {size} of {log.segment_bytes} bytes. Restore the file from a copy; or go on without the messages "
+                f"that are missing (skip_damage, --skip-damage)"
+            )
+
+
+def first_store_ms(log: LogReader, offset: int) -> int:
+    """Store time of the record at `offset`."""
+    head = log.read(offset, 80)
+    at = 68 if head[39] & 0x10 else 56
+    return int.from_bytes(head[at : at + 8], "big")
+
+
+def _newest_ms(log: LogReader, scan: Scan) -> int:
+    """The largest store time of the first record of each file."""
+    newest = 0
+    for start in log.starts:
+        size = min(_LOOK_BYTES, int.from_bytes(log.read(start, 4), "big"))
+        if size and scan(log.read(start, size), start, True)[2]:
+            newest = max(newest, first_store_ms(log, start))
+    return newest

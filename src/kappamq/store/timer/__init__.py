@@ -1,0 +1,1 @@
+"""RocketMQ's timer files: the wheel, the timer log and their checkpoint."""

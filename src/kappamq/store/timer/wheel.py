@@ -1,0 +1,99 @@
+"""The timer wheel: two weeks of seconds in a sparse file of 38 MB, read and written slot by slot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kappamq.errors import StoreFormatError
+from kappamq.store.files import Files
+from kappamq.store.timer.entries import PRECISION_MS, SLOT, SLOTS, Slot
+
+WHEEL_BYTES = SLOTS * SLOT.size
+_LOOK_SLOTS = 4096
+
+
+class TimerWheel:
+    """For one thread. A slot belongs to a second only if it says so: the same place serves another one two weeks later."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
+        self._fd: int | None = None
+
+    def open(self) -> None:
+        """Raises StoreFormatError if there is a file that cannot be a wheel."""
+        fd = self._files.open(self._path, create=True)
+        size = self._files.size(fd)
+        if size not in (0, WHEEL_BYTES):
+            self._files.close(fd)
+            raise StoreFormatError(f"{self._path} has {size} bytes, a timer wheel has {WHEEL_BYTES}")
+        if size == 0:
+            self._files.truncate(fd, WHEEL_BYTES)
+        self._fd = fd
+
+    @property
+    def fd(self) -> int:
+        assert self._fd is not None, "it is not open"
+        return self._fd
+
+    def get(self, slot_ms: int) -> Slot | None:
+        second = slot_ms // PRECISION_MS
+        slot = Slot._make(SLOT.unpack(self._files.pread(self.fd, SLOT.size, second % SLOTS * SLOT.size)))
+        return slot if slot.second == second else None
+
+    def put(self, slot: Slot) -> None:
+        self._files.pwrite(self.fd, SLOT.pack(*slot), slot.second % SLOTS * SLOT.size)
+
+    def clear(self, slot_ms: int) -> None:
+        """Nothing is left to do in this second."""
+        self._files.pwrite(self.fd, bytes(SLOT.size), slot_ms // PRECISION_MS % SLOTS * SLOT.size)
+
+    def next_used(self, from_ms: int, to_ms: int) -> Slot | None:
+        """The first slot in [from_ms, to_ms) that belongs to its second; passes over what was never written."""
+        second, stop = from_ms // PRECISION_MS, to_ms // PRECISION_MS
+        if stop - second > SLOTS:
+            return self._earliest(second, stop)
+        while second < stop:
+            place = second % SLOTS
+            written = self._files.next_data(self.fd, place * SLOT.size)
+            if written is None:
+                second += SLOTS - place
+                continue
+            skipped = written // SLOT.size - place
+            if skipped > 0:
+                second, place = second + skipped, place + skipped
+            count = min(_LOOK_SLOTS, SLOTS - place, stop - second)
+            if count <= 0:
+                continue
+            data = self._files.pread(self.fd, count * SLOT.size, place * SLOT.size)
+            for number, found in enumerate(SLOT.iter_unpack(data)):
+                if found[0] == second + number and found[2] >= 0:
+                    return Slot._make(found)
+            second += count
+        return None
+
+    def _earliest(self, first: int, stop: int) -> Slot | None:
+        """The first slot of seconds [first, stop), more than the wheel has: it is looked through once, not once for each turn."""
+        found: Slot | None = None
+        place = 0
+        while place < SLOTS:
+            written = self._files.next_data(self.fd, place * SLOT.size)
+            if written is None:
+                break
+            place = max(place, written // SLOT.size)
+            data = self._files.pread(self.fd, min(_LOOK_SLOTS, SLOTS - place) * SLOT.size, place * SLOT.size)
+            for number, fields in enumerate(SLOT.iter_unpack(data)):
+                second = fields[0]
+                if first <= second < stop and second % SLOTS == place + number and fields[2] >= 0:
+                    found, stop = Slot._make(fields), second  # only an earlier one will do now
+            place += max(1, len(data) // SLOT.size)
+        return found
+
+    def sync(self) -> None:
+        if self._fd is not None:
+            self._files.sync(self._fd)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            self._files.close(self._fd)
+            self._fd = None

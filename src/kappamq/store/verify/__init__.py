@@ -1,0 +1,1 @@
+"""Checks of a store against itself, for `kappamq store verify` and the scrub of a running broker, and the repairs that follow."""

@@ -1,0 +1,240 @@
+"""One read of a socket: what the kernel answers and what it leaves, in any mixture; answers that change their mind."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kappamq.broker.broker import Broker
+from kappamq.broker.requests.bursts import unknown, with_code
+from kappamq.errors import InvalidParameter
+from kappamq.net.requests import unfinished
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame, FrameDecoder, reply, request
+from kappamq.protocol.headers.client import GetMaxOffset
+from kappamq.protocol.records import batch
+from kappamq.protocol.records.batch import Member
+from tests.broker.operating import make_topic, on_broker
+from tests.broker.running import MODES, Speaker, run, running, speaking
+from tests.net.openings import V1, V2, V2_IPV6
+from tests.net.running import connected
+from tests.store.faulty import SlowFlusher
+from tests.waiting import eventually_async as eventually
+
+# -- through a proxy -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [V1, V2, V2_IPV6], ids=["v1", "v2", "ipv6"])
+@pytest.mark.parametrize("mode", MODES)
+def test_messages_are_born_where_a_proxy_header_says(tmp_path: Path, mode: str, header: bytes) -> None:
+    async def test() -> None:
+        async with running(tmp_path, mode) as broker, connected(broker.port) as peer, speaking(broker) as direct:
+            assert (await direct.send("t", b"direct")).code == 0
+            await peer.say(header + request(Speaker.send_header("t", 0, None), b"proxied").encode())
+            assert (await peer.frame()).code == 0
+            born = {record.body: (record.born_host, record.born_port) for record in await direct.read("t")}
+            source = ipaddress.ip_address("2001:db8::7" if header is V2_IPV6 else "192.0.2.7")
+            assert born[b"proxied"] == (source.packed, 56324)
+            assert born[b"direct"][0] == bytes([127, 0, 0, 1])
+
+    run(test())
+
+
+# -- answers with another code ---------------------------------------------------------------------------------------------
+
+
+def test_answers_get_another_code_one_by_one() -> None:
+    answers = [
+        Frame(code=0, opaque=1, flag=1, ext={"msgId": "A", "queueId": "0"}),
+        Frame(code=0, opaque=2, flag=1, ext={"msgId": "B" * 300}, binary=True),
+        Frame(code=0, opaque=3, flag=1, remark="fine", body=b"with a body"),
+    ]
+    changed = with_code(
+        b"".join(frame.encode() for frame in answers), ResponseCode.FLUSH_DISK_TIMEOUT, "the disk is slow — wait"
+    )
+    frames = FrameDecoder().feed(changed)
+    assert [frame.opaque for frame in frames] == [1, 2, 3]
+    assert {(frame.code, frame.remark, frame.flag) for frame in frames} == {
+        (ResponseCode.FLUSH_DISK_TIMEOUT, "the disk is slow — wait", 1)
+    }
+    assert [frame.binary for frame in frames] == [False, True, False]
+    assert [frame.ext for frame in frames] == [frame.ext for frame in answers], "where it was stored is still told"
+    assert frames[2].body == b"with a body"
+
+
+def test_no_answers_stay_none() -> None:
+    assert with_code(b"", ResponseCode.SYSTEM_ERROR, "x") == b""
+
+
+def test_whoever_may_have_been_stored_is_told_that_nobody_knows() -> None:
+    (frame,) = FrameDecoder().feed(unknown(Frame(code=0, opaque=9, flag=1).encode(), "errno 5"))
+    assert (frame.code, frame.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "not known to be stored: errno 5")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_real_answers_of_the_kernel_are_changed(tmp_path: Path, mode: str) -> None:
+    """Many sends in one read, their answers parked together: each gets its own, with what it said before."""
+
+    async def test() -> None:
+        store = {"flush": "sync", "sync_flush_timeout_ms": 100}
+        async with running(tmp_path, mode, flusher=SlowFlusher, store=store) as broker, speaking(broker) as client:
+            SlowFlusher.made.sync()
+            asked = asyncio.ensure_future(client.ask(GetMaxOffset(topic="t", queue_id=0)))
+            await asked
+            sends = [asyncio.ensure_future(client.send("t", b"%d" % n)) for n in range(20)]
+            answers = await asyncio.gather(*sends)
+            assert {answer.code for answer in answers} == {ResponseCode.FLUSH_DISK_TIMEOUT}
+            assert [int(answer.ext["queueOffset"]) for answer in answers] == list(range(20))
+            assert all("not confirmed it in time" in (answer.remark or "") for answer in answers)
+            SlowFlusher.made.sync()
+            await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
+            assert len(await client.read("t")) == 20, "it was stored after all"
+            connection = next(iter(broker.server.connections))
+            assert connection._owed_bytes == 0
+            SlowFlusher.made.sync()
+
+    run(test())
+
+
+# -- what the kernel leaves ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize("piece", [1 << 20, 97], ids=["at once", "in pieces"])
+def test_a_mixture_in_one_read(tmp_path: Path, mode: str, binary: bool, piece: int) -> None:
+    async def test() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            frames: list[Frame] = []
+            for number in range(30):
+                frames.append(request(client.send_header("t", 0, f"UNIQ_KEY\x01U{number}"), b"%d" % number))
+                frames.append(Frame(code=31_999))
+                frames.append(request(client.send_header("t", 99, "UNIQ_KEY\x01X"), b"no such queue"))
+                frames.append(request(client.send_header("t", 1, "UNIQ_KEY\x01Y"), b"oneway", oneway=True))
+                frames.append(request(GetMaxOffset(topic="t", queue_id=7)))
+                frames.append(Frame(code=0, flag=1))  # an answer to nobody
+            for opaque, frame in enumerate(frames):
+                frame.opaque, frame.binary = opaque, binary
+            data = b"".join(frame.encode() for frame in frames)
+            async with connected(broker.port) as peer:
+                for position in range(0, len(data), piece):
+                    await peer.say(data[position : position + piece])
+                    if piece < 1000:
+                        await asyncio.sleep(0)
+                answers = {(answer := await peer.frame()).opaque: answer for _ in range(30 * 4)}
+            for number in range(30):
+                sent, strange, wrong, silent, asked, response = range(number * 6, number * 6 + 6)
+                assert (answers[sent].code, answers[sent].ext["queueOffset"]) == (0, str(number))
+                assert answers[strange].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                assert answers[wrong].code == ResponseCode.INVALID_PARAMETER
+                assert (answers[asked].code, answers[asked].ext["offset"]) == (0, "0")
+                assert silent not in answers
+                assert response not in answers
+            assert {answer.binary for answer in answers.values()} == {binary}
+            assert [int(record.body) for record in await client.read("t", 0)] == list(range(30))
+            assert len(await client.read("t", 1)) == 30
+
+    run(test())
+
+
+@on_broker()
+async def test_handlers_answer_now_later_never_or_fail(broker: Broker, client: Speaker) -> None:
+    release = asyncio.Event()
+
+    async def later(connection: Connection, frame: Frame) -> Frame:
+        await release.wait()
+        if frame.body:
+            raise InvalidParameter("not like this")
+        return reply(frame, body=b"later")
+
+    async def never(connection: Connection, frame: Frame) -> None:
+        connection.send(reply(frame, body=b"by another way").encode())
+
+    def bug(connection: Connection, frame: Frame) -> Frame:
+        raise ZeroDivisionError("a bug")
+
+    handlers: dict[int, Any] = {
+        901: lambda connection, frame: reply(frame, body=b"now"), 902: later, 903: never, 904: bug,
+    }  # fmt: skip
+    broker.bursts.handlers.update(handlers)
+    slow = [asyncio.ensure_future(client.channel.request(Frame(code=902, body=body))) for body in (b"", b"x")]
+    assert (await client.channel.request(Frame(code=901))).body == b"now", "nobody waits for the slow ones"
+    assert (await client.channel.request(Frame(code=903))).body == b"by another way"
+    answer = await client.channel.request(Frame(code=904))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: a bug")
+    connection = next(iter(broker.server.connections))
+    assert connection._owed_bytes > 0, "what waits is counted"
+    release.set()
+    good, bad = await asyncio.gather(*slow)
+    assert good.body == b"later"
+    assert (bad.code, bad.remark) == (ResponseCode.INVALID_PARAMETER, "not like this")
+    await eventually(lambda: connection._owed_bytes == 0 and not broker.bursts.unfinished)
+
+
+def test_too_many_slow_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfinished, "REQUESTS_MAX", 2 * unfinished.ADDRESS_SHARE)
+
+    async def test() -> None:
+        release = asyncio.Event()
+
+        async def later(connection: Connection, frame: Frame) -> Frame:
+            await release.wait()
+            return reply(frame)
+
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            broker.bursts.handlers[902] = later
+            waiting = [asyncio.ensure_future(client.channel.request(Frame(code=902))) for _ in range(2)]
+            await eventually(lambda: len(broker.bursts.unfinished) == 2)
+            answer = await client.channel.request(Frame(code=902))
+            assert (answer.code, "try again later" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+            release.set()
+            assert [(await future).code for future in waiting] == [0, 0]
+            assert (await client.channel.request(Frame(code=902))).code == 0
+
+    run(test())
+
+
+@on_broker()
+async def test_a_broker_that_stops_says_so(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    broker.bursts.stopping = True
+    answer = await client.ask(GetMaxOffset(topic="t", queue_id=0))
+    assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+    broker.bursts.stopping = False
+
+
+@on_broker()
+async def test_whoever_cares_hears_of_lost_connections(broker: Broker, client: Speaker) -> None:
+    lost: list[Connection] = []
+    broker.bursts.on_lost.append(lost.append)
+    async with connected(broker.port):
+        await eventually(lambda: len(broker.server.connections) == 2)
+    await eventually(lambda: len(lost) == 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_than_a_whole_log_file(tmp_path: Path, mode: str) -> None:
+    """A batch of tiny messages is small on the wire and large in the log."""
+
+    async def test() -> None:
+        store = {"segment_bytes": 128 << 10, "message_bytes_max": 100 << 10}
+        async with running(tmp_path, mode, store=store) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"before")).code == 0
+            tiny = batch.encode([Member(b"x", "") for _ in range(3000)])
+            answer = await client.send_batch("t", tiny)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "does not fit into a log file of 131072 bytes" in (answer.remark or "")
+            some = batch.encode([Member(b"x", "") for _ in range(500)])
+            for _ in range(3):
+                assert (await client.send_batch("t", some)).code == 0
+            assert (await client.send("t", b"after")).code == 0
+            records = await client.read("t")
+            assert (records[0].body, len(records), records[-1].body) == (b"before", 1502, b"after")
+
+    run(test())

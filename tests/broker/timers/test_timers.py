@@ -1,0 +1,511 @@
+"""Timers: never early, to the millisecond, once; in any order, after any end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kappamq.broker.timers.upcoming import Bucket, Near, Timer
+from kappamq.errors import NotAvailable, StoreDamaged
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.names import TIMER_TOPIC
+from kappamq.protocol.recall import RecallHandle
+from kappamq.store.files import Files
+from kappamq.store.timer.entries import ROLL_MS, UNIT
+from tests.broker.running import crash_copy, run, running, speaking
+from tests.broker.timing import START_MS, MessageClock, timed
+from tests.store.stores import kernels
+from tests.waiting import eventually_async
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_to_the_millisecond(tmp_path: Path, mode: str) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path, mode) as it:
+            await it.send(b"third", TIMER_DELAY_SEC=10, queue_id=2)
+            await it.send(b"first", TIMER_DELAY_MS=1500, queue_id=2)
+            await it.send(b"last", TIMER_DELIVER_MS=START_MS + 3_600_000, queue_id=2)
+            await it.send(b"second", TIMER_DELAY_MS=1501, queue_id=2)
+            await it.send(b"at once", TIMER_DELIVER_MS=START_MS, queue_id=2)
+            steps = [(0, 1), (1499, 1), (1, 2), (1, 3), (8498, 3), (1, 4), (3_589_999, 4), (1, 5)]
+            for ms, count in steps:
+                await it.pass_ms(ms)
+                expected = [b"at once", b"first", b"second", b"third", b"last"][:count]
+                assert await it.bodies(queue_id=2) == expected
+            record = (await it.read(queue_id=2))[1]
+            source = it.broker.store.decoded(record.prepared_offset)
+            assert source is not None
+            assert (source.topic, source.body) == (TIMER_TOPIC, b"first"), "the copy names its source"
+            pairs = record.property_map()
+            assert (pairs["TIMER_DELAY_MS"], pairs["TIMER_OUT_MS"]) == ("1500", str(START_MS + 1000))
+            assert (pairs["TIMER_ENQUEUE_MS"], pairs["TIMER_DEQUEUE_MS"]) == (str(START_MS), str(START_MS + 1500))
+            assert it.broker.agenda.next_ms() is None
+            assert it.broker.delivery.timer_metrics.total == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_many_in_the_same_second(tmp_path: Path, flush: str) -> None:
+    async def scenario() -> None:
+        dice = random.Random(5)
+        dues = [START_MS + 5000 + dice.randrange(1000) for _ in range(3000)]
+        async with timed(tmp_path, kernels()[-1], store={"flush": flush}) as it:
+            await asyncio.gather(
+                *(it.send(b"%d" % number, key=f"K{number}", TIMER_DELIVER_MS=due) for number, due in enumerate(dues))
+            )
+            await it.settle()
+            assert it.broker.delivery.timer_metrics.total == 3000
+            for until in (4999, 5250, 5251, 5999):
+                await it.pass_ms(START_MS + until - it.clock.message_ms())
+                found = [dues[int(body)] for body in await it.bodies()]
+                assert found == sorted(due for due in dues if due <= START_MS + until)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("at", [0, 1, 40, 100])
+def test_a_restart_in_the_middle(tmp_path: Path, clean: bool, at: int) -> None:
+    """Killed or stopped with some of a second delivered: the others follow, and only they."""
+
+    async def scenario() -> None:
+        async with timed(tmp_path / "a") as it:
+            for number in range(100):
+                await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 2001 + number)
+            await it.pass_ms(2000 + at)
+            assert len(await it.bodies()) == at
+            if not clean:
+                await crash_copy(it.broker, tmp_path / "b")
+        async with timed(tmp_path / ("a" if clean else "b"), clock=MessageClock(START_MS + 2000 + at)) as it:
+            await it.settle()
+            assert len(await it.bodies()) == at
+            await it.pass_ms(100 - at)
+            assert await it.bodies() == [b"%d" % number for number in range(100)]
+            if clean:  # after a crash the number is about right: it depends on when its snapshot was written last
+                assert it.broker.delivery.timer_metrics.total == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut off", "zeros"])
+def test_damaged_files_are_built_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for number in range(20):
+                await it.send(b"%d" % number, TIMER_DELAY_MS=60_000 + number)
+            await it.pass_ms(30_000)
+        path = tmp_path / "timerlog" / f"{0:020d}"
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            if damage == "cut off":
+                file.truncate(100)
+            else:
+                file.seek(520)
+                file.write((b"?" if damage == "garbage" else b"\0") * 300)
+        async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
+            await it.pass_ms(30_019)
+            assert sorted(await it.bodies(), key=int) == [b"%d" % number for number in range(20)]
+            assert "timers are built again" in caplog.text
+        assert path.stat().st_size == size
+
+    run(scenario())
+
+
+def test_a_long_way_in_stations(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        due = 5 * ROLL_MS + 123
+        async with timed(tmp_path, timer_delay_max_s=2_000_000) as it:
+            await it.send(b"far", TIMER_DELAY_MS=due)
+            while it.clock.message_ms() < START_MS + due - 1:
+                assert await it.bodies() == []
+                await it.pass_ms(min(ROLL_MS // 2, START_MS + due - 1 - it.clock.message_ms()))
+            assert await it.bodies() == []
+            await it.pass_ms(1)
+            (record,) = await it.read()
+            assert int(record.property_map()["TIMER_ROLL_TIMES"]) >= 4
+            assert it.broker.delivery.timer_metrics.total == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("recalled", [False, True])
+def test_away_when_its_time_came(tmp_path: Path, recalled: bool) -> None:
+    """Neither the station nor the end of a long way was passed in time: delivered now, unless it was taken back."""
+
+    async def scenario() -> None:
+        async with timed(tmp_path, timer_delay_max_s=2_000_000) as it:
+            await it.send(b"far", key="K", TIMER_DELAY_MS=2 * ROLL_MS)
+            if recalled:
+                await it.recall(RecallHandle("tea", "b", START_MS + 2 * ROLL_MS, "K"))
+        async with timed(tmp_path, clock=MessageClock(START_MS + 3 * ROLL_MS)) as it:
+            await it.settle()
+            assert await it.bodies() == [b"far"] * (not recalled)
+
+    run(scenario())
+
+
+def test_refusals_name_a_code_and_cost_nobody_else_anything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path, timer_delay_max_s=60) as it:
+            for text, expected in [
+                ("TIMER_DELAY_SEC\x0161", "timerMaxDelaySec"),
+                (f"TIMER_DELIVER_MS\x01{START_MS + 60_001}", "timerMaxDelaySec"),
+                ("TIMER_DELAY_MS\x01soon", "whole number"),
+                ("TIMER_DELIVER_MS\x01" + "9" * 30, "whole number"),
+                ("TIMER_DEL_UNIQKEY\x01tea+U\x02TIMER_DELAY_SEC\x015", "handle"),
+            ]:
+                answer = await it.client.send("tea", b"x", 0, f"UNIQ_KEY\x01U\x02{text}\x02")
+                assert answer.code == ResponseCode.MESSAGE_ILLEGAL, text
+                assert expected in (answer.remark or "")
+            answer = await it.client.send(TIMER_TOPIC, b"x", 0, f"UNIQ_KEY\x01U\x02TIMER_OUT_MS\x01{START_MS}\x02")
+            assert answer.code == ResponseCode.NO_PERMISSION
+            # What only a broker may say is not believed.
+            await it.send(b"fine", TIMER_OUT_MS=START_MS + 5000, REAL_TOPIC="rmq_sys_kappamq_metadata")
+            assert await it.bodies() == [b"fine"]
+            assert TIMER_TOPIC not in {topic for topic, _queue in it.broker.store.queues.queues()}
+        async with timed(tmp_path, timers=False) as it:
+            answer = await it.client.send("tea", b"x", 0, "UNIQ_KEY\x01U\x02TIMER_DELAY_SEC\x015\x02")
+            assert (answer.code, "switched off" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+    run(scenario())
+
+
+def test_no_timers_no_files_no_thread(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            await it.send(b"plain")
+            await it.send(b"level", DELAY=1)
+            await it.pass_ms(5000)
+            assert not it.broker.delivery.timers._pool._threads
+        assert not (tmp_path / "timerwheel").exists()
+        assert not (tmp_path / "config" / "timercheck").exists()
+
+    run(scenario())
+
+
+def test_what_cannot_be_stored_now_is_delivered_later(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            await it.send(b"a", TIMER_DELAY_MS=500)
+            await it.settle()
+            it.broker.gate.close("test", NotAvailable("no room for now"))
+            await it.pass_ms(1000)
+            assert await it.bodies() == []
+            it.broker.gate.open("test")
+            await it.pass_ms(1000)
+            assert await it.bodies() == [b"a"]
+
+    run(scenario())
+
+
+def test_timer_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Full(Files):
+        full = True
+
+        def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
+            if self.full and len(data) == 52:
+                raise OSError(28, "No space left on device")
+            super().pwrite(fd, data, at)
+
+    async def scenario() -> None:
+        files = Full()
+        async with timed(tmp_path, files=files) as it:
+            await it.send(b"a", TIMER_DELAY_MS=500)
+            await it.settle()
+            await it.pass_ms(1000)
+            assert await it.bodies() == []
+            assert "timer files cannot be used" in caplog.text
+            files.full = False
+            await it.pass_ms(5000)
+            assert await it.bodies() == [b"a"]
+
+    run(scenario())
+
+
+def test_nothing_is_lost_in_the_hurry(tmp_path: Path) -> None:
+    """On the clock of the wall: sends and deliveries at the same time, many of them due at once."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, kernels()[-1]) as broker, speaking(broker) as client:
+            dice = random.Random(7)
+            for number in range(400):
+                text = f"UNIQ_KEY\x01K{number}\x02TIMER_DELAY_MS\x01{dice.randrange(1, 300)}\x02"
+                assert (await client.send("tea", b"%d" % number, 0, text)).code == 0
+            await eventually_async(lambda: broker.kernel.queue_state("tea", 0)[1] == 400, timeout=20)
+            records = await client.read("tea")
+            assert sorted(int(record.body) for record in records) == list(range(400))
+            for record in records:
+                assert record.stored_ms >= int(record.property_map()["TIMER_DELIVER_MS"])
+
+    run(scenario())
+
+
+def test_a_stop_after_the_log_has_failed_loses_nothing(tmp_path: Path) -> None:
+    """Copies that were appended but never written do not count as delivered, whatever the timer files say."""
+
+    def failing() -> None:
+        raise OSError(5, "Input/output error")
+
+    async def scenario() -> None:
+        bodies = [b"%d" % number for number in range(10)]
+        async with timed(tmp_path) as it:
+            for number, body in enumerate(bodies):
+                await it.send(body, TIMER_DELIVER_MS=START_MS + 5000 + number * 10)
+            await it.pass_ms(3000)
+            it.broker.store.log.write = failing  # type: ignore[method-assign, assignment]
+            it.clock.advance(ms=2200)
+            it.broker.agenda.wake()
+            await eventually_async(lambda: it.broker.store.failed is not None)
+            assert it.broker.delivery.timers.delivered == 10
+        async with timed(tmp_path, clock=MessageClock(START_MS + 6000)) as it:
+            await it.settle()
+            assert await it.bodies() == bodies
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+def test_timer_files_that_cannot_be_opened(tmp_path: Path, code: int) -> None:
+    """One try every five seconds, and one job; files that are only out of reach for now are not thrown away."""
+
+    class Short(Files):
+        tries = removed = 0
+        failing = False
+
+        def open(self, path: Path, *arguments: Any, **options: Any) -> int:
+            if self.failing and "timer" in path.name:
+                self.tries += 1
+                raise OSError(code, os.strerror(code))
+            return super().open(path, *arguments, **options)
+
+        def remove(self, path: Path) -> None:
+            self.removed += path.name == "timerwheel"
+            super().remove(path)
+
+    async def scenario() -> None:
+        files = Short()
+        async with timed(tmp_path, files=files) as it:
+            await it.send(b"x", TIMER_DELAY_MS=60_000)
+            await it.settle()
+            files.failing, files.removed = True, 0
+            await it.send(b"y", TIMER_DELAY_MS=60_000)
+            await it.settle()
+            for _ in range(3):
+                await it.pass_ms(5000)
+                await it.pass_ms(1)
+            assert files.tries <= 8
+            files.failing = False
+            await it.pass_ms(45_000)
+            assert await it.bodies() == [b"x", b"y"]
+            assert bool(files.removed) == (code == errno.EIO)
+
+    run(scenario())
+
+
+def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
+    """What was found out about the files before does not count for the new ones."""
+
+    async def scenario() -> None:
+        async with timed(tmp_path, store={"flush": "sync"}) as it:
+            timers, loop = it.broker.delivery.timers, asyncio.get_running_loop()
+            for number in range(5):
+                await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 60_000 + number)
+            await it.send(b"near", TIMER_DELIVER_MS=START_MS + 10_000)
+            await it.settle()
+            stored, rebuild = it.broker.appender.stored, timers._book.rebuild
+            waiting, building = asyncio.Event(), asyncio.Event()
+            gone_on = threading.Event()
+
+            async def slowly_stored(end: int) -> None:
+                waiting.set()
+                await building.wait()
+                await stored(end)
+                loop.call_later(0.02, gone_on.set)  # whoever waited has handed in what follows
+
+            def slow_rebuild(*arguments: Any) -> Any:
+                loop.call_soon_threadsafe(building.set)
+                assert gone_on.wait(10)
+                return rebuild(*arguments)
+
+            it.broker.appender.stored = slowly_stored  # type: ignore[method-assign, assignment]
+            timers._book.rebuild = slow_rebuild  # type: ignore[method-assign]
+            await it.send(b"new", TIMER_DELIVER_MS=START_MS + 61_000)
+            await asyncio.wait_for(waiting.wait(), 10)
+            timers._let_go(StoreDamaged("a damaged unit"))
+            it.broker.agenda.wake()
+            await it.settle()
+            await it.pass_ms(100_000)
+            assert await it.bodies() == [b"near", b"0", b"1", b"2", b"3", b"4", b"new"]
+
+    run(scenario())
+
+
+def test_away_when_a_recall_should_have_gone_on(tmp_path: Path) -> None:
+    """The message has passed its station, the wish to drop it has not, and meanwhile the time of both has come."""
+
+    async def scenario() -> None:
+        due = START_MS + ROLL_MS * 3 // 2
+        async with timed(tmp_path) as it:
+            await it.send(b"far", key="K", TIMER_DELIVER_MS=due)
+            await it.send(b"other", TIMER_DELIVER_MS=due)
+            await it.pass_ms(3_600_000)
+            await it.recall(RecallHandle("tea", "b", due, "K"))
+            await it.pass_ms(ROLL_MS - 1_800_000)
+        async with timed(tmp_path, clock=MessageClock(due + 60_000)) as it:
+            await it.settle()
+            assert await it.bodies() == [b"other"]
+
+    run(scenario())
+
+
+def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wish was due to go on while the broker was away; it is done with, its message is next, and the broker is killed."""
+    monkeypatch.setattr("kappamq.broker.delivery.record_copies.GROUP_MAX", 1)
+
+    async def scenario() -> None:
+        due = START_MS + ROLL_MS * 3 // 2
+        clock = MessageClock(due + 60_000)
+        async with timed(tmp_path / "a") as it:
+            await it.send(b"far", key="K", TIMER_DELIVER_MS=due)
+            await it.send(b"other", TIMER_DELIVER_MS=due)
+            await it.pass_ms(3_600_000)
+            await it.recall(RecallHandle("tea", "b", due, "K"))
+            await it.pass_ms(ROLL_MS - 1_800_000)
+        async with timed(tmp_path / "a", clock=clock) as it:
+            progress = it.broker.delivery.timer_progress
+            store_copies = it.broker.appender.append_copies
+
+            def only_the_wish(copies: Any, changes: Any) -> None:
+                if copies:
+                    raise NotAvailable("the disk is full")
+                store_copies(copies, changes)
+
+            it.broker.appender.append_copies = only_the_wish  # type: ignore[method-assign]
+            it.broker.agenda.wake()
+            await eventually_async(lambda: bool(progress.wishes))
+            await it.broker.appender.stored(it.broker.kernel.append_offset)
+            await crash_copy(it.broker, tmp_path / "b")
+        async with timed(tmp_path / "b", clock=clock) as it:
+            await it.settle()
+            assert await it.bodies() == [b"other"]
+            await it.send(b"later", TIMER_DELAY_MS=5000)
+            await it.pass_ms(5000)
+            assert it.broker.delivery.timer_progress.wishes == {}, "forgotten with the second of its message"
+
+    run(scenario())
+
+
+def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are lost, and meanwhile the time of everything has come: it passes through memory a little at a time."""
+    monkeypatch.setattr("kappamq.broker.timers.timers._ENTER_MAX", 16)
+    monkeypatch.setattr("kappamq.broker.timers.timers._LOAD_BELOW", 20)
+    monkeypatch.setattr("kappamq.broker.timers.timers._LOAD_MAX", 40)
+    monkeypatch.setattr("kappamq.broker.timers.timers._NEAR_MAX", 60)
+    most = 0
+
+    class Watched(Near):
+        def add(self, timer: Timer) -> None:
+            super().add(timer)
+            self.look()
+
+        def load(self, buckets: list[Bucket]) -> None:
+            super().load(buckets)
+            self.look()
+
+        def look(self) -> None:
+            nonlocal most
+            most = max(most, len(self))
+
+    async def scenario() -> None:
+        dues = {}
+        async with timed(tmp_path) as it:
+            for number in range(600):
+                body = b"%d" % number
+                dues[body] = it.clock.message_ms() + 60_000 + number * 37 % 7000
+                await it.send(body, TIMER_DELIVER_MS=dues[body])
+                it.clock.advance(ms=20)
+            await it.settle()
+        shutil.rmtree(tmp_path / "timerlog")
+        monkeypatch.setattr("kappamq.broker.timers.due.Near", Watched)
+        async with timed(tmp_path, clock=MessageClock(START_MS + 3_600_000)) as it:
+            await it.settle()
+            found = await it.bodies()
+            assert sorted(found, key=int) == sorted(dues, key=int)
+            assert [dues[body] for body in found] == sorted(dues.values())
+        assert 0 < most < 200
+
+    run(scenario())
+
+
+def test_a_crowd_is_delivered_though_many_more_come_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is entered while a long load is under way waits in memory behind it: that must not keep the rest from being loaded."""
+    for name, value in {"_ENTER_MAX": 10, "_LOAD_BELOW": 40, "_LOAD_MAX": 50, "_NEAR_MAX": 400}.items():
+        monkeypatch.setattr(f"kappamq.broker.timers.timers.{name}", value)
+
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for second in range(40):
+                for number in range(50):
+                    due = START_MS + 60_000 + second * 1000 + 1 + number
+                    await it.send(b"c%d" % (second * 50 + number), TIMER_DELIVER_MS=due)
+            await it.settle()
+        async with timed(tmp_path, clock=MessageClock(START_MS + 3_600_000)) as it:
+            for batch in range(60):
+                await asyncio.gather(
+                    *(it.send(b"n%d" % (batch * 10 + number), TIMER_DELAY_MS=1500 + number) for number in range(10))
+                )
+            await it.pass_ms(10_000)
+            assert len(await it.bodies()) == 2600
+
+    run(scenario())
+
+
+def test_a_load_that_fails_is_done_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for number in range(5):
+                await it.send(b"%d" % number, TIMER_DELAY_MS=60_500 + number)
+            await it.settle()
+        async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
+            book = it.broker.delivery.timers._book
+            load = book.load
+
+            def fail_once(*arguments: Any) -> Any:
+                book.load = load  # type: ignore[method-assign]
+                raise MemoryError("for once")
+
+            book.load = fail_once  # type: ignore[method-assign]
+            it.clock.advance(ms=60_000)
+            it.broker.agenda.wake()
+            await eventually_async(lambda: it.broker.delivery.timers.delivered == 5)
+
+    run(scenario())
+
+
+def test_a_unit_that_is_due_outside_its_slot_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with timed(tmp_path) as it:
+            for number in range(5):
+                await it.send(b"%d" % number, TIMER_DELAY_MS=60_500 + number)
+            await it.settle()
+        with (tmp_path / "timerlog" / f"{0:020d}").open("r+b") as file:
+            at = 2 * UNIT.size + UNIT.size - 8
+            file.seek(at)
+            due = int.from_bytes(file.read(8), "big")
+            file.seek(at)
+            file.write((due ^ 1 << 16).to_bytes(8, "big"))  # one bit
+        async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
+            await it.pass_ms(60_000)
+            assert await it.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+            assert "timers are built again" in caplog.text
+
+    run(scenario())

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.output import Format, Output, counted, show, size, when
+from kappamq.errors import TopicNotFound
+
+
+@dataclass
+class Thing:
+    name: str
+
+
+def test_json_is_one_value_a_line_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output(Format.JSON)
+    out.line("[bold]for people[/]", offset=3, body=b"\xc3\xa4\xff", path=Path("/x"), thing=Thing("t"), many={2, 1})
+    out.table("title", ["a"], [{"a": 1, "b": [2]}, {"a": None}])
+    out.note("not for programs")
+    captured = capsys.readouterr()
+    assert [json.loads(line) for line in captured.out.splitlines()] == [
+        {"offset": 3, "body": "ä�", "path": "/x", "thing": {"name": "t"}, "many": [1, 2]},
+        {"a": 1, "b": [2]},
+        {"a": None},
+    ]
+    assert captured.err == ""
+
+
+def test_text_shows_rows_and_keeps_results_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    out.line("[bold]hello[/]", x=1)
+    out.table("queues", ["id", "name"], [{"id": 1, "name": "[red]literal[/]"}, {"id": 22, "name": None}])
+    out.note("a note")
+    out.warn("a warning")
+    captured = capsys.readouterr()
+    assert "hello" in captured.out
+    assert "[red]literal[/]" in captured.out
+    assert "22" in captured.out
+    assert "note" not in captured.out
+    assert "a note" in captured.err
+    assert "warning: a warning" in captured.err
+
+
+def test_errors_are_sentences_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().error(TopicNotFound("no topic tea"), Exit.NOT_FOUND)
+    assert "error: no topic tea" in capsys.readouterr().err
+    Output(Format.JSON).error(TopicNotFound("no topic tea"), Exit.NOT_FOUND)
+    Output(Format.JSON).error("plain", Exit.FAILED)
+    Output(Format.JSON).warn("careful")
+    captured = capsys.readouterr()
+    assert [json.loads(line) for line in captured.err.splitlines()] == [
+        {"error": "no topic tea", "kind": "TopicNotFound", "exit": 5},
+        {"error": "plain", "kind": "error", "exit": 1},
+        {"warning": "careful"},
+    ]
+    assert captured.out == ""
+
+
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Output().progress("working", 10) as at:
+        at(5)
+        at(10, total=20)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_cells() -> None:
+    assert [show(value) for value in (None, True, 1234.56, 7, "x", [1, None])] == [
+        "-",
+        "yes",
+        "1,234.6",
+        "7",
+        "x",
+        "1, -",
+    ]
+    assert [size(value) for value in (0, 1023, 1024, 5 << 20, 3 << 30, 1 << 50)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "5.0 MiB",
+        "3.0 GiB",
+        "1024.0 TiB",
+    ]
+
+
+def test_times() -> None:
+    assert when(0) == when(None) == when(-1) == "-"
+    assert len(when(1_700_000_000_123)) == len("2023-11-14 22:13:20.123")
+    assert when(1_700_000_000_123).endswith(".123")
+    assert when(1 << 62).endswith(" ms")
+
+
+def test_counted() -> None:
+    assert [counted(n, "queue") for n in (0, 1, 2)] == ["0 queues", "1 queue", "2 queues"]
+    assert counted(2, "broker address") == "2 broker addresses"
+    assert (counted(1, "entry"), counted(2, "entry")) == ("1 entry", "2 entries")

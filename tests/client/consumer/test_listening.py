@@ -1,0 +1,278 @@
+"""The workers alone; with a consumer around them they are in test_consumer.py."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from kappamq.client.consumer.inbox import Delivery, Inbox
+from kappamq.client.consumer.listening import STUCK_PER_WORKER_MAX, Listener, Listening
+from kappamq.client.consumer.outcomes import EXPIRED
+from kappamq.client.pulling.process_queue import Limits, ProcessQueue
+from kappamq.message import RETRY, MessageQueue, ReceivedMessage, Redeliver
+from tests.client.loop import on_loop
+from tests.waiting import eventually_async
+
+QUEUE = MessageQueue("tea", "b", 0)
+
+
+class Noted:
+    """An outcome that only takes notes."""
+
+    def __init__(self, gives_up: bool = True) -> None:
+        self.done: list[int] = []
+        self.not_done: list[tuple[list[int], Redeliver]] = []
+        self._gives_up = gives_up
+
+    def succeeded(self, delivery: Delivery) -> None:
+        self.done += [message.queue_offset for message in delivery.messages]
+
+    async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
+        self.not_done.append(([message.queue_offset for message in delivery.messages], verdict))
+
+    def gives_up(self, delivery: Delivery) -> bool:
+        return self._gives_up
+
+    def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
+        return "is noted"
+
+
+class Setup:
+    def __init__(
+        self,
+        listener: Listener,
+        count: int,
+        workers: int = 2,
+        *,
+        gives_up: bool = True,
+        noted: Noted | None = None,
+        **options: Any,
+    ) -> None:
+        self.inbox = Inbox()
+        self.queue = ProcessQueue(QUEUE, 0, Limits())
+        self.noted = noted or Noted(gives_up)
+        messages = [
+            ReceivedMessage(
+                topic="tea", body=b"%d" % n, queue=QUEUE, queue_offset=n, log_offset=0, message_id=str(n), offset_id=""
+            )
+            for n in range(count)
+        ]
+        self.inbox.put(self.queue, self.queue.add(messages, count))
+        self.listening = Listening(self.inbox, listener, self.noted, workers=workers, name="test", **options)
+        self.listening.start()
+
+    async def end(self) -> None:
+        self.inbox.close()
+        assert await self.listening.wait(30)
+
+
+class Waiter:
+    """A listener that is an object with a coroutine as its call."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.seen.append(message.body)
+
+
+def of_kind(kind: str, listener: Listener) -> Listener:
+    async def asynchronous(given: Any) -> Any:
+        return listener(given)
+
+    return listener if kind == "thread" else asynchronous
+
+
+@on_loop
+async def test_functions_run_in_threads_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=30)
+    work = Setup(lambda message: both.wait() and None, 2)
+    await eventually_async(lambda: sorted(work.noted.done) == [0, 1])
+    await work.end()
+
+
+@on_loop
+async def test_coroutines_run_in_tasks_and_objects_count_too() -> None:
+    listener = Waiter()
+    work = Setup(listener, 3)
+    await eventually_async(lambda: len(work.noted.done) == 3)
+    await work.end()
+    assert sorted(listener.seen) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_what_raises_is_not_done_and_the_worker_goes_on(kind: str) -> None:
+    def listen(message: ReceivedMessage) -> None:
+        if message.queue_offset == 1:
+            raise RuntimeError("spilled")
+
+    work = Setup(of_kind(kind, listen), 3, workers=1)
+    await eventually_async(lambda: work.noted.done == [0, 2])
+    await work.end()
+    assert work.noted.not_done == [([1], RETRY)]
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_lists_come_whole_and_what_is_returned_says_how_much_is_done(kind: str) -> None:
+    said = Redeliver(done=2, level=5)
+    work = Setup(of_kind(kind, lambda messages: said if messages[0].queue_offset else True), 7, workers=1, batch=4)
+    await eventually_async(lambda: work.noted.not_done)
+    await work.end()
+    assert (work.noted.done, work.noted.not_done) == ([0, 1, 2, 3], [([4, 5, 6], said)])
+
+
+@on_loop
+async def test_a_function_that_returns_a_coroutine_has_not_consumed_anything() -> None:
+    async def forgotten() -> None:
+        raise AssertionError("nobody waits for this")
+
+    work = Setup(lambda message: forgotten(), 1)
+    await eventually_async(lambda: work.noted.not_done == [([0], RETRY)])
+    await work.end()
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_a_listener_cannot_end_its_worker(kind: str) -> None:
+    def leave(message: ReceivedMessage) -> None:
+        if message.queue_offset == 0:
+            if kind == "thread":
+                sys.exit("I am leaving")
+            raise asyncio.CancelledError
+
+    work = Setup(of_kind(kind, leave), 2, workers=1)
+    await eventually_async(lambda: work.noted.done == [1])
+    await work.end()
+    assert work.noted.not_done == [([0], RETRY)]
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_waiting_for_a_busy_listener_has_an_end(kind: str) -> None:
+    busy, release, never = threading.Event(), threading.Event(), asyncio.Event()
+
+    def stuck(message: ReceivedMessage) -> None:
+        busy.set()
+        release.wait(10)
+
+    async def stuck_async(message: ReceivedMessage) -> None:
+        busy.set()
+        await never.wait()
+
+    work = Setup(stuck if kind == "thread" else stuck_async, 1, workers=1)
+    await eventually_async(busy.is_set)
+    work.inbox.close()
+    assert not await work.listening.wait(0.05)
+    release.set()
+
+
+@on_loop
+async def test_a_task_that_hangs_is_cancelled_and_its_message_given_back() -> None:
+    cancelled = []
+
+    async def hang(message: ReceivedMessage) -> None:
+        if message.queue_offset == 0:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(message.queue_offset)
+
+    work = Setup(hang, 3, workers=1, timeout_s=0.5)
+    await eventually_async(lambda: work.noted.done == [1, 2])
+    await work.end()
+    assert (cancelled, work.noted.not_done) == ([0], [([0], EXPIRED)])
+
+
+@pytest.mark.parametrize("gives_up", [True, False], ids=["given up", "waited for"])
+@on_loop
+async def test_a_thread_that_hangs_is_replaced_and_the_others_do_not_notice(gives_up: bool) -> None:
+    release = threading.Event()
+
+    def hang(message: ReceivedMessage) -> None:
+        if message.queue_offset == 0:
+            release.wait(10)
+
+    work = Setup(hang, 5, workers=1, timeout_s=0.5, gives_up=gives_up)
+    await eventually_async(lambda: work.noted.done == [1, 2, 3, 4])
+    expected = [([0], EXPIRED)] if gives_up else []
+    await eventually_async(lambda: work.noted.not_done == expected)
+    release.set()  # it comes back after all
+    await work.end()
+    assert work.noted.done == [1, 2, 3, 4] + ([] if gives_up else [0])
+    assert work.noted.not_done == expected
+
+
+@on_loop
+async def test_there_is_an_end_to_replacing_threads() -> None:
+    release = threading.Event()
+    work = Setup(lambda message: release.wait(10) and None, 20, workers=1, timeout_s=0.02)
+    everyone = STUCK_PER_WORKER_MAX + 1
+    await eventually_async(lambda: len(work.noted.not_done) == STUCK_PER_WORKER_MAX)
+    await eventually_async(lambda: len(work.inbox) == 20 - everyone)
+    release.set()
+    await eventually_async(lambda: len(work.noted.done) + len(work.noted.not_done) == 20)
+    await work.end()
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_what_goes_wrong_after_the_listener_is_told_and_its_worker_goes_on(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listen(message: ReceivedMessage) -> None:
+        if message.queue_offset == 2:
+            raise RuntimeError("spilled")
+
+    def measure(delivery: Delivery, seconds: float, ok: bool) -> None:
+        if delivery.message.queue_offset == 0:
+            raise RuntimeError("a bug in the statistics")
+
+    class Buggy(Noted):
+        def succeeded(self, delivery: Delivery) -> None:
+            if delivery.message.queue_offset == 1:
+                raise RuntimeError("a bug in success")
+            super().succeeded(delivery)
+
+        async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
+            raise RuntimeError("a bug in failure")
+
+    work = Setup(of_kind(kind, listen), 4, workers=1, measure=measure, noted=Buggy())
+    await eventually_async(lambda: work.noted.done == [0, 3])
+    await work.end()
+    for text in ("not in the statistics", "could not be acknowledged", "could not be given back"):
+        assert text in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+@on_loop
+async def test_whoever_waits_for_a_listener_is_told_soon(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    def block(_: object) -> None:
+        release.wait(10)
+
+    async def wait(_: object) -> None:
+        await asyncio.to_thread(release.wait, 10)
+
+    setup = Setup(block if kind == "thread" else wait, 1)
+    await eventually_async(lambda: not len(setup.inbox))
+    setup.inbox.close()
+    waiting = asyncio.ensure_future(setup.listening.wait(10))
+    await eventually_async(
+        lambda: "waiting up to 10 s for 1 listener of group test: message 0 of topic tea" in caplog.text
+    )
+    assert not waiting.done()
+    release.set()
+    assert await waiting
+
+
+@on_loop
+async def test_whoever_does_not_wait_long_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    await Setup(lambda _: None, 3).end()
+    assert "waiting" not in caplog.text
