@@ -32,7 +32,7 @@ def run() -> int:
         .start()
     )
     query.awaitTermination()
-    return spark.read.parquet(str(FOLDER / "events")).count()
+    return int(spark.read.parquet(str(FOLDER / "events")).count())
 
 
 with Producer(NAMESERVER, group="spark-example") as producer:

@@ -20,6 +20,7 @@ from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers.client import HeartBeat, PullMessage, SendMessageV2
 from kappamq.protocol.headers.header import Header
+from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import Record, iter_records
 from kappamq.store.files import Files
 from tests.store.faulty import Module
@@ -28,6 +29,20 @@ from tests.waiting import eventually_async
 
 MODES = [*kernels(), "slow"]
 """Every behaviour of send and pull is the same with each of these."""
+
+
+def appended(broker: Broker) -> list[Record]:
+    """Everything in the log but consumer offsets, which the broker records by itself about once a second."""
+    broker.bursts.end_turn()
+    return [
+        record
+        for record in iter_records(bytes(broker.store.log.whole_view(0)[: broker.store.log.end]))
+        if not _is_offsets(record)
+    ]
+
+
+def _is_offsets(record: Record) -> bool:
+    return record.topic == METADATA_TOPIC and b'"kind":"offsets"' in record.body
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

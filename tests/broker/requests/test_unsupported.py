@@ -15,7 +15,7 @@ from kappamq.protocol.headers.admin import (
 )
 from kappamq.protocol.headers.client import CheckTransaction
 from tests.broker.operating import bare, make_topic, ok, on_broker, refused
-from tests.broker.running import Speaker
+from tests.broker.running import Speaker, appended
 
 
 @on_broker()
@@ -32,11 +32,11 @@ async def test_every_refusal_names_what_is_missing(broker: Broker, client: Speak
 @on_broker()
 async def test_nothing_is_stored_by_what_is_refused(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
-    end = broker.kernel.append_offset
+    before = appended(broker)
     check = CheckTransaction(transaction_offset=0, log_offset=0)
     await refused(client, check, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "a broker asks producers")
     await client.channel.oneway(check)  # there is nobody to tell
-    assert broker.kernel.append_offset == end
+    assert appended(broker) == before
 
 
 @on_broker()

@@ -16,7 +16,7 @@ from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import PushReply, UnregisterClient
 from kappamq.protocol.records import properties
 from tests.broker.operating import beat, on_broker
-from tests.broker.running import Speaker, speaking
+from tests.broker.running import Speaker, appended, speaking
 from tests.waiting import eventually_async as eventually
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -126,7 +126,7 @@ async def test_a_requester_that_says_no_is_silent_or_leaves_costs_nobody_else_an
 @on_broker()
 async def test_what_is_no_reply_is_refused_and_leaves_nothing(broker: Broker, client: Speaker) -> None:
     async with asker(broker, reply):
-        end = broker.kernel.append_offset
+        before = appended(broker)
         illegal = ResponseCode.MESSAGE_ILLEGAL
         for pairs, changes, code in [
             (text(DELAY="3"), {}, illegal),
@@ -144,7 +144,7 @@ async def test_what_is_no_reply_is_refused_and_leaves_nothing(broker: Broker, cl
         unaddressed = await send(client, "UNIQ_KEY\x01u")
         assert unaddressed.code == illegal
         assert unaddressed.remark == "the reply does not say who asked: property REPLY_TO_CLIENT is missing"
-        assert broker.kernel.append_offset == end
+        assert appended(broker) == before
 
 
 @on_broker()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import struct
 import threading
 from pathlib import Path
 
@@ -68,6 +69,10 @@ def test_damage_is_found_told_and_repaired(tmp_path: Path, mode: str, caplog: py
         run(test())
 
 
+def slots(index: Path) -> tuple[int, ...]:
+    return struct.unpack_from(">997i", index.read_bytes(), 40)
+
+
 async def keys_are_in_files(broker: Broker) -> None:
     """A pass looks at what is finished, and after a start the index has some way to go."""
 
@@ -89,7 +94,7 @@ def test_more_damage_in_one_place_than_is_kept_at_once_is_repaired_all(
             for number in range(200):
                 assert (await client.send("t", b"x", properties=f"KEYS\x01key{number}")).code == 0
         index = next((tmp_path / "index").iterdir())
-        before = index.read_bytes()
+        before = slots(index)
         async with running(tmp_path, store=FAST) as broker, speaking(broker) as client:
             broker.scrubber.is_busy = lambda: False
             await fill(client, 1)
@@ -99,7 +104,11 @@ def test_more_damage_in_one_place_than_is_kept_at_once_is_repaired_all(
                 file.write(bytes(4 * 997))
             found = await broker.scrubber.run_pass()
             assert len(found) == broker.damage.repaired > 100
-            assert index.read_bytes()[40 : 40 + 4 * 997] == before[40 : 40 + 4 * 997]
+            repaired = slots(index)
+        # A slot that has got an entry since is not repaired: the next flush writes it.
+        newer = {slot for slot, number in enumerate(slots(index)) if number > max(before)}
+        assert [slot for slot in range(997) if repaired[slot] != before[slot] and slot not in newer] == []
+        assert len(newer) <= 2, "one message, with an id and perhaps a key"
 
     run(test())
 
