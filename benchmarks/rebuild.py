@@ -20,6 +20,7 @@ from kappamq.config.store import StoreConfig
 from kappamq.native import load
 from kappamq.spark.jobs.rebuild import Rebuilt
 from kappamq.store.message_store import MessageStore
+from tests.store.stores import make_room
 
 QUEUES = 8
 NOW = 1_700_000_000_000
@@ -67,7 +68,7 @@ def make_log(root: Path, messages: int, body_bytes: int = 100, config: StoreConf
                 kernel.append("orders", number % QUEUES, 0, 0, ms, HOST, 0, 0, body, properties, ms)
                 break
             except module.SegmentFull:
-                store.make_room(ms)
+                make_room(store, ms)
         if number % _WRITE_EVERY == 0:
             store.write(ms)
             store.write_derived(store.collect())

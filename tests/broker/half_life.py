@@ -19,7 +19,7 @@ from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError
 from kappamq.protocol.bodies.topics import TopicConfig
-from kappamq.protocol.frame import Frame, decode, request
+from kappamq.protocol.frame import Frame, FrameDecoder, decode, request
 from kappamq.protocol.headers.client import CheckTransaction, EndTransaction
 from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC
 from kappamq.protocol.records.record import Record
@@ -29,11 +29,11 @@ from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
 from tests.broker.transacting import Begun
-from tests.store.stores import BOOT, BORN, config, kernels, make, read
+from tests.store.stores import BOOT, BORN, config, kernels, make, make_room, read
 
 
 class Turns:
-    """As much of Bursts as is needed here: what is appended is written when the test says so."""
+    """As much of LogWriter as is needed here: what is appended is written when the test says so."""
 
     def __init__(self, store: MessageStore, clock: VirtualClock) -> None:
         self._store = store
@@ -45,16 +45,15 @@ class Turns:
             try:
                 return append()
             except self._store.kernel_module.SegmentFull:
-                self._store.make_room(self._clock.message_ms())
+                make_room(self._store, self._clock.message_ms())
 
     def set_turn(self, now_ms: int | None = None) -> None: ...
 
     def end_turn(self) -> None:
         self._store.write(self._clock.message_ms())
 
-    def answer_when_stored(
-        self, connection: Any, asked: Frame, response: Frame, end: int, flushed: bool = True
-    ) -> None:
+    def park(self, waiting: Any, answers: bytes, end: int, size: int, *, flushed: bool = True) -> None:
+        (response,) = FrameDecoder().feed(answers)
         self.answers.append((response, end))
 
 
@@ -152,7 +151,7 @@ class HalfLife:
 
     def flush(self) -> None:
         self.store.request_flush()
-        while self.store.flushed.offset < self.store.log.end:
+        while self.store.marks.flushed.offset < self.store.log.end:
             select.select([self.store.flush_fd], [], [], 10)
             self.store.flush_done()
 

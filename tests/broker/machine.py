@@ -65,7 +65,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     async def _copy(self, target: Path) -> None:
         self.broker.offsets.record_commits()
-        self.broker.bursts.end_turn()
+        self.broker.writer.end_turn()
         await crash_copy(self.broker, target)
 
     def teardown(self) -> None:

@@ -33,7 +33,7 @@ MODES = [*kernels(), "slow"]
 
 def appended(broker: Broker) -> list[Record]:
     """Everything in the log but consumer offsets, which the broker records by itself about once a second."""
-    broker.bursts.end_turn()
+    broker.writer.end_turn()
     return [
         record
         for record in iter_records(bytes(broker.store.log.whole_view(0)[: broker.store.log.end]))
@@ -90,7 +90,7 @@ async def on_disk(broker: Broker) -> None:
     """Everything written so far is durable: only then may log files expire."""
     written = broker.store.log.end
     broker.store.request_flush()
-    await eventually_async(lambda: broker.store.flushed.offset >= written, text="the log is on disk")
+    await eventually_async(lambda: broker.store.marks.flushed.offset >= written, text="the log is on disk")
 
 
 async def crash_copy(broker: Broker, target: Path) -> Path:

@@ -183,7 +183,7 @@ async def test_files_of_a_deleted_topic_go_when_the_deletion_is_on_disk(broker: 
     forget = broker.store.forget_topic
 
     def spy(name: str) -> None:
-        flushed.append(broker.store.flushed.offset)
+        flushed.append(broker.store.marks.flushed.offset)
         forget(name)
 
     broker.store.forget_topic = spy  # type: ignore[method-assign]
@@ -203,10 +203,10 @@ async def test_a_deletion_on_its_way_to_the_disk_keeps_nobody_waiting(broker: Br
     await broker.upkeep.write_derived()
     folder = broker.store_config.root / "consumequeue" / "t"
     safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    on_disk = broker.bursts.on_disk
-    broker.bursts.on_disk = lambda end: safe  # type: ignore[method-assign]
+    on_disk = broker.writer.confirmed
+    broker.writer.confirmed = lambda end: safe  # type: ignore[method-assign]
     await ok(client, DeleteTopic(topic="t"))
-    broker.bursts.on_disk = on_disk  # type: ignore[method-assign]
+    broker.writer.confirmed = on_disk  # type: ignore[method-assign]
     assert await asyncio.wait_for(broker.upkeep.write(lambda: "written"), 10) == "written"
     await make_topic(client, "t", 1)
     await fill(client, "t", [2])
@@ -231,7 +231,7 @@ def test_files_stay_if_the_deletion_does_not_get_to_the_disk(
             await fill(client, "t", [3])
             await broker.upkeep.write_derived()
             with monkeypatch.context() as patch:
-                patch.setattr(broker.bursts, "on_disk", lambda end: asyncio.get_running_loop().create_future())
+                patch.setattr(broker.writer, "confirmed", lambda end: asyncio.get_running_loop().create_future())
                 assert broker.topics.delete("t")
                 await eventually(lambda: not broker._jobs)
             assert "queue files of the deleted topic t stay until the next start: no answer" in caplog.text

@@ -55,7 +55,7 @@ class Life:
                     await self.agrees(it)
                 self.lives += 1
                 if self.dice.random() < 0.5:  # as kill -9 would leave it
-                    it.broker.bursts.end_turn()
+                    it.broker.writer.end_turn()
                     store = await crash_copy(it.broker, self.root / str(self.lives))
             if self.dice.random() < 0.3:
                 self.clock.jump(ms=self.jump_ms())

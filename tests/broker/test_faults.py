@@ -326,7 +326,7 @@ def test_senders_wait_then_hear_that_the_disk_is_busy_then_go_on(tmp_path: Path,
         ):
             books = Books(client)
             answers = [asyncio.ensure_future(books.send(3000)) for _ in range(60)]
-            await eventually(lambda: broker.bursts._held, text="the socket waits first")
+            await eventually(lambda: broker.writer._held, text="the socket waits first")
             assert not broker.gate.reasons
             assert (await other.pull("t", 0, explicit=True)).code == 0, "who only reads does not wait"
             await eventually(lambda: broker.gate.has("congested"), text="and is told after a second")
@@ -389,10 +389,12 @@ def test_one_connection_cannot_have_everything_in_flight(tmp_path: Path, mode: s
                     await asyncio.sleep(0)
                 answers = [asyncio.ensure_future(greedy.send("t", bytes(8000))) for _ in range(400)]
                 await eventually(lambda: any(connection.is_held for connection in broker.server.connections))
-                parked = broker.store.log.end - broker.store.flushed.offset
+                parked = broker.store.log.end - broker.store.marks.flushed.offset
                 assert parked < 1 << 20, "it was not all taken in"
                 small = asyncio.ensure_future(modest.send("t", b"y"))
-                await eventually(lambda: broker.kernel.put_count and broker.store.log.end > broker.store.flushed.offset)
+                await eventually(
+                    lambda: broker.kernel.put_count and broker.store.log.end > broker.store.marks.flushed.offset
+                )
                 while not all(answer.done() for answer in [*answers, small]):
                     flusher.sync()
                     await asyncio.sleep(0)
@@ -425,7 +427,7 @@ def test_the_next_log_file_is_waited_for_and_never_made_twice(tmp_path: Path) ->
             answers = [asyncio.ensure_future(books.send(20_000)) for _ in range(48)]  # just under one file
             await asyncio.gather(*answers[:30])
             await eventually(started.is_set)
-            await eventually(lambda: broker.bursts._held or all(answer.done() for answer in answers))
+            await eventually(lambda: broker.writer._held or all(answer.done() for answer in answers))
             asyncio.get_running_loop().call_later(0.2, release.set)
             await asyncio.gather(*answers)
             while broker.store.log.end < 2 << 20:

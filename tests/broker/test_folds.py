@@ -28,14 +28,14 @@ from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
-from tests.store.stores import BOOT, config, make
+from tests.store.stores import BOOT, config, make, make_room
 
 NAMES = st.sampled_from(["a", "b", "c"])
 QUEUES = st.integers(0, 2)
 
 
 class Directly:
-    """As much of Bursts as metadata needs: no sockets, no gate."""
+    """As much of LogWriter as metadata needs: no sockets, no gate."""
 
     def __init__(self, store: MessageStore, clock: VirtualClock) -> None:
         self._store = store
@@ -46,9 +46,7 @@ class Directly:
             try:
                 return append()
             except self._store.kernel_module.SegmentFull:
-                self._store.make_room(self._clock.message_ms())
-
-    def set_turn(self) -> None: ...
+                make_room(self._store, self._clock.message_ms())
 
 
 class Life:

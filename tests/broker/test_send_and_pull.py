@@ -257,7 +257,7 @@ def test_sync_flush_answers_and_shows_only_what_is_on_disk(tmp_path: Path, mode:
             answers = await asyncio.gather(*(client.send("t", b"%d" % number, number % 4) for number in range(100)))
             assert {answer.code for answer in answers} == {0}
             if flush == "sync":
-                assert broker.store.flushed.offset == broker.store.log.end
+                assert broker.store.marks.flushed.offset == broker.store.log.end
             assert sum([len(await client.read("t", queue_id)) for queue_id in range(4)]) == 100
             assert (await client.send("t", b"x", properties="UNIQ_KEY\x01W\x02WAIT\x01false")).code == 0
 

@@ -42,7 +42,7 @@ async def settled(broker: Broker) -> None:
 
     def is_quiet() -> bool:
         due = agenda.next_ms()
-        if broker.store.dispatched.offset != broker.kernel.append_offset:
+        if broker.store.marks.dispatched.offset != broker.kernel.append_offset:
             return False
         return not agenda.is_working and (due is None or due > broker.clock.message_ms())
 

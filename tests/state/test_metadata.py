@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.sending.gate import DISK_FULL, Gate
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
@@ -59,12 +59,12 @@ class Node:
             raise
         self.gate = Gate(self.store.kernel)
         self.loop = asyncio.new_event_loop()
-        self.bursts = self.loop.run_until_complete(self.make_bursts())
-        self.metadata.go_live(self.bursts)
+        self.log_writer = self.loop.run_until_complete(self.make_writer())
+        self.metadata.go_live(self.log_writer)
         self.writer = Writer(self.store, self.clock.message_ms())
 
-    async def make_bursts(self) -> Bursts:
-        return Bursts(self.store, self.gate, self.clock, NetConfig())
+    async def make_writer(self) -> LogWriter:
+        return LogWriter(self.store, self.gate, self.clock, NetConfig().inflight_bytes_max)
 
     def fit(self) -> None:
         state = self.store.kernel.queue_state
@@ -72,7 +72,7 @@ class Node:
         self.offsets.clamp()
 
     def turn(self) -> None:
-        self.bursts.end_turn()
+        self.log_writer.end_turn()
 
     def save(self) -> list[str]:
         work = self.metadata.collect()
@@ -176,9 +176,9 @@ def test_a_snapshot_may_know_what_the_log_was_just_about_to_hear(tmp_path: Path)
 def test_a_change_is_safe_at_the_offset_it_is_told(tmp_path: Path) -> None:
     with started(tmp_path) as node:
         safe = node.offsets.reset("g1", "t1", {0: 5})
-        assert node.store.written.offset < safe
+        assert node.store.marks.written.offset < safe
         node.turn()
-        assert node.store.written.offset == safe
+        assert node.store.marks.written.offset == safe
 
 
 def test_while_loading_nothing_is_recorded(tmp_path: Path) -> None:

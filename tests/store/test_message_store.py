@@ -18,7 +18,7 @@ from kappamq.native.layout import BROKEN
 from kappamq.store import message_store
 from kappamq.store.message_store import MessageStore
 from tests.store.faulty import CHANGING, FaultyFiles, Module, SlowFlusher
-from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened
+from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, make_room, opened
 
 KERNELS = kernels()
 
@@ -66,7 +66,7 @@ class Sender:
                     self.store.kernel.append("t", 0, 0, 0, self.now_ms, bytes(8), 0, 0, body, b"KEYS\x01k", self.now_ms)
                     break
                 except full:
-                    self.store.make_room(self.now_ms)
+                    make_room(self.store, self.now_ms)
         except StoreReadOnly as error:
             self.refusals.append(str(error))
             return
@@ -172,22 +172,22 @@ def test_a_failed_fdatasync_makes_the_store_read_only_and_readable(tmp_path: Pat
     flusher = SlowFlusher.made
     writer = Writer(store)
     fill(writer, 10)
-    store.answerable.wait(store.log.end, "early")
+    store.marks.answerable.wait(store.log.end, "early")
     flusher.sync()
     assert store.flush_done() == ["early"]
     check(store, writer)
     seen = {queue: list(expected) for queue, expected in writer.expected.items()}
     fill(writer, 10)
-    store.answerable.wait(store.log.end, "late")
+    store.marks.answerable.wait(store.log.end, "late")
     flusher.break_down()
     assert store.flush_done() == [], "nobody is told that it is safe"
-    assert store.flushed.give_up() == ["late"]
+    assert store.marks.answerable.give_up() == ["late"]
     assert "fdatasync" in (store.failed or "")
     writer.expected = seen
     check(store, writer)  # what was visible stays so, and nothing else became visible
     flusher.sync()
     store.flush_done()
-    assert store.flushed.offset < store.log.end, "a later sync that works proves nothing"
+    assert store.marks.flushed.offset < store.log.end, "a later sync that works proves nothing"
     store.close()
 
 

@@ -31,6 +31,7 @@ from kappamq.broker.pulling.read_ahead import ReadAhead
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.sending.send import Sends
 from kappamq.broker.upkeep.clock_watch import ClockTable, ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
@@ -149,18 +150,19 @@ class Broker:
         config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
         for note in (*self.recovered.notes, *self.metadata.load(self._fit_tables)):
             log.warning("%s", note)
-        self.bursts = bursts = Bursts(store, self.gate, clock, self.net_config)
+        self.writer = writer = LogWriter(store, self.gate, clock, self.net_config.inflight_bytes_max)
+        self.bursts = bursts = Bursts(store, writer, clock, self.net_config)
         self.server = Server(bursts, self.net_config, clock)
         self.port = config.port or await self._start_on_free_pair()
-        self.upkeep = Upkeep(store, bursts, self.gate, self.metadata, self.offsets, clock)
+        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock)
         self.address_of = Address(config.advertise, self.port, config.listen_host)
         self.registration = Registration(
             config, self.topics, self.address_of.of, lambda: self.port + 1, self.upkeep.read, outgoing_context(self.net_config)
         )  # fmt: skip
         self.registration.on_connected = self._address_learnt
         self._address_learnt(await self.registration.local_address())
-        self.metadata.go_live(bursts)
-        self.appender = Appender(store, bursts, self.metadata, clock)
+        self.metadata.go_live(writer)
+        self.appender = Appender(store, writer, self.metadata, clock)
         self.agenda = Agenda(clock)
         self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
         self.clients.may_notify = self._may_notify
@@ -172,7 +174,8 @@ class Broker:
             config,
             clock,
             self.topics,
-            bursts,
+            writer,
+            bursts.reader.beside,
             self.appender,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
         )
@@ -187,7 +190,7 @@ class Broker:
         self.pulls.worker = self.upkeep.read
         self.pulls.ahead = ReadAhead(store, clock, self.upkeep.read)
         self.damage = Counts()
-        self.lost_pages = LostPages(store, self.damage, self.upkeep.read, self.run, bursts.flush_done)
+        self.lost_pages = LostPages(store, self.damage, self.upkeep.read, self.run, writer.flush_done)
         self.pulls.repairs = EntryRepair(
             store, self.damage, self.lost_pages, self.upkeep.read, self.upkeep.write, self.run
         )
@@ -205,7 +208,7 @@ class Broker:
             self.upkeep.read,
             bursts.reader.turns,
         )
-        self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, bursts)
+        self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, writer, bursts.reader)
         self.queries = Queries(store, self.upkeep.read)
         self.queries.flush_derived = self.upkeep.write_derived
         self._wire()
@@ -254,7 +257,7 @@ class Broker:
         self.topics.on_forget = self.queue_ends.forget
         self.groups.on_change = self._group_changed
         self.queue_ends.worker, self.queue_ends.write_derived = self.upkeep.read, self.upkeep.write_derived
-        self.queue_ends.on_disk = bursts.on_disk
+        self.queue_ends.confirmed = self.writer.confirmed
         self.upkeep.keepers.append(self.queue_ends)
         self.upkeep.on_shortened = self.topics.forget_deleted
         self.upkeep.on_tick += [
@@ -304,7 +307,7 @@ class Broker:
     async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
         """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""
         try:
-            safe = self.bursts.on_disk(deleted_at)
+            safe = self.writer.confirmed(deleted_at)
             await asyncio.wait({safe}, timeout=_DELETION_SAFE_S)
             error = (
                 safe.exception() if safe.done() else TimeoutError(f"no answer of the disk for {_DELETION_SAFE_S:g} s")
@@ -382,7 +385,7 @@ class Broker:
             await self.scrubber.stop()
             await self.agenda.stop()
             await self.delivery.stop()
-            self.bursts.end_turn()
+            self.writer.end_turn()
             if self._jobs:
                 await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
             await self.server.stop()

@@ -36,8 +36,6 @@ class Writer(Protocol):
 
     def append(self, append: Callable[[], Any], *, own: bool = False) -> Any: ...
 
-    def set_turn(self) -> None: ...
-
 
 class Table(Protocol):
     """State that is a fold over the metadata records of its kinds."""
@@ -102,7 +100,6 @@ class Metadata:
         member = self.member(kind, change, now)
         log_offset: int
         log_offset, _queue_offset, size = writer.append(lambda: self._store.kernel.append(*member, now), own=True)
-        writer.set_turn()
         return log_offset + int(size)
 
     def member(self, kind: str, change: Any, now_ms: int) -> GroupMember:

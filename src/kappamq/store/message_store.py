@@ -17,7 +17,7 @@ from typing import Any
 
 from kappamq.config.store import StoreConfig
 from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
-from kappamq.native.layout import ENTRY
+from kappamq.native.layout import ENTRY, MAGIC_BLANK
 from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
@@ -26,7 +26,7 @@ from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.log.watermark import Watermark
+from kappamq.store.log.marks import Marks, mode_of
 from kappamq.store.position import Position
 from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
 from kappamq.store.recovery import Recovered, fingerprint, recover
@@ -58,13 +58,8 @@ class MessageStore:
         )
         self.derived = Derived(root, kernel, self.queues, self.index, self.files)
         self.derived.fingerprint = lambda offset: fingerprint(self, offset)
-        self.derived.flushed = lambda: (min(self.flushed.offset, self.log.end), self._flushed_ms)
-        self.written: Watermark[Any] = Watermark()
-        self.flushed: Watermark[Any] = Watermark()
-        self.dispatched: Watermark[Any] = Watermark()
-        # The two rules of the mode: when a send is answered, and when a consumer may see it.
-        self.answerable = self.flushed if config.flush == "sync" else self.written
-        self.visible = self.answerable
+        self.derived.flushed = lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms)
+        self.marks = Marks(mode_of(config.flush))
         self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
         self.on_fold: Callable[[str, int, memoryview], None] = lambda topic, log_offset, record: None
         # Message numbers of a queue below this were deleted with their topic; None: nobody knows.
@@ -74,7 +69,6 @@ class MessageStore:
         self.clock_steps = ClockSteps()  # where the wall clock was set; the broker finds out
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
-        self._undispatched: deque[tuple[int, bytes]] = deque()
         self._index_at = (
             0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
         )
@@ -131,8 +125,7 @@ class MessageStore:
         for segment in self.log.segments():
             if segment.start + self.config.segment_bytes > min(known, found.scanned_from):
                 self.files.sync(segment.fd)
-        for mark in (self.written, self.flushed, self.dispatched):
-            mark.reset(end)
+        self.marks.reset(end)
         self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
@@ -172,7 +165,7 @@ class MessageStore:
         while True:
             work = self.collect()
             self.write_derived(work)
-            if work.complete and work.dispatched == self.dispatched.offset:
+            if work.complete and work.dispatched == self.marks.dispatched.offset:
                 return work
 
     def enter(self, log_offset: int, records: memoryview) -> None:
@@ -212,13 +205,11 @@ class MessageStore:
         if code:
             raise OSError(code, os.strerror(code))
         self.files.sync(self.log.current_fd)
-        if data:
-            self._undispatched.append((start, data))
-        while self._undispatched:
-            self._dispatch(*self._undispatched.popleft())
-        self.flushed.offset = self.log.end
+        self.marks.move_written(self.log.end)
+        self.marks.move_flushed(self.log.end)
+        self._dispatch_visible(start, data)
         self._flushed_ms = self.last_ms
-        if self.dispatched.offset - self._index_at <= _CATCH_UP_AT_STOP_BYTES:  # more is left to the next start
+        if self.marks.dispatched.offset - self._index_at <= _CATCH_UP_AT_STOP_BYTES:  # more is left to the next start
             while self.catching_up():
                 self.catch_up()
                 self.write_derived(self.collect())
@@ -229,7 +220,7 @@ class MessageStore:
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
     def write(self, now_ms: int) -> list[Any]:
-        """Bring what was appended to the page cache; returns those who waited for `written`."""
+        """Bring what was appended to the page cache; returns everybody whose mark was reached."""
         try:
             start, data = self.log.write()
         except OSError as error:
@@ -237,26 +228,15 @@ class MessageStore:
             raise StoreReadOnly(self.failed or "") from error
         if not data:
             return []
-        end = self.log.end
         self.last_ms = now_ms
-        reached = self.written.advance(end)
-        if self.visible is self.written:
-            self._dispatch(start, data)
-        else:
-            self._undispatched.append((start, data))
-        if self.config.flush == "sync":
-            self.request_flush()
+        reached = self.marks.move_written(self.log.end)
+        self._dispatch_visible(start, data)
+        if self.marks.answerable.offset < self.log.end:
+            self.request_flush()  # somebody waits for it
         return reached
 
-    def make_room(self, now_ms: int) -> list[Any]:
-        """The kernel said FULL: write, and if that was not it, go on in the next file."""
-        before = self.log.end
-        reached = self.write(now_ms)
-        if self.log.end == before:
-            self.roll()
-        return reached
-
-    def roll(self) -> None:
+    def roll(self) -> list[Any]:
+        """Go on in the next file; returns everybody whose mark was reached."""
         complete = self.log.current_fd
         try:
             end = self.log.roll()
@@ -268,15 +248,15 @@ class MessageStore:
         # power cut, recovery would take the place for the end of the log and cut off what lies in later files.
         self._flusher.request(complete, end)
         self._flush_times.append((end, self.last_ms))
-        self.written.advance(end)
-        if self.visible is self.written:
-            self.dispatched.advance(end)
-        else:
-            self._undispatched.append((end, b""))
+        reached = self.marks.move_written(end)
+        self._dispatch_visible()
+        return reached
 
     def request_flush(self) -> None:
         """Ask the flusher to make everything written so far durable; `flush_done` hears of it."""
-        if self.flushed.offset < self.log.end and (not self._flush_times or self._flush_times[-1][0] < self.log.end):
+        if self.marks.flushed.offset < self.log.end and (
+            not self._flush_times or self._flush_times[-1][0] < self.log.end
+        ):
             self._flush_times.append((self.log.end, self.last_ms))
             self._flusher.request(self.log.current_fd, self.log.end)
 
@@ -286,19 +266,17 @@ class MessageStore:
         return int(self._flusher.fileno())
 
     def flush_done(self) -> list[Any]:
-        """The flusher reported: returns those who waited for `flushed`."""
+        """The flusher reported: returns everybody whose mark was reached."""
         offset, code = self._flusher.take()
         if code:
             self.fail(f"fdatasync of the log failed with errno {code}: what was written since may not be on disk")
             return []
-        if offset <= self.flushed.offset:
+        if offset <= self.marks.flushed.offset:
             return []
         while self._flush_times and self._flush_times[0][0] <= offset:
             self._flushed_ms = self._flush_times.popleft()[1]
-        reached = self.flushed.advance(offset)
-        if self.visible is self.flushed:
-            while self._undispatched and self._undispatched[0][0] + len(self._undispatched[0][1]) <= offset:
-                self._dispatch(*self._undispatched.popleft())
+        reached = self.marks.move_flushed(offset)
+        self._dispatch_visible()
         return reached
 
     def fail(self, why: str) -> None:
@@ -308,19 +286,33 @@ class MessageStore:
             self.failed = why
         self.kernel.accepting = False
 
-    def _dispatch(self, start: int, data: bytes) -> None:
-        if data:
-            eaten, woken, folds = self.kernel.dispatch(data, start)
+    def _dispatch_visible(self, start: int = 0, data: bytes = b"") -> None:
+        """Enter what has become visible into the queues. `data`, if it begins at `start`, was written just now and is at hand;
+        what became visible later than that is read back from the log."""
+        visible, dispatched = self.marks.visible.offset, self.marks.dispatched
+        if data and start == dispatched.offset and start + len(data) <= visible:
+            eaten = self._dispatch(start, data)
             assert eaten == len(data), f"dispatch stopped at {start + eaten} in what we appended ourselves"
-            if self.kernel.index_enabled:
-                self._index_at = start + eaten
-            for topic, at, size in folds:
-                self.on_fold(topic, start + at, memoryview(data)[at : at + size])
-            self.dispatched.advance(start + eaten)
-            if woken:
-                self.on_grown(woken)
-        else:
-            self.dispatched.advance(start)
+        while (at := dispatched.offset) < visible and self.failed is None:
+            view = self.log.slice(at, visible - at)
+            if self._dispatch(at, view):
+                continue
+            if int.from_bytes(view[4:8], "big", signed=True) != MAGIC_BLANK:
+                self.fail(f"the log cannot be read back at {at}")  # its page is lost: see native/mapping.c
+                return
+            dispatched.advance(at - at % self.config.segment_bytes + self.config.segment_bytes)
+
+    def _dispatch(self, start: int, records: bytes | memoryview) -> int:
+        """Enter records up to the first that is none; how many bytes that were."""
+        eaten, woken, folds = self.kernel.dispatch(records, start)
+        if self.kernel.index_enabled:
+            self._index_at = start + eaten
+        for topic, at, size in folds:
+            self.on_fold(topic, start + at, memoryview(records)[at : at + size])
+        self.marks.dispatched.advance(start + eaten)
+        if woken:
+            self.on_grown(woken)
+        return int(eaten)
 
     # -- derived files -----------------------------------------------------------------------------------------------------
 
@@ -328,8 +320,8 @@ class MessageStore:
         """Keys of old records are still missing from the index."""
         if self.kernel.index_enabled or not self.config.index_enabled:
             return False
-        if self._index_at >= self.dispatched.offset:
-            self._index_at = self.dispatched.offset
+        if self._index_at >= self.marks.dispatched.offset:
+            self._index_at = self.marks.dispatched.offset
             self.kernel.index_enabled = True
             return False
         return True
@@ -339,7 +331,7 @@ class MessageStore:
         at = self._index_at
         size = max(_CATCH_UP_BYTES, int.from_bytes(self.log.slice(at, 4), "big"))  # one record may be longer
         # Up to damage and not into it: a record with a bad checksum may have keys that it never had.
-        end = self.dispatched.offset
+        end = self.marks.dispatched.offset
         low, high = next(((low, high) for low, high in self._damage if high > at), (end, end))
         if low <= at:
             self._index_at = high
@@ -354,11 +346,11 @@ class MessageStore:
     @property
     def next_catch_up(self) -> tuple[int, int]:
         """(offset, bytes) that `catch_up` will look at: a worker reads them first, so that the loop need not wait."""
-        return self._index_at, min(_CATCH_UP_BYTES, self.dispatched.offset - self._index_at)
+        return self._index_at, min(_CATCH_UP_BYTES, self.marks.dispatched.offset - self._index_at)
 
     def collect(self) -> DerivedWork:
         """What dispatch has left for the files; for `write_derived` on a worker. If that fails, the same comes again."""
-        return self.derived.collect(self.dispatched.offset, self._index_at, self.last_ms)
+        return self.derived.collect(self.marks.dispatched.offset, self._index_at, self.last_ms)
 
     def write_derived(self, work: DerivedWork) -> None:
         """Worker: put entries and keys into their files and note how far we are."""
@@ -396,7 +388,7 @@ class MessageStore:
         return None if found is None else found[1]
 
     def _found(self, log_offset: int) -> tuple[bytes, Record] | None:
-        if not self.log.min <= log_offset < self.dispatched.offset:
+        if not self.log.min <= log_offset < self.marks.dispatched.offset:
             return None
         head = self.log.slice(log_offset, 8)
         if len(head) < 8:

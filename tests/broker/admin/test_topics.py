@@ -141,7 +141,7 @@ def test_a_topic_made_is_there_after_a_crash_and_numbering_goes_on_after_a_delet
             await fill(client, "tea", [5])
             await ok(client, DeleteTopic(topic="tea"))
             await make_topic(client, "tea", 7)
-            assert broker.store.flushed.offset >= broker.store.log.end, "answered when safe"
+            assert broker.store.marks.flushed.offset >= broker.store.log.end, "answered when safe"
             await fill(client, "tea", [2])
         async with running(tmp_path) as broker, speaking(broker) as client:
             assert TopicConfig.decode((await ok(client, GetTopicConfig(topic="tea"))).body).read_queues == 7

@@ -242,12 +242,12 @@ def test_a_power_cut_takes_copies_and_position_back_together(tmp_path: Path, mon
         monkeypatch.setenv("KAPPAMQ_BOOT_ID", "one")
         async with timed(tmp_path / "a", store={"flush_interval_ms": 3_600_000}) as it:
             await it.send(b"precious", DELAY=1)
-            await it.broker.bursts.on_disk(it.broker.kernel.append_offset)
+            await it.broker.writer.confirmed(it.broker.kernel.append_offset)
             await it.broker.upkeep.write_derived()
             await it.pass_ms(1000)
             assert await it.bodies() == [b"precious"]
             await it.broker.upkeep._record_and_save(last=True)
-            flushed = it.broker.store.flushed.offset
+            flushed = it.broker.store.marks.flushed.offset
             await crash_copy(it.broker, tmp_path / "b")
         with min((tmp_path / "b" / "commitlog").iterdir()).open("r+b") as file:
             file.seek(flushed)  # the power fails: what was not flushed is gone

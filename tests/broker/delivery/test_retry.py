@@ -347,7 +347,7 @@ async def test_an_answer_means_as_much_as_that_to_a_send(broker: Broker, client:
     record = await stored(client)
     await send_back(client, record)
     (copy,) = await waiting(broker, client)
-    assert broker.store.flushed.offset >= copy.log_offset + copy.size
+    assert broker.store.marks.flushed.offset >= copy.log_offset + copy.size
 
 
 def test_a_copy_of_a_copy_counts_on() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.requests.bursts import unknown, with_code
 from kappamq.errors import InvalidParameter
 from kappamq.net.requests import unfinished
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.frame import Frame, FrameDecoder, reply, request
+from kappamq.protocol.frame import Frame, reply, request
 from kappamq.protocol.headers.client import GetMaxOffset
 from kappamq.protocol.records import batch
 from kappamq.protocol.records.batch import Member
@@ -23,7 +22,6 @@ from tests.broker.operating import make_topic, on_broker
 from tests.broker.running import MODES, Speaker, run, running, speaking
 from tests.net.openings import V1, V2, V2_IPV6
 from tests.net.running import connected
-from tests.store.faulty import SlowFlusher
 from tests.waiting import eventually_async as eventually
 
 # -- through a proxy -------------------------------------------------------------------------------------------------------
@@ -41,62 +39,6 @@ def test_messages_are_born_where_a_proxy_header_says(tmp_path: Path, mode: str, 
             source = ipaddress.ip_address("2001:db8::7" if header is V2_IPV6 else "192.0.2.7")
             assert born[b"proxied"] == (source.packed, 56324)
             assert born[b"direct"][0] == bytes([127, 0, 0, 1])
-
-    run(test())
-
-
-# -- answers with another code ---------------------------------------------------------------------------------------------
-
-
-def test_answers_get_another_code_one_by_one() -> None:
-    answers = [
-        Frame(code=0, opaque=1, flag=1, ext={"msgId": "A", "queueId": "0"}),
-        Frame(code=0, opaque=2, flag=1, ext={"msgId": "B" * 300}, binary=True),
-        Frame(code=0, opaque=3, flag=1, remark="fine", body=b"with a body"),
-    ]
-    changed = with_code(
-        b"".join(frame.encode() for frame in answers), ResponseCode.FLUSH_DISK_TIMEOUT, "the disk is slow — wait"
-    )
-    frames = FrameDecoder().feed(changed)
-    assert [frame.opaque for frame in frames] == [1, 2, 3]
-    assert {(frame.code, frame.remark, frame.flag) for frame in frames} == {
-        (ResponseCode.FLUSH_DISK_TIMEOUT, "the disk is slow — wait", 1)
-    }
-    assert [frame.binary for frame in frames] == [False, True, False]
-    assert [frame.ext for frame in frames] == [frame.ext for frame in answers], "where it was stored is still told"
-    assert frames[2].body == b"with a body"
-
-
-def test_no_answers_stay_none() -> None:
-    assert with_code(b"", ResponseCode.SYSTEM_ERROR, "x") == b""
-
-
-def test_whoever_may_have_been_stored_is_told_that_nobody_knows() -> None:
-    (frame,) = FrameDecoder().feed(unknown(Frame(code=0, opaque=9, flag=1).encode(), "errno 5"))
-    assert (frame.code, frame.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "not known to be stored: errno 5")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_real_answers_of_the_kernel_are_changed(tmp_path: Path, mode: str) -> None:
-    """Many sends in one read, their answers parked together: each gets its own, with what it said before."""
-
-    async def test() -> None:
-        store = {"flush": "sync", "sync_flush_timeout_ms": 100}
-        async with running(tmp_path, mode, flusher=SlowFlusher, store=store) as broker, speaking(broker) as client:
-            SlowFlusher.made.sync()
-            asked = asyncio.ensure_future(client.ask(GetMaxOffset(topic="t", queue_id=0)))
-            await asked
-            sends = [asyncio.ensure_future(client.send("t", b"%d" % n)) for n in range(20)]
-            answers = await asyncio.gather(*sends)
-            assert {answer.code for answer in answers} == {ResponseCode.FLUSH_DISK_TIMEOUT}
-            assert [int(answer.ext["queueOffset"]) for answer in answers] == list(range(20))
-            assert all("not confirmed it in time" in (answer.remark or "") for answer in answers)
-            SlowFlusher.made.sync()
-            await eventually(lambda: broker.store.flushed.offset == broker.store.log.end)
-            assert len(await client.read("t")) == 20, "it was stored after all"
-            connection = next(iter(broker.server.connections))
-            assert connection._owed_bytes == 0
-            SlowFlusher.made.sync()
 
     run(test())
 

@@ -56,7 +56,7 @@ def test_a_copy_names_its_source(tmp_path: Path, mode: str) -> None:
         async with running(tmp_path, mode) as broker:
             draft = Draft("tea", 2, b"x", {"KEYS": "k"}, flag=7, born_ms=5, born=BORN, reconsume_times=3)
             place = broker.appender.append(draft)
-            await broker.appender.stored(place.end)
+            await broker.appender.answerable(place.end)
             (record,) = stored(broker, "tea", 2)
             assert (record.log_offset, record.flag, record.born_ms, record.reconsume_times) == (
                 place.log_offset,
@@ -68,7 +68,7 @@ def test_a_copy_names_its_source(tmp_path: Path, mode: str) -> None:
             assert copy.source == place.log_offset
             assert (copy.born, copy.properties, copy.body) == (BORN, {"KEYS": "k"}, b"x")
             copy.topic = "coffee"
-            await broker.appender.stored(broker.appender.append(copy).end)
+            await broker.appender.answerable(broker.appender.append(copy).end)
             assert stored(broker, "coffee", 2)[0].prepared_offset == place.log_offset
 
     run(scenario())
@@ -81,7 +81,7 @@ def test_a_group_is_found_whole_or_not_at_all(tmp_path: Path, mode: str, torn: b
         async with running(tmp_path / "a", mode) as broker:
             first = broker.appender.append(Draft("tea", 0, b"before"))
             places = broker.appender.append_group([Draft("tea", 0, b"a"), Draft("coffee", 1, b"b")], [("count", 2)])
-            await broker.appender.stored(places[-1].end)
+            await broker.appender.answerable(places[-1].end)
             assert [record.body for record in stored(broker, "tea")] == [b"before", b"a"]
             # The mark of the group is on the change: messages stay as they were made, and as long.
             assert "__BATCH#" not in stored(broker, "tea")[1].properties
@@ -117,7 +117,7 @@ def test_placers_see_what_is_meant_for_consumers(tmp_path: Path) -> None:
             broker.appender.append(Draft(HALF_TOPIC, 0, b"half", {"bad": "1"}))
             with pytest.raises(InvalidParameter):
                 broker.appender.append_group([Draft("tea", 0, b"a"), Draft("tea", 0, b"a", {"bad": "1"})])
-            await broker.appender.stored(broker.kernel.append_offset)
+            await broker.appender.answerable(broker.kernel.append_offset)
             assert [record.body for record in stored(broker, "elsewhere")] == [b"a", b"committed"]
             assert not stored(broker, "tea")
 
@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             broker.store.fail("for a test")
             place = broker.appender.append(Draft("tea", 0, b"a"))
             with pytest.raises(NotAvailable):
-                await broker.appender.stored(place.end)
+                await broker.appender.answerable(place.end)
 
     run(scenario())
 
@@ -149,7 +149,7 @@ def test_a_full_disk_has_room_for_what_the_broker_must_remember(tmp_path: Path) 
                 broker.appender.append_group([Draft("tea", 0, b"a")])
             broker.appender.append(Draft("tea", 0, b"b"), own=True)
             (place,) = broker.appender.append_group([Draft("tea", 0, b"c")], own=True)
-            await broker.appender.stored(place.end)
+            await broker.appender.answerable(place.end)
             assert [record.body for record in stored(broker, "tea")] == [b"b", b"c"]
 
     run(scenario())

@@ -106,3 +106,26 @@ def test_without_timers_nothing_is_kept(tmp_path: Path) -> None:
             assert it.broker.delivery.timer_keeper.needed_from == it.broker.store.log.end
 
     run(scenario())
+
+
+def test_log_files_stay_until_the_copies_of_their_timers_survive_a_power_cut(tmp_path: Path) -> None:
+    """Also with async flush: an answer does not wait for the disk, but a deletion cannot be taken back."""
+
+    async def scenario() -> None:
+        async with timed(tmp_path, store=STORE, clock=MessageClock(AHEAD_MS)) as it:
+            await it.send(b"tomorrow", TIMER_DELAY_MS=DAY_MS)
+            await fill(it)
+            store = it.broker.store
+            keep, seen = it.broker.delivery.timer_keeper.renew_below, []
+
+            async def renew_below(log_min: int) -> None:
+                await keep(log_min)
+                seen.append((store.entry(TIMER_TOPIC, 0, 1), store.marks.confirmed.offset))
+
+            it.broker.delivery.timer_keeper.renew_below = renew_below  # type: ignore[method-assign]
+            assert await it.broker.upkeep.delete_expired(asked=True) > 0
+            ((copy, confirmed),) = seen
+            assert copy is not None, "the timer was stored again"
+            assert confirmed >= copy[0] + copy[1]
+
+    run(scenario())

@@ -321,7 +321,7 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 60_000 + number)
             await it.send(b"near", TIMER_DELIVER_MS=START_MS + 10_000)
             await it.settle()
-            stored, rebuild = it.broker.appender.stored, timers._book.rebuild
+            stored, rebuild = it.broker.appender.answerable, timers._book.rebuild
             waiting, building = asyncio.Event(), asyncio.Event()
             gone_on = threading.Event()
 
@@ -336,7 +336,7 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 assert gone_on.wait(10)
                 return rebuild(*arguments)
 
-            it.broker.appender.stored = slowly_stored  # type: ignore[method-assign, assignment]
+            it.broker.appender.answerable = slowly_stored  # type: ignore[method-assign, assignment]
             timers._book.rebuild = slow_rebuild  # type: ignore[method-assign]
             await it.send(b"new", TIMER_DELIVER_MS=START_MS + 61_000)
             await asyncio.wait_for(waiting.wait(), 10)
@@ -392,7 +392,7 @@ def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, mo
             it.broker.appender.append_copies = only_the_wish  # type: ignore[method-assign]
             it.broker.agenda.wake()
             await eventually_async(lambda: bool(progress.wishes))
-            await it.broker.appender.stored(it.broker.kernel.append_offset)
+            await it.broker.appender.answerable(it.broker.kernel.append_offset)
             await crash_copy(it.broker, tmp_path / "b")
         async with timed(tmp_path / "b", clock=clock) as it:
             await it.settle()

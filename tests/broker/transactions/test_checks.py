@@ -479,13 +479,13 @@ def test_turns_end_on_the_loop_only(tmp_path: Path) -> None:
             assert half is not None
             record = half_log.load(half)
             threads: set[int] = set()
-            end_turn, read = broker.bursts.end_turn, []
+            end_turn, read = broker.writer.end_turn, []
 
             def spy() -> None:
                 threads.add(threading.get_ident())
                 end_turn()
 
-            broker.bursts.end_turn = spy  # type: ignore[method-assign]
+            broker.writer.end_turn = spy  # type: ignore[method-assign]
 
             async def worker(work: Callable[..., Any], at: int) -> Any:
                 if not read:

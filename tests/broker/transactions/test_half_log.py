@@ -172,7 +172,7 @@ class Transacting(RuleBasedStateMachine):
     def crash(self, data: st.DataObject) -> None:
         """The process is killed: what was written is there. Or the power fails: what was flushed is, and some of the rest."""
         store = self.life.store
-        safe, end = store.flushed.offset, store.log.end
+        safe, end = store.marks.flushed.offset, store.log.end
         self.reopen(data.draw(st.none() | st.integers(safe, end)))
 
     @rule()

@@ -128,7 +128,7 @@ def test_over_a_restart(tmp_path: Path, ends: str, when_set_back: str) -> None:
             await it.send(b"timer during", TIMER_DELAY_MS=10_000)
             if when_set_back == "before the restart":
                 await set_clock(it, -DAY_S)
-            it.broker.bursts.end_turn()
+            it.broker.writer.end_turn()
             root = tmp_path / "store"
             if ends == "crash":
                 root = await crash_copy(it.broker, tmp_path / "crashed")
@@ -444,7 +444,7 @@ def test_a_restart_does_not_make_a_clock_that_was_just_set_any_older(tmp_path: P
             for segment in it.broker.store.log.segments():
                 os.utime(segment.path, ns=(START_MS * 1_000_000, START_MS * 1_000_000))
             await set_clock(it, 365 * DAY_S)
-            it.broker.bursts.end_turn()
+            it.broker.writer.end_turn()
             if ends == "crash":
                 root = await crash_copy(it.broker, tmp_path / "crashed")
         for _ in range(2):
@@ -522,7 +522,7 @@ def test_a_jump_that_cannot_be_marked_is_followed_all_the_same(
         async with timed(tmp_path) as it:
             await it.send(b"x", TIMER_DELIVER_MS=START_MS + 1000)
             it.broker.store.fail("the test says so")
-            it.broker.bursts._store_failed("the test says so")
+            it.broker.writer._fail("the test says so")
             it.clock.jump(DAY_S)
             await eventually_async(lambda: it.broker.clock.message_ms() == START_MS + DAY_MS)
             assert it.broker.store.clock_steps

@@ -163,7 +163,7 @@ def test_only_queues_without_messages_are_listed_and_each_once(tmp_path: Path) -
             await expire_idle_queues(tmp_path, client)
             ends = QueueEnds(broker.store, lambda kind, change: recorded.append(change) or 0)  # type: ignore[func-returns-value]
             ends.worker, ends.write_derived = broker.upkeep.read, broker.upkeep.write_derived
-            ends.on_disk = broker.bursts.on_disk
+            ends.confirmed = broker.writer.confirmed
             end = broker.store.log.end
             for _ in range(2):
                 await ends.renew_below(end // SEGMENT * SEGMENT)

@@ -78,7 +78,7 @@ async def keys_are_in_files(broker: Broker) -> None:
 
     async def is_so() -> bool:
         await broker.upkeep.write_derived()
-        return broker.store.derived.noted.index == broker.store.dispatched.offset
+        return broker.store.derived.noted.index == broker.store.marks.dispatched.offset
 
     await eventually(is_so)
 

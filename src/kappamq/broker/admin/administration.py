@@ -13,6 +13,7 @@ from kappamq.broker.admin.progress import Progress
 from kappamq.broker.admin.queues import QueueViews
 from kappamq.broker.admin.runtime_info import Runtime
 from kappamq.broker.admin.topics import AdminTopics
+from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.requests.unsupported import NotYet
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.net.serving.connection import Connection
@@ -26,7 +27,7 @@ class Administration:
     """What operators ask and tell a broker. Made when all other parts are there."""
 
     def __init__(self, broker: Broker) -> None:
-        self._bursts, self._kernel = broker.bursts, broker.kernel
+        self._writer, self._kernel = broker.writer, broker.kernel
         config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
         topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
         self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker)
@@ -49,7 +50,7 @@ class Administration:
             store,
             clock,
             self.stats,
-            broker.bursts.latency,
+            broker.writer.latency,
             broker.gate,
             broker.kernel_module.NAME,
             worker,
@@ -62,7 +63,7 @@ class Administration:
 
     def when_safe(self, connection: Connection, frame: Frame, response: Frame) -> None:
         # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
-        self._bursts.answer_when_stored(connection, frame, response, self._kernel.append_offset)
+        answer_when_stored(self._writer, connection, frame, response, self._kernel.append_offset)
 
     def _handle(self, broker: Broker) -> None:
         for part in (

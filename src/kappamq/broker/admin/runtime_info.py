@@ -83,7 +83,7 @@ class Runtime:
 
     def _about_store(self, usage: Usage) -> dict[str, str]:
         store = self._store
-        unflushed = store.written.offset - store.flushed.offset
+        unflushed = store.marks.written.offset - store.marks.flushed.offset
         return {
             "commitLogDiskRatio": f"{usage.ratio:.4f}",
             f"commitLogDiskRatio_{store.log.folder}": f"{usage.ratio:.4f}",
@@ -91,7 +91,7 @@ class Runtime:
             "commitLogMinOffset": str(store.log.min),
             "commitLogMaxOffset": str(store.log.end),
             "commitLogDirCapacity": f"Total : {_readable(usage.total_bytes)}, Free : {_readable(usage.free_bytes)}.",
-            "dispatchBehindBytes": str(store.log.end - store.dispatched.offset),
+            "dispatchBehindBytes": str(store.log.end - store.marks.dispatched.offset),
             "dispatchMaxBuffer": "0",
             "remainHowManyDataToFlush": _readable(unflushed),
             "remainHowManyDataToCommit": _readable(0),

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Iterable, Iterator
 from itertools import islice
 
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.requests.bursts import Bursts, Handler
+from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission, SubscriptionUnknown
 from kappamq.message import MessageQueue
+from kappamq.net.requests.reader import RequestReader
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import LockBatch, LockBatchResponse
 from kappamq.protocol.codes import RequestCode
@@ -25,16 +27,24 @@ _QUEUES_AT_ONCE = 500
 
 class Locking:
     def __init__(
-        self, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients, locks: QueueLocks, bursts: Bursts
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        locks: QueueLocks,
+        writer: LogWriter,
+        reader: RequestReader,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._locks = locks
-        self._bursts = bursts
-        self._turns, self._beside = bursts.reader.turns, bursts.reader.beside
+        self._writer = writer
+        self._turns, self._beside = reader.turns, reader.beside
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
@@ -74,9 +84,9 @@ class Locking:
 
     async def _when_safe(self, answer: Frame, end: int) -> Frame:
         """An owner begins to consume when it hears from us: then a crash must not let us forget that it owns."""
-        await self._bursts.stored(end)
+        await self._writer.answerable(end)
         if self._config.lock_strictly:
-            await self._bursts.on_disk(end)
+            await self._writer.confirmed(end)
         self._locks.safe_up_to = max(self._locks.safe_up_to, end)
         return answer
 

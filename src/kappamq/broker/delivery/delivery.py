@@ -79,7 +79,7 @@ class Delivery:
     def _serve_transactions(self) -> None:
         broker = self._broker
         self.halves = HalfLog(
-            broker.config, broker.clock, broker.store, broker.bursts, broker.appender, broker.topics, broker.offsets,
+            broker.config, broker.clock, broker.store, broker.writer, broker.appender, broker.topics, broker.offsets,
             self.reopened,
         )  # fmt: skip
         self.halves.rebuild()
@@ -87,7 +87,7 @@ class Delivery:
         broker.upkeep.on_tick.append(self.half_counts.tick)
         broker.upkeep.saved_seldom.add(self.half_counts.file)
         self.transactions = Transactions(
-            broker.config, broker.clock, broker.bursts, self.halves, broker.upkeep.read, self.timer_placer.check
+            broker.config, broker.clock, broker.writer, self.halves, broker.upkeep.read, self.timer_placer.check
         )
         self.checks: TransactionChecks = TransactionChecks(
             broker.config,

@@ -81,7 +81,7 @@ class Retries:
         placed = self._appender.append(draft)
         self.on_sent_back(group.name, origin)
         # Not before it is as safe as the broker's mode demands: the consumer lets go of its message when it hears from us.
-        await self._appender.stored(placed.end)
+        await self._appender.answerable(placed.end)
         return reply(frame)
 
     def _check(self, record: Record, header: SendBack) -> None:

@@ -41,7 +41,7 @@ class Sources:
     def read(self, places: Sequence[Place]) -> list[bytes | None]:
         """The records' bytes, None for each that is gone or damaged. May wait for the disk unless they are warm."""
         scan, view = self._store.kernel_module.scan, self._store.log.slice
-        low, end = self._store.log.min, self._store.dispatched.offset
+        low, end = self._store.log.min, self._store.marks.dispatched.offset
         found: list[bytes | None] = []
         for log_offset, size, _code in places:
             data = bytes(view(log_offset, size)) if low <= log_offset < end else b""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.errors import IllegalMessage
 from kappamq.native.layout import SYS_TRANSACTION
@@ -83,9 +83,9 @@ Placer = Callable[[Draft, int], None]
 
 
 class Appender:
-    def __init__(self, store: MessageStore, bursts: Bursts, metadata: Metadata, clock: Clock) -> None:
+    def __init__(self, store: MessageStore, writer: LogWriter, metadata: Metadata, clock: Clock) -> None:
         self._kernel = store.kernel
-        self._bursts = bursts
+        self._writer = writer
         self._metadata = metadata
         self._clock = clock
         self.placers: list[Placer] = []
@@ -126,13 +126,13 @@ class Appender:
         records += members
         self._stored(lambda: self._kernel.append_group(records, now), own=False)
 
-    def stored(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
-        """Until the log is safe up to `end`, as the broker's mode demands it of an answer. Raises NotAvailable if it fails."""
-        return self._bursts.stored(end, flushed=flushed)
+    def answerable(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
+        """Until a message up to `end` may be answered (with flushed=False: is written). Raises NotAvailable if it fails."""
+        return self._writer.answerable(end, flushed=flushed)
 
-    def on_disk(self, end: int) -> Awaitable[None]:
-        """Until the log survives a power cut up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
-        return self._bursts.on_disk(end)
+    def confirmed(self, end: int) -> Awaitable[None]:
+        """Until nobody can take back the log up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
+        return self._writer.confirmed(end)
 
     def _place(self, draft: Draft, now_ms: int) -> None:
         if draft.is_final and not draft.waited:
@@ -141,13 +141,11 @@ class Appender:
 
     def _stored(self, append: Callable[[], Any], own: bool) -> Any:
         try:
-            appended = self._bursts.append(append, own=own)
+            return self._writer.append(append, own=own)
         except ValueError as error:
             raise IllegalMessage(
                 f"the message is illegal: {error}, with what the broker adds; msg properties length limit 32768"
             ) from error
-        self._bursts.set_turn()
-        return appended
 
 
 def member(draft: Draft) -> GroupMember:

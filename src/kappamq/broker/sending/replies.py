@@ -116,7 +116,7 @@ class Replies:
     async def _store(self, draft: Draft) -> SendMessageResponse:
         waits = draft.waits_for_disk
         placed = self._appender.append(draft)
-        await self._appender.stored(placed.end, flushed=waits)
+        await self._appender.answerable(placed.end, flushed=waits)
         return SendMessageResponse(
             message_id=self._sends.offset_id(placed.log_offset),
             queue_id=draft.queue_id,

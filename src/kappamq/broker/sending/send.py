@@ -6,8 +6,9 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
-from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, Placed, member
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.timers.placing import recall_handle
 from kappamq.broker.transactions.half_records import is_half
 from kappamq.clock import Clock
@@ -15,6 +16,7 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, InvalidParameter, NotSupported, ProtocolError
 from kappamq.native.layout import SYS_PLAIN, SYS_TRANSACTION
 from kappamq.native.pure_record import GroupMember
+from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.requests.sizes import BESIDE_BYTES
 from kappamq.net.serving.connection import Connection
@@ -72,7 +74,8 @@ class Sends:
         config: BrokerConfig,
         clock: Clock,
         topics: Topics,
-        bursts: Bursts,
+        writer: LogWriter,
+        beside: Beside,
         appender: Appender,
         unique_ids: UniqueIds,
     ) -> None:
@@ -80,10 +83,10 @@ class Sends:
         self._config = config
         self._clock = clock
         self._topics = topics
-        self._bursts = bursts
+        self._writer = writer
         self._appender = appender
         self._unique_ids = unique_ids
-        self._beside = bursts.reader.beside
+        self._beside = beside
         self.check_gate: Callable[[], None] = lambda: None
         self.run: Callable[[Coroutine[Any, Any, None]], None]
         self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
@@ -109,7 +112,7 @@ class Sends:
             stored = self._single(connection, frame, header, topic, queue_id)
         if fresh:
             # Who made a topic by sending to it asks for its route next: the name servers should know it by then.
-            self._bursts.set_turn()
+            self._writer.set_turn()
             self.run(self._answer_when_told(connection, frame, stored))
         else:
             self._answer(connection, frame, stored)
@@ -225,9 +228,8 @@ class Sends:
             message_id=stored.ids, queue_id=stored.queue_id, queue_offset=stored.queue_offset, transaction_id=stored.unique,
             recall_handle=stored.recall_handle, region=self._config.region, trace_on="true" if self._config.trace_on else "false",
         )  # fmt: skip
-        self._bursts.answer_when_stored(
-            connection, frame, reply(frame, header=header), stored.end, flushed=stored.waits
-        )
+        response = reply(frame, header=header)
+        answer_when_stored(self._writer, connection, frame, response, stored.end, flushed=stored.waits)
 
     # -- a batch -----------------------------------------------------------------------------------------------------------
 

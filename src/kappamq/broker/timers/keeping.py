@@ -62,7 +62,7 @@ class TimerKeeper:
             if not moved:
                 return
             offset += moved
-            await self._appender.stored(self._store.kernel.append_offset)
+            await self._appender.confirmed(self._store.kernel.append_offset)  # the originals go when this returns
             if moved < len(places):
                 self._needed_from = places[moved][0]
                 return

@@ -79,7 +79,7 @@ class Recalls:
             end = self._appender.append(wishes[0]).end
         else:
             end = self._appender.append_group(wishes)[-1].end
-        await self._appender.stored(end)
+        await self._appender.answerable(end)
         return reply(frame, header=RecallMessageResponse(message_id=handle.key, region=self._config.region))
 
     def _possible_times(self, due_ms: int) -> list[int]:

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.sending.appending import Appender, Draft, Placed
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.transactions import half_records, reopened
 from kappamq.broker.transactions.open_transactions import Half, Halves, Op, Outcome, Positions
 from kappamq.broker.transactions.reopened import Reopened
@@ -42,7 +42,7 @@ class HalfLog:
         config: BrokerConfig,
         clock: Clock,
         store: MessageStore,
-        bursts: Bursts,
+        writer: LogWriter,
         appender: Appender,
         topics: Topics,
         offsets: Offsets,
@@ -52,7 +52,7 @@ class HalfLog:
         self._config = config
         self._clock = clock
         self._store = store
-        self._bursts = bursts
+        self._writer = writer
         self._appender = appender
         self._topics = topics
         self._offsets = offsets
@@ -146,7 +146,7 @@ class HalfLog:
 
     def keep_positions(self) -> None:
         """From time to time: positions among the consumer offsets, once everything they rest on is safe on disk."""
-        if self._next is not None and self._store.flushed.offset >= self._next[0]:
+        if self._next is not None and self._store.marks.confirmed.offset >= self._next[0]:
             told, self._next = self._next[1], None
             self._told = told
             self._moved_on.set()
@@ -302,7 +302,7 @@ class HalfLog:
     def write_up_to(self, log_offset: int) -> None:
         """What was appended there in this very turn can be read from now on. A quick producer knows it before it is written."""
         if self._store.log.end <= log_offset < self._store.kernel.append_offset:
-            self._bursts.end_turn()
+            self._writer.end_turn()
 
     def load(self, half: Half) -> Record:
         """The newest copy of a half that is hot. On the loop only."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from kappamq.broker.requests.bursts import Bursts, Handler
+from kappamq.broker.requests.answers import answer_when_stored
+from kappamq.broker.requests.bursts import Handler
 from kappamq.broker.sending.appending import Draft, Placed
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.open_transactions import Half, Outcome
 from kappamq.broker.upkeep.slices import Worker
@@ -58,11 +60,11 @@ CheckAsked = Callable[[Draft, int, int], object]
 
 class Transactions:
     def __init__(
-        self, config: BrokerConfig, clock: Clock, bursts: Bursts, half_log: HalfLog, worker: Worker, check_asked: CheckAsked
+        self, config: BrokerConfig, clock: Clock, writer: LogWriter, half_log: HalfLog, worker: Worker, check_asked: CheckAsked
     ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
-        self._bursts = bursts
+        self._writer = writer
         self._log = half_log
         self._worker = worker
         self._check_asked = check_asked
@@ -198,7 +200,7 @@ class Transactions:
                 end = self._log.commit(half, record)
             else:
                 end = self._log.roll_back(half)
-        self._bursts.answer_when_stored(connection, frame, reply(frame), end)
+        answer_when_stored(self._writer, connection, frame, reply(frame), end)
 
     def _decided_before(self, root: int, outcome: Outcome) -> int:
         """Where the log is safe with the same decision. Raises TransactionFailed if it was another one."""
@@ -245,4 +247,4 @@ class Transactions:
                 how = _SAID[ended[0]] if ended is not None else "it was ended before"
                 raise BrokerError(f"nobody needs to be asked about this transaction: {how}")
             self._log.reopen(record, root)
-        self._bursts.answer_when_stored(connection, frame, reply(frame), self._log.end)
+        answer_when_stored(self._writer, connection, frame, reply(frame), self._log.end)

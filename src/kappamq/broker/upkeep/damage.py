@@ -329,7 +329,7 @@ class EntryRepair:
                 queue_id,
                 number,
                 bounds,
-                store.dispatched.offset,
+                store.marks.dispatched.offset,
                 lambda n: store.entry(topic, queue_id, n),
                 pace,
             )

@@ -41,7 +41,7 @@ class QueueEnds:
         # Filled in when the broker serves.
         self.worker: Worker
         self.write_derived: Callable[[], Awaitable[None]]
-        self.on_disk: Callable[[int], Awaitable[None]]
+        self.confirmed: Callable[[int], Awaitable[None]]
 
     def get(self, topic: str, queue_id: int) -> int:
         return self._ends.get(topic, {}).get(queue_id, 0)
@@ -89,7 +89,7 @@ class QueueEnds:
             stored = self._record("queue-ends", ends)
             self._add(ends)
         if found:
-            await self.on_disk(stored)
+            await self.confirmed(stored)
         self._needed_from = log_min
 
     def _expired(self, log_min: int) -> list[tuple[str, int, int]]:

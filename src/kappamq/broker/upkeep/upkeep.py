@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate
+from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import WatchedClock
 from kappamq.errors import KappaError, NotAvailable
 from kappamq.state.metadata import Collected, Metadata
@@ -49,10 +49,16 @@ class Keeper(Protocol):
 
 class Upkeep:
     def __init__(
-        self, store: MessageStore, bursts: Bursts, gate: Gate, metadata: Metadata, offsets: Offsets, clock: WatchedClock
+        self,
+        store: MessageStore,
+        writer: LogWriter,
+        gate: Gate,
+        metadata: Metadata,
+        offsets: Offsets,
+        clock: WatchedClock,
     ) -> None:
         self._store = store
-        self._bursts = bursts
+        self._log_writer = writer
         self._gate = gate
         self._metadata = metadata
         self._offsets = offsets
@@ -88,8 +94,8 @@ class Upkeep:
     def start(self) -> None:
         config = self._store.config
         loop = asyncio.get_running_loop()
-        self._bursts.finish_preparing = self.finish_preparing
-        loop.add_reader(self._store.flush_fd, self._bursts.flush_done)
+        self._log_writer.finish_preparing = self.finish_preparing
+        loop.add_reader(self._store.flush_fd, self._log_writer.flush_done)
         self._every(lambda: 0.1, self._tick)
         self._every(lambda: config.flush_interval_ms / 1000, self._flush)
         self._every(lambda: config.queue_flush_interval_ms / 1000, self.write_derived)
@@ -123,7 +129,7 @@ class Upkeep:
         self.finish_preparing()
         async with self._derived:
             await self._record_and_save(last=True)
-            self._bursts.end_turn()
+            self._log_writer.end_turn()
         asyncio.get_running_loop().remove_reader(self._store.flush_fd)
         self._preparer.shutdown(wait=True)
         self._readers.shutdown(wait=True)
@@ -141,7 +147,7 @@ class Upkeep:
     # -- tasks -------------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        self._bursts.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
+        self._log_writer.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
         for callback in self.on_tick:
             callback()
         if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
@@ -180,7 +186,7 @@ class Upkeep:
             )
             if self._gate.close(NO_ROOM, NotAvailable(text)):
                 log.error("refusing messages: %s", text)
-        self._bursts.release_if_possible()
+        self._log_writer.release_if_possible()
 
     async def _flush(self) -> None:
         self._store.request_flush()
@@ -255,7 +261,7 @@ class Upkeep:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
         try:
             async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
-                await self._bursts.on_disk(self._store.kernel.append_offset)
+                await self._log_writer.confirmed(self._store.kernel.append_offset)
         except (NotAvailable, TimeoutError):
             kept = [item for item in work if self._store.failed is not None and item[0] not in self.saved_behind_log]
             self._metadata.due_again({item[0] for item in work if item not in kept})
@@ -327,7 +333,7 @@ class Upkeep:
     def _plan(self, usage: retention.Usage, asked: bool, needed_from: int | None = None) -> retention.Plan:
         store = self._store
         files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
-        safe = min(store.flushed.offset, store.dispatched.offset)
+        safe = min(store.marks.confirmed.offset, store.marks.dispatched.offset)
         needed_from = safe if needed_from is None else min(safe, needed_from)
         # Nobody gets a file back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
         now_ms = self._clock.message_ms() if asked else self._clock.settled_ms()

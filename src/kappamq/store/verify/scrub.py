@@ -151,7 +151,7 @@ class Scrub:
     @property
     def progress(self) -> float:
         """Which part of the log is done."""
-        low, end = self._store.log.min, self._store.dispatched.offset
+        low, end = self._store.log.min, self._store.marks.dispatched.offset
         return 1.0 if end <= low else min(1.0, max(0.0, (self.position.log_offset - low) / (end - low)))
 
     def close(self) -> None:

@@ -1,0 +1,291 @@
+"""The one way into the log: append, write once per turn, answer when the mark is reached, hold senders when the disk is behind.
+
+A *turn* is one round of the event loop. Everything appended in it, by the kernel or by the broker itself, gathers in the kernel's
+buffer; at its end one write brings it to the log, and the answers that this makes possible leave. What has to wait longer (for the
+disk, later for copies) is parked on a mark of the log. This file knows no socket and no request: whoever waits is a `Waiting`.
+
+Rules of this file:
+- Nobody is answered before the mark of the mode has passed what they stored, and everybody is answered: with success, with the
+  mode's code if the mark is late, or with "not known to be stored" if the store has failed.
+- What is written and not yet flushed is bounded: senders are paused first, then the gate refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kappamq.broker.sending.gate import CONGESTED, FAILED, NO_ROOM, Gate
+from kappamq.broker.telemetry.latency import PutLatency
+from kappamq.clock import Clock
+from kappamq.errors import Busy, IllegalMessage, NotAvailable, StoreReadOnly
+from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
+from kappamq.protocol.frame import decode
+from kappamq.store.message_store import MessageStore
+
+_CONGESTION_S = 1.0
+
+
+class Waiting(Protocol):
+    """Gets answers that waited for the log; until then it is charged for what it sent."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def owe(self, size: int) -> None: ...
+
+    def settle(self, size: int) -> None: ...
+
+
+class Sender(Protocol):
+    """Can be paused while the disk is behind."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+Waiter = tuple[Waiting, bytes, float, int]
+"""Who waits, the answers, since when (liveness time), the bytes charged."""
+
+
+class LogWriter:
+    def __init__(self, store: MessageStore, gate: Gate, clock: Clock, inflight_bytes_max: int) -> None:
+        self._store = store
+        self._kernel = store.kernel
+        self._marks = store.marks
+        self._gate = gate
+        self._clock = clock
+        self._inflight_bytes_max = inflight_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self.latency = PutLatency(clock.liveness, self._kernel.put_count)
+        self.turn_ms: int | None = None  # message time of the turn, once something was appended in it
+        self._congested = False  # as of the end of the last turn: whoever sends more is paused
+        self._held: set[Sender] = set()
+        self._held_since = 0.0
+        self.finish_preparing: Callable[[], None] = lambda: None  # waits for the worker that makes the next log file
+
+    # -- appending ---------------------------------------------------------------------------------------------------------
+
+    def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
+        """Run `append` (a call of the kernel), making room if there is none, and return what it says. The turn is set.
+
+        With `own` it is a record of the broker itself, which may use the room that is refused to users."""
+        while True:
+            self._gate.check(own=own)
+            try:
+                appended = append()
+            except self._store.kernel_module.SegmentFull:
+                if not self.make_room():
+                    self._gate.check()
+                    size = self._store.config.segment_bytes
+                    raise IllegalMessage(
+                        f"it does not fit into a log file of {size} bytes: send less at once"
+                    ) from None
+                continue
+            self.set_turn()
+            self.turn_ms = self._clock.message_ms()  # it carries its own time: nothing behind it may be older
+            return appended
+
+    def make_room(self) -> bool:
+        """The kernel has no room: write what is pending, and if that was not it, go on in the next file. False: no use."""
+        log_files = self._store.log
+        before = log_files.end
+        try:
+            release(self._store.write(self._clock.message_ms()))
+            if log_files.end != before:
+                return True
+            if log_files.is_fresh:
+                return False  # more than a whole file
+            if not log_files.next_is_ready:
+                self.finish_preparing()
+            release(self._store.roll())
+            return True
+        except StoreReadOnly as error:
+            if self._store.failed is not None:
+                self._fail(str(error))
+            else:
+                # No next file: the disk is full. Nothing is lost, reading goes on; upkeep tries again and reopens.
+                self._gate.close(NO_ROOM, NotAvailable(f"{error}; free some space, writing resumes by itself"))
+            return False
+
+    # -- waiting -----------------------------------------------------------------------------------------------------------
+
+    def park(self, waiting: Waiting, answers: bytes, end: int, size: int, *, flushed: bool = True) -> None:
+        """Send `answers` when the log is answerable up to `end` (with flushed=False: as soon as it is written).
+
+        `size` bytes are charged to `waiting` for as long as that takes longer than this turn."""
+        mark = self._marks.answerable if flushed else self._marks.written
+        if end <= mark.offset:
+            waiting.send(answers)
+        elif self._store.failed is not None:
+            waiting.send(unknown(answers, self._store.failed))
+        elif self._marks.mode.in_turn:
+            mark.wait(end, (waiting, answers, math.inf, 0))  # nothing piles up that would have to be charged or be late
+        else:
+            waiting.owe(size)
+            mark.wait(end, (waiting, answers, self._clock.liveness(), size))
+
+    def answerable(self, end: int, *, flushed: bool = True) -> asyncio.Future[None]:
+        """Done when a message up to `end` may be answered (with flushed=False: is written); fails with NotAvailable."""
+        self.set_turn()
+        mark = self._marks.answerable if flushed else self._marks.written
+        waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
+        self.park(waiter, b"", end, 0, flushed=flushed)
+        return waiter.future
+
+    def confirmed(self, end: int) -> asyncio.Future[None]:
+        """Done when nobody can take back the log up to `end`, whatever the mode demands of answers; fails with NotAvailable."""
+        if end > self._store.log.end:
+            self.end_turn()
+        mark = self._marks.confirmed
+        waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
+        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0)):
+            waiter.send(b"")
+        else:
+            self._store.request_flush()
+        return waiter.future
+
+    # -- the turn ----------------------------------------------------------------------------------------------------------
+
+    def set_turn(self, now_ms: int | None = None) -> None:
+        """Something was appended: write it when everybody who is ready has had their say."""
+        if self.turn_ms is None:
+            self.turn_ms = self._clock.message_ms() if now_ms is None else now_ms
+            self.latency.began()
+            self._loop.call_soon(self.end_turn)
+
+    def end_turn(self) -> None:
+        self.turn_ms = None
+        try:
+            reached = self._store.write(self._clock.message_ms())
+        except StoreReadOnly as error:
+            self._fail(str(error))
+            return
+        release(reached)
+        self.latency.written(self._marks.written.offset, self._kernel.put_count)
+        self.latency.reached(self._marks.answerable.offset)
+        self._congested = bool(self._congestion())
+
+    def flush_done(self) -> None:
+        """The flusher's descriptor is readable."""
+        release(self._store.flush_done())
+        self.latency.reached(self._marks.answerable.offset)
+        if self._store.failed is not None:
+            self._fail(self._store.failed)
+        else:
+            self.release_if_possible()
+
+    def check_waiting(self, timeout_s: float) -> None:
+        """From time to time: whoever waits for a mark for too long gets an answer."""
+        now = self._clock.liveness()
+        for mark in (self._marks.answerable, self._marks.confirmed):
+            for waiting, answers, _since, size in mark.give_up(lambda waiter: now - waiter[2] > timeout_s):
+                text = "stored, but the disk has not confirmed it in time"
+                waiting.send(with_code(answers, self._marks.mode.late, text))
+                waiting.settle(size)
+        self.release_if_possible()
+        if self._held and now - self._held_since > _CONGESTION_S:
+            self._gate.close(CONGESTED, Busy(f"[PCBUSY] {self._congestion()}: try again later"))
+            self._release_held()
+
+    # -- congestion --------------------------------------------------------------------------------------------------------
+
+    def _congestion(self) -> str:
+        """What senders have to wait for, empty if nothing."""
+        store, marks = self._store, self._marks
+        behind = marks.written.offset - marks.flushed.offset
+        if behind > store.config.unflushed_bytes_max:
+            return f"the disk is {behind} bytes behind"
+        waiting = marks.written.offset - marks.answerable.offset
+        if waiting > self._inflight_bytes_max:
+            return f"{waiting} bytes wait for the disk (inflight_bytes_max)"
+        if store.log.is_cramped and not self._gate.has(NO_ROOM):
+            return "the next log file is not ready yet"
+        return ""
+
+    def hold_if_congested(self, sender: Sender) -> None:
+        """Pause a sender while the disk is behind. When that has lasted for too long the gate refuses instead."""
+        if not self._congested or self._gate.has(CONGESTED) or not self._congestion():
+            return
+        if not self._held:
+            self._held_since = self._clock.liveness()
+            self._store.request_flush()
+        self._held.add(sender)
+        sender.pause()
+
+    def forget(self, sender: Sender) -> None:
+        """Its connection is lost."""
+        self._held.discard(sender)
+
+    def release_if_possible(self) -> None:
+        """The disk, or the next log file, has made progress."""
+        if (self._held or self._gate.has(CONGESTED)) and not self._congestion():
+            self._gate.open(CONGESTED)
+            self._release_held()
+
+    def _release_held(self) -> None:
+        held, self._held = self._held, set()
+        for sender in held:
+            sender.resume()
+
+    # -- failure -----------------------------------------------------------------------------------------------------------
+
+    def _fail(self, why: str) -> None:
+        """Nothing can be stored any more: everybody who waits hears so, and so does everybody who comes."""
+        error = NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker")
+        self._gate.close(FAILED, error, for_all=True)
+        for mark in self._marks.all():
+            for waiting, answers, _since, size in mark.give_up():
+                waiting.send(unknown(answers, why))
+                waiting.settle(size)
+        self._release_held()
+
+
+class _Coroutine:
+    """A coroutine of the broker that waits as a connection does."""
+
+    def __init__(self, future: asyncio.Future[None], is_reached: Callable[[], bool]) -> None:
+        self.future = future
+        self._is_reached = is_reached
+
+    def send(self, data: bytes) -> None:
+        if self.future.done():
+            return  # nobody waits any more
+        if self._is_reached():
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(
+                NotAvailable("not known to be stored: the disk failed or did not confirm in time")
+            )
+
+    def owe(self, size: int) -> None: ...
+
+    def settle(self, size: int) -> None: ...
+
+
+def release(reached: list[Waiter]) -> None:
+    """Send the answers of those whose mark was reached."""
+    for waiting, answers, _since, size in reached:
+        waiting.send(answers)
+        if size:
+            waiting.settle(size)
+
+
+def unknown(answers: bytes, why: str) -> bytes:
+    """Answers to sends that may or may not survive a restart."""
+    return with_code(answers, ResponseCode.SERVICE_NOT_AVAILABLE, f"not known to be stored: {why}")
+
+
+def with_code(answers: bytes, code: ResponseCode, remark: str) -> bytes:
+    """The same answers with another code: the kernel wrote them when all was still well."""
+    changed: list[bytes] = []
+    position = 0
+    while position < len(answers):
+        end = position + 4 + int.from_bytes(answers[position : position + 4], "big")
+        frame = decode(answers[position:end])
+        frame.code, frame.remark, frame.flag = code, remark, FLAG_RESPONSE
+        changed.append(frame.encode())
+        position = end
+    return b"".join(changed)
