@@ -218,7 +218,7 @@ class Consumers:
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= header.queue_id < queues:
             raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
-        end = self._store.kernel.queue_state(topic.name, header.queue_id)[1]
+        end = self._store.kernel.queue_state(topic.name, header.queue_id).end
         if not 0 <= header.commit_offset <= end:
             raise InvalidParameter(
                 f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
@@ -236,13 +236,13 @@ class Consumers:
     def max_offset(self, connection: Connection, frame: Frame) -> Frame:
         header = GetMaxOffset.decode(frame.ext)
         return reply(
-            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[1])
+            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).end)
         )
 
     def min_offset(self, connection: Connection, frame: Frame) -> Frame:
         header = GetMinOffset.decode(frame.ext)
         return reply(
-            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[0])
+            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).first)
         )
 
     async def search(self, connection: Connection, frame: Frame) -> Frame:
@@ -253,6 +253,6 @@ class Consumers:
 
     async def earliest(self, connection: Connection, frame: Frame) -> Frame:
         header = GetEarliestStoreTime.decode(frame.ext)
-        low = self._store.kernel.queue_state(header.topic, header.queue_id)[0]
+        low = self._store.kernel.queue_state(header.topic, header.queue_id).first
         stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
         return reply(frame, header=TimestampResponse(timestamp=-1 if stored is None else stored))
