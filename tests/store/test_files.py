@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -207,3 +209,30 @@ def test_two_folders_change_places(tmp_path: Path, files: Files, monkeypatch: py
     files.remove_tree(tmp_path / "one")
     files.remove_tree(tmp_path / "one")
     assert not (tmp_path / "one").exists()
+
+
+def test_a_file_is_the_same_by_any_name(tmp_path: Path, files: Files) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "other").touch()
+    files.link(tmp_path / "file", tmp_path / "second")
+    assert files.identity(tmp_path / "file") is not None
+    assert files.identity(tmp_path / "file") == files.identity(tmp_path / "second")
+    assert files.identity(tmp_path / "file") != files.identity(tmp_path / "other")
+    assert files.identity(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("pid", [4711, 0, -1])
+def test_a_lock_that_somebody_has_is_told(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch, pid: int
+) -> None:
+    """What processes do to each other is in test_lock.py; here, what the system may say of a holder."""
+    fd = files.open(tmp_path / "lock", create=True)
+    files.lock(fd)
+    assert files.lock_holder(fd) is None, "our own lock is none to us"
+
+    def answer(fd: int, command: int, asked: bytes) -> bytes:
+        return struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, pid)
+
+    monkeypatch.setattr(fcntl, "fcntl", answer)
+    assert files.lock_holder(fd) == max(pid, 0)
+    files.close(fd)

@@ -163,6 +163,22 @@ def test_a_failed_write_makes_the_store_read_only_and_readable(tmp_path: Path, k
         check(again, writer)
 
 
+@pytest.mark.parametrize("operation", ["remove", "sync_folder"])
+def test_a_stop_that_cannot_remove_the_abort_file_is_still_a_stop(
+    tmp_path: Path, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    store = made(tmp_path, files=files)
+    writer = Writer(store)
+    fill(writer, 30)
+    files.fail(operation, on="abort" if operation == "remove" else str(tmp_path))
+    store.close()
+    assert (tmp_path / "abort").exists() == (operation == "remove")
+    assert "the abort file could not be removed" in caplog.text
+    with opened(config(tmp_path)) as again:  # the lock was given back
+        check(again, writer)
+
+
 @pytest.mark.parametrize("kind", KERNELS)
 def test_a_failed_fdatasync_makes_the_store_read_only_and_readable(tmp_path: Path, kind: str) -> None:
     settings = config(tmp_path, flush="sync")

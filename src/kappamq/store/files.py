@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import struct
 from pathlib import Path
 
 from kappamq.native import map_file
@@ -19,8 +21,7 @@ _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _CHUNK = bytes(1 << 20)
-
-
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
@@ -71,6 +72,15 @@ class Files:
 
     def resize(self, path: Path, size: int) -> None:
         os.truncate(path, size)
+
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """(device, number on it) of a file, the same by whatever name it is reached; None if there is none. Each simulated disk
+        needs a device number of its own."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def mtime_ms(self, path: Path) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -199,6 +209,20 @@ class Files:
         """Remove a folder with all that is in it; nothing if there is none."""
         if self.exists(folder):
             shutil.rmtree(folder)
+
+    def lock(self, fd: int) -> None:
+        """Lock a file against other processes, by its first byte, as a Java broker does. Raises OSError of EACCES or EAGAIN if another
+        process has it.
+
+        The lock belongs to this process: it excludes nobody within it, and ends when any descriptor of the file is closed."""
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+
+    def lock_holder(self, fd: int) -> int | None:
+        """The other process that has locked the file, 0 if it cannot be named, None if there is none."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        # The system says 0 or -1 for a holder that has no name here (another container, another machine).
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
     def map(self, fd: int, size: int) -> MappedFile:
         """The file's bytes, for reading; they follow what pwrite writes."""

@@ -6,24 +6,22 @@ watermark parks on it, and gets it handed back by the call that moved it.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
+from kappamq.errors import ProtocolError, StoreReadOnly
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.index.index_file import IndexFiles
-from kappamq.store.lock import AbortFile, StoreLock
+from kappamq.store.lock import AbortFile, StoreLock, unusable
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.watermark import Watermark
@@ -80,8 +78,8 @@ class MessageStore:
         )
         self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery passed over
         self._flusher: Any = None
-        self._lock = StoreLock(root)
-        self._abort = AbortFile(root)
+        self._lock = StoreLock(root, self.files)
+        self._abort = AbortFile(root, self.files)
 
     # -- opening and closing -----------------------------------------------------------------------------------------------
 
@@ -202,6 +200,8 @@ class MessageStore:
             try:
                 if finished:
                     self._abort.remove()
+            except OSError as error:
+                log.error("the abort file could not be removed (%s): the next start checks the whole store", error)
             finally:
                 self._lock.release()
 
@@ -487,14 +487,3 @@ def stored_ms(head: bytes | memoryview) -> int:
     """The store time in the first 80 bytes of a record."""
     at = 68 if head[39] & 0x10 else 56
     return int.from_bytes(head[at : at + 8], "big")
-
-
-def unusable(root: Path, error: OSError) -> StoreError:
-    """What to tell the operator if the system does not let us have the data directory."""
-    place = error.filename or root
-    if error.errno == errno.ENOSPC:
-        return DiskFull(f"{place} cannot be made: the disk is full. Free some space, or use another data directory")
-    return StoreError(
-        f"{place} cannot be used: {error.strerror or error}. The broker needs a data directory that it may read and write, "
-        f"with nothing in it but its own files: check owner and rights, move away what is not ours, or choose another one"
-    )
