@@ -211,6 +211,22 @@ def test_two_folders_change_places(tmp_path: Path, files: Files, monkeypatch: py
     assert not (tmp_path / "one").exists()
 
 
+def test_a_tree_that_cannot_be_removed(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree" / "branch").mkdir(parents=True)
+    (tmp_path / "tree" / "leaf").touch()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            files.remove_tree(tmp_path / "tree")
+        files.remove_tree(tmp_path / "tree", ignore_errors=True)
+    assert [path.name for path in (tmp_path / "tree").iterdir()] == ["leaf"], "all the rest is gone"
+    files.remove_tree(tmp_path / "none", ignore_errors=True)
+
+
 def test_a_file_is_the_same_by_any_name(tmp_path: Path, files: Files) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "other").touch()

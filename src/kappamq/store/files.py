@@ -205,10 +205,10 @@ class Files:
         """A second name for a file."""
         os.link(old, new)
 
-    def remove_tree(self, folder: Path) -> None:
-        """Remove a folder with all that is in it; nothing if there is none."""
-        if self.exists(folder):
-            shutil.rmtree(folder)
+    def remove_tree(self, folder: Path, *, ignore_errors: bool = False) -> None:
+        """Remove a folder with all that is in it; nothing if there is none. With `ignore_errors`, as much of it as can be removed."""
+        if ignore_errors or self.exists(folder):
+            shutil.rmtree(folder, ignore_errors=ignore_errors)
 
     def lock(self, fd: int) -> None:
         """Lock a file against other processes, by its first byte, as a Java broker does. Raises OSError of EACCES or EAGAIN if another
