@@ -21,8 +21,8 @@ from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers.client import HeartBeat, PullMessage, SendMessageV2
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.records.record import Record, iter_records
-from kappamq.store.files import Files
-from tests.store.faulty import Module
+from kappamq.store.files import Files, Flusher
+from tests.store.faulty import FilesWithFlusher
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
 
@@ -41,11 +41,12 @@ async def running(
     *,
     clock: Clock | None = None,
     files: Files | None = None,
-    flusher: Callable[[], object] | None = None,
+    flusher: Callable[[], Flusher] | None = None,
     store: dict[str, Any] | None = None,
     net: dict[str, Any] | None = None,
     **broker: Any,
 ) -> AsyncIterator[Broker]:
+    assert files is None or flusher is None, "a disk brings its own flusher"
     small: dict[str, Any] = {
         "segment_bytes": 1 << 20,
         "queue_file_entries": 1000,
@@ -59,10 +60,8 @@ async def running(
         NetConfig(**(net or {})),
         clock or SystemClock(),
         kernel="twin" if mode == "slow" else mode,
-        files=files,
+        files=files if flusher is None else FilesWithFlusher(flusher),
     )
-    if flusher is not None:
-        made.kernel_module = Module(made.kernel_module, flusher)  # type: ignore[assignment]
     await made.start()
     made.kernel.force_slow = mode == "slow"
     try:

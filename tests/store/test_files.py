@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import inspect
 import os
 import struct
 import subprocess
@@ -13,12 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kappamq import native
+from kappamq.native.flusher import Flusher as TwinFlusher
+from kappamq.native.mapping import MappedFile
 from kappamq.store import files as files_module
-from kappamq.store.files import Files, NotAFile
+from kappamq.store.files import FileMap, Files, Flusher, NotAFile
 from kappamq.store.retention import Usage
 from tests.needs import needs
 from tests.store.faulty import FaultyFiles
 from tests.store.small_disk import small_disk
+from tests.store.stores import kernels
 from tests.waiting import eventually
 
 
@@ -252,3 +257,25 @@ def test_a_lock_that_somebody_has_is_told(
     monkeypatch.setattr(fcntl, "fcntl", answer)
     assert files.lock_holder(fd) == max(pid, 0)
     files.close(fd)
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_disk_brings_its_flusher(tmp_path: Path, files: Files, kind: str) -> None:
+    module = native.load(kind)
+    flusher = files.flusher(module)
+    assert type(flusher) is module.Flusher
+    assert isinstance(flusher, Flusher)
+    fd = files.open(tmp_path / "f", create=True)
+    files.allocate(fd, 4096)
+    flusher.request(fd, 4096)
+    flusher.close()
+    assert (flusher.take(), flusher.fileno()) == ((4096, 0), -1)
+    files.close(fd)
+
+
+def test_the_twin_has_the_arguments_of_the_interface() -> None:
+    for interface, ours in ((Flusher, TwinFlusher), (FileMap, MappedFile)):
+        for name, function in vars(interface).items():
+            if inspect.isfunction(function) and name in vars(ours) and not name.startswith("_"):
+                arguments = [list(inspect.signature(one).parameters) for one in (function, getattr(ours, name))]
+                assert arguments[0] == arguments[1], name

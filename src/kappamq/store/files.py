@@ -1,4 +1,8 @@
-"""The only file-system calls of the store. Tests replace or subclass `Files` to make a disk slow, full or broken."""
+"""The disk: the only file-system calls of the store and the broker (tests/test_tidy.py holds them to it).
+
+Tests subclass `Files` to make a disk slow, full or broken, and a simulated disk can take its place altogether: then a descriptor is
+whatever number that disk gives out, and it brings its own `Flusher` and `FileMap`, which real disks get from the kernel.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ import shutil
 import stat
 import struct
 from pathlib import Path
+from types import ModuleType
+from typing import Protocol, runtime_checkable
 
 from kappamq.native import map_file
-from kappamq.native.mapping import MappedFile
 
 _ZERO_RANGE = 0x10
 _KEEP_SIZE = 0x01
@@ -31,6 +36,46 @@ class NotAFile(OSError):
     def __init__(self, path: Path | str, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "special file")
         super().__init__(errno.EINVAL, f"Is a {kind}, not a plain file: move it away", str(path))
+
+
+class FileMap(Protocol):
+    """A file's bytes as memory, for reading (`memoryview(map)`); native/mapping.py says what it means."""
+
+    @property
+    def lost_count(self) -> int:
+        """Pages that could not be read so far."""
+
+    def lost(self) -> list[tuple[int, int]]:
+        """The stretches [start, stop) of pages that could not be read and are shown as zeros."""
+
+    def is_lost(self, at: int, size: int, /) -> bool:
+        """Read a byte of every page of [at, at + size): whether one of them is shown as zeros."""
+
+    def restore(self, start: int, stop: int, fd: int, /) -> None:
+        """Show the file again in pages that `lost` has told. Raises OSError if they fail again; then they stay lost."""
+
+    def close(self) -> None:
+        """Raises BufferError while somebody holds a memoryview of it."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+@runtime_checkable
+class Flusher(Protocol):
+    """Group commit: makes files durable beside the caller, one sync for all who asked while the last one ran. native/flusher.py says
+    what it means; flusher.c does it in a thread that needs no GIL."""
+
+    def request(self, fd: int, offset: int, /) -> None:
+        """Make everything written to `fd` so far durable, then report `offset`. Keep `fd` open until it is reported."""
+
+    def take(self) -> tuple[int, int]:
+        """(newest durable offset, 0) or, once a sync has failed, (the newest before that, its errno) for ever."""
+
+    def fileno(self) -> int:
+        """A descriptor that an event loop can watch: readable when there is something to `take()`; -1 once closed."""
+
+    def close(self) -> None:
+        """Finish what was asked for, and end. `take()` still tells the result. A second time does nothing."""
 
 
 class Files:
@@ -224,9 +269,14 @@ class Files:
         # The system says 0 or -1 for a holder that has no name here (another container, another machine).
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
-    def map(self, fd: int, size: int) -> MappedFile:
+    def map(self, fd: int, size: int) -> FileMap:
         """The file's bytes, for reading; they follow what pwrite writes."""
         return map_file(fd, size)
+
+    def flusher(self, kernel: ModuleType) -> Flusher:
+        """A new group-commit thread; `kernel`, compiled or its twin in Python, has one for real disks."""
+        made: Flusher = kernel.Flusher()
+        return made
 
     def usage(self, path: Path) -> tuple[int, int]:
         """(used and available bytes, available bytes) of the file system that holds `path`.

@@ -19,7 +19,7 @@ from kappamq.native.layout import ENTRY
 from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
-from kappamq.store.files import Files
+from kappamq.store.files import Files, Flusher
 from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, unusable
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
@@ -77,7 +77,7 @@ class MessageStore:
             0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
         )
         self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery passed over
-        self._flusher: Any = None
+        self._flusher: Flusher = None  # type: ignore[assignment]  # made by `open`
         self._lock = StoreLock(root, self.files)
         self._abort = AbortFile(root, self.files)
 
@@ -143,7 +143,7 @@ class MessageStore:
         else:
             self._index_at = end
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
-        self._flusher = self.kernel_module.Flusher()
+        self._flusher = self.files.flusher(self.kernel_module)
         self.catching_up()  # where there is nothing to catch up with, keys are entered as they come from now on
         if self.kernel.dirty_queues() <= _STORE_AT_START_QUEUES:  # else upkeep does it beside serving
             try:
