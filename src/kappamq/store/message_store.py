@@ -201,7 +201,7 @@ class MessageStore:
                 if finished:
                     self._abort.remove()
             except OSError as error:
-                log.error("the abort file could not be removed (%s): the next start checks the whole store", error)
+                log.error("the abort file could not be removed (%s): the next start may check the whole store", error)
             finally:
                 self._lock.release()
 
