@@ -42,6 +42,34 @@ EXCEPTIONS: dict[str, set[str]] = {
     "native/flusher.py": {"threading"},  # the one thread that is part of the design: group commit
     "protocol/later.py": {"threading"},  # a lock, so that two threads can be the first to use a class
 }
+# These reach a disk through store/files.py only, so that a simulated one can stand behind them.
+ON_FILES = {"store", "state", "broker", "native"}
+DISK_MODULES = set(
+    "shutil mmap fcntl tempfile glob io ctypes sqlite3 dbm shelve fileinput zipfile tarfile gzip bz2 lzma".split()
+)
+OS_WITHOUT_DISK = set("environ getpid kill strerror sysconf".split())
+PATH_CALLS = set(
+    "absolute chmod cwd expanduser glob hardlink_to home is_dir is_fifo is_file is_mount is_socket is_symlink iterdir lchmod "
+    "lstat mkdir read_bytes read_text readlink resolve rglob rmdir samefile stat symlink_to touch unlink write_bytes "
+    "write_text".split()
+)
+# Of a path; others have methods of these names, too.
+PATH_OR_OTHER_CALLS = set("exists group open owner rename replace walk".split())
+PATH_NAMES = ("path", "folder", "root", "directory", "place", "aside")
+MADE_BY_FILES = {"map_file", "MappedFile", "Flusher"}
+# module -> what it does in spite of that, and why
+DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
+    "native/flusher.py": dict.fromkeys(
+        "os.EFD_CLOEXEC os.EFD_NONBLOCK os.close os.eventfd os.fdatasync os.fsync os.pipe os.read os.set_blocking os.write".split(),
+        "the twin of flusher.c: what Files.flusher gives out for a real disk",
+    ),
+    "native/pure_record.py": {"mmap": "the name of a type"},
+    "native/mapping.py": {"mmap": "the twin of mapping.c: what Files.map gives out for a real disk"},
+    "native/__init__.py": {"MappedFile()": "chooses between the compiled map and its twin, for Files.map"},
+    "broker/broker.py": {".read_text()": "the boot id, in /proc"},
+    "broker/upkeep/clock_watch.py": {"os.readlink": "the time namespace, in /proc"},
+    "broker/naming/address.py": {"fcntl": "asks the network interfaces for their addresses"},
+}
 LINES_MAX = 500
 MODULES_MAX = 15
 
@@ -136,6 +164,86 @@ def test_rooms_are_small_and_say_what_they_are_for(room: Path) -> None:
     init = room / "__init__.py"
     assert init.exists(), f"{name} has no __init__.py that says what it is for"
     assert ast.get_docstring(ast.parse(init.read_text())), f"{name} does not say what it is for"
+
+
+def disk_calls(tree: ast.Module) -> set[str]:
+    """What of a module goes to a disk (or could), as DISK_EXCEPTIONS names it."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found |= {name.name for name in names if name.name.split(".")[0] in DISK_MODULES}
+                found |= {f"{name.name} as {name.asname}" for name in names if name.name == "os" and name.asname}
+            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] in DISK_MODULES:
+                found.add(module)
+            case ast.ImportFrom(module="os" | "os.path" | "posix" as module, names=names):
+                found |= {f"{module}.{name.name}" for name in names if name.name not in OS_WITHOUT_DISK}
+            case ast.Attribute(value=ast.Name(id="os"), attr=name) if name not in OS_WITHOUT_DISK:
+                found.add(f"os.{name}")
+            case ast.Call(func=ast.Name(id="getattr"), args=[ast.Name(id="os"), name, *_]):
+                found.add(f"os.{ast.literal_eval(name) if isinstance(name, ast.Constant) else '?'}")
+            case ast.Call(func=ast.Name(id="open")):
+                found.add("open()")
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in MADE_BY_FILES:
+                found.add(f"{name}()")
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if ast.unparse(value) not in ("os", "os.path"):
+                if name in PATH_CALLS or (name in PATH_OR_OTHER_CALLS and is_path(value)):
+                    found.add(f".{name}()")
+    return found
+
+
+def is_path(value: ast.expr) -> bool:
+    """Whether this looks like a path: `root / name`, `Path(...)`, or a name that says so."""
+    match value:
+        case ast.BinOp(op=ast.Div()):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in ("Path", "with_name", "with_suffix")
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.endswith(PATH_NAMES)
+    return False
+
+
+@pytest.mark.parametrize(
+    "module",
+    [module for module in MODULES if module.folder in ON_FILES and module.name != "store/files.py"],
+    ids=lambda module: module.name,
+)
+def test_only_files_touch_the_disk(module: Module) -> None:
+    found, excepted = disk_calls(module.tree), set(DISK_EXCEPTIONS.get(module.name, ()))
+    assert not found - excepted, f"{module.name} goes around store/files.py: {sorted(found - excepted)}"
+    assert not excepted - found, f"{module.name} no longer needs its exception: {sorted(excepted - found)}"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import os.path", set()),
+        ("import os as system", {"os as system"}),
+        ("import shutil", {"shutil"}),
+        ("from mmap import PAGESIZE", {"mmap"}),
+        ("from os import getpid, stat", {"os.stat"}),
+        ("from os.path import exists", {"os.path.exists"}),
+        ("os.getpid(), os.strerror(5), os.environ", set()),
+        ("read = os.pread", {"os.pread"}),
+        ("getattr(os, 'fsync'), getattr(os, name)", {"os.fsync", "os.?"}),
+        ("os.path.exists(name)", {"os.path"}),
+        ("with open(name) as file: pass", {"open()"}),
+        ("self.files.open(path), files.exists(path), files.rename(path, other)", set()),
+        ("(root / name).exists()", {".exists()"}),
+        ("self._path.open('rb')", {".open()"}),
+        ("Path(name).rename(other)", {".rename()"}),
+        ("aside.replace(other)", {".replace()"}),
+        ("text.replace('a', 'b'), self._abort.exists(), timers.open()", set()),
+        ("self.folder.iterdir()", {".iterdir()"}),
+        ("anything.read_bytes()", {".read_bytes()"}),
+        ("self.kernel_module.Flusher()", {"Flusher()"}),
+        ("native.map_file(fd, 5)", {"map_file()"}),
+        ("files.flusher(kernel), files.map(fd, 5)", set()),
+    ],
+)
+def test_what_goes_to_the_disk_is_seen(line: str, found: set[str]) -> None:
+    assert disk_calls(ast.parse(line)) == found
 
 
 def test_errors_import_only_the_codes() -> None:

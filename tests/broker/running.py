@@ -22,8 +22,8 @@ from kappamq.protocol.headers.client import HeartBeat, PullMessage, SendMessageV
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import Record, iter_records
-from kappamq.store.files import Files
-from tests.store.faulty import Module
+from kappamq.store.files import Files, Flusher
+from tests.store.faulty import FilesWithFlusher
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
 
@@ -56,11 +56,12 @@ async def running(
     *,
     clock: Clock | None = None,
     files: Files | None = None,
-    flusher: Callable[[], object] | None = None,
+    flusher: Callable[[], Flusher] | None = None,
     store: dict[str, Any] | None = None,
     net: dict[str, Any] | None = None,
     **broker: Any,
 ) -> AsyncIterator[Broker]:
+    assert files is None or flusher is None, "a disk brings its own flusher"
     small: dict[str, Any] = {
         "segment_bytes": 1 << 20,
         "queue_file_entries": 1000,
@@ -74,10 +75,8 @@ async def running(
         NetConfig(**(net or {})),
         clock or SystemClock(),
         kernel="twin" if mode == "slow" else mode,
-        files=files,
+        files=files if flusher is None else FilesWithFlusher(flusher),
     )
-    if flusher is not None:
-        made.kernel_module = Module(made.kernel_module, flusher)  # type: ignore[assignment]
     await made.start()
     made.kernel.force_slow = mode == "slow"
     try:

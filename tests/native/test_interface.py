@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kappamq import native
-from kappamq.native.interface import FlusherLike, Kernel, KernelModule
+from kappamq.native.interface import Flusher, Kernel, KernelModule
 from kappamq.native.layout import PullVerdict, QueueState
 from tests.store.stores import kernels
 
@@ -49,7 +49,7 @@ def test_a_kernel_has_everything_that_is_declared(kind: str) -> None:
 def test_a_kernel_module_and_its_flusher_have_everything_that_is_declared(kind: str) -> None:
     module: Any = native.load(kind)
     assert {name for name in members(KernelModule) if not hasattr(module, name)} == set()
-    assert {name for name in members(FlusherLike) if not hasattr(module.Flusher, name)} == set()
+    assert {name for name in members(Flusher) if not hasattr(module.Flusher, name)} == set()
 
 
 def test_the_compiled_kernel_offers_nothing_that_is_not_declared() -> None:

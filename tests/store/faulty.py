@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kappamq.store.files import Files
+from kappamq.native.interface import Flusher, KernelModule
+from kappamq.store.files import FileMap, Files
 
 CHANGING = ("make_folder", "open", "truncate", "allocate", "zero", "pwrite", "sync", "sync_folder", "remove", "rename")
 """Calls that change the disk, or could have to."""
@@ -109,7 +109,7 @@ class FaultyFiles(Files):
         self._do("rename", str(new))
         super().rename(old, new)
 
-    def map(self, fd: int, size: int) -> mmap.mmap:
+    def map(self, fd: int, size: int) -> FileMap:
         self._do("map", self._paths[fd])
         return super().map(fd, size)
 
@@ -119,7 +119,7 @@ class FaultyFiles(Files):
 
 
 class SlowFlusher:
-    """A group-commit thread that syncs only when the test says so. Put in place of a kernel module's `Flusher`."""
+    """A group-commit thread that syncs only when the test says so."""
 
     made: SlowFlusher
 
@@ -172,12 +172,11 @@ class SlowFlusher:
         os.eventfd_write(self._event, 1)
 
 
-class Module:
-    """A kernel module with another flusher: MessageStore(config, Module(native, SlowFlusher), kernel)."""
+class FilesWithFlusher(Files):
+    """A disk with another group-commit thread: MessageStore(config, module, kernel, FilesWithFlusher(SlowFlusher))."""
 
-    def __init__(self, module: object, flusher: Callable[[], object]) -> None:
-        self._module = module
-        self.Flusher = flusher
+    def __init__(self, make: Callable[[], Flusher]) -> None:
+        self._make = make
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._module, name)
+    def flusher(self, kernel: KernelModule) -> Flusher:
+        return self._make()

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import inspect
 import os
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kappamq import native
+from kappamq.native.flusher import Flusher as TwinFlusher
+from kappamq.native.interface import Flusher
+from kappamq.native.mapping import MappedFile
 from kappamq.store import files as files_module
-from kappamq.store.files import Files, NotAFile
+from kappamq.store.files import FileMap, Files, NotAFile
 from kappamq.store.retention import Usage
 from tests.needs import needs
 from tests.store.faulty import FaultyFiles
 from tests.store.small_disk import small_disk
+from tests.store.stores import kernels
 from tests.waiting import eventually
 
 
@@ -207,3 +215,68 @@ def test_two_folders_change_places(tmp_path: Path, files: Files, monkeypatch: py
     files.remove_tree(tmp_path / "one")
     files.remove_tree(tmp_path / "one")
     assert not (tmp_path / "one").exists()
+
+
+def test_a_tree_that_cannot_be_removed(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree" / "branch").mkdir(parents=True)
+    (tmp_path / "tree" / "leaf").touch()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            files.remove_tree(tmp_path / "tree")
+        files.remove_tree(tmp_path / "tree", ignore_errors=True)
+    assert [path.name for path in (tmp_path / "tree").iterdir()] == ["leaf"], "all the rest is gone"
+    files.remove_tree(tmp_path / "none", ignore_errors=True)
+
+
+def test_a_file_is_the_same_by_any_name(tmp_path: Path, files: Files) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "other").touch()
+    files.link(tmp_path / "file", tmp_path / "second")
+    assert files.identity(tmp_path / "file") is not None
+    assert files.identity(tmp_path / "file") == files.identity(tmp_path / "second")
+    assert files.identity(tmp_path / "file") != files.identity(tmp_path / "other")
+    assert files.identity(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("pid", [4711, 0, -1])
+def test_a_lock_that_somebody_has_is_told(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch, pid: int
+) -> None:
+    """What processes do to each other is in test_lock.py; here, what the system may say of a holder."""
+    fd = files.open(tmp_path / "lock", create=True)
+    files.lock(fd)
+    assert files.lock_holder(fd) is None, "our own lock is none to us"
+
+    def answer(fd: int, command: int, asked: bytes) -> bytes:
+        return struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, pid)
+
+    monkeypatch.setattr(fcntl, "fcntl", answer)
+    assert files.lock_holder(fd) == max(pid, 0)
+    files.close(fd)
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_disk_brings_its_flusher(tmp_path: Path, files: Files, kind: str) -> None:
+    module = native.load(kind)
+    flusher = files.flusher(module)
+    assert type(flusher) is module.Flusher
+    assert isinstance(flusher, Flusher)
+    fd = files.open(tmp_path / "f", create=True)
+    files.allocate(fd, 4096)
+    flusher.request(fd, 4096)
+    flusher.close()
+    assert (flusher.take(), flusher.fileno()) == ((4096, 0), -1)
+    files.close(fd)
+
+
+def test_the_twin_has_the_arguments_of_the_interface() -> None:
+    for interface, ours in ((Flusher, TwinFlusher), (FileMap, MappedFile)):
+        for name, function in vars(interface).items():
+            if inspect.isfunction(function) and name in vars(ours) and not name.startswith("_"):
+                arguments = [list(inspect.signature(one).parameters) for one in (function, getattr(ours, name))]
+                assert arguments[0] == arguments[1], name

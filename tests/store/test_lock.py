@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.errors import StoreError, StoreLocked
+from kappamq.store.files import Files
 from kappamq.store.lock import AbortFile, StoreLock
 
 # What FileChannel.tryLock(0, 1, false) does, spelled out without our code: a POSIX record lock on one byte.
@@ -127,19 +128,22 @@ class TestAbortFile:
         assert AbortFile(tmp_path).exists()
         assert AbortFile(tmp_path).pid() is None
 
+    @pytest.mark.parametrize("answer", [None, 0, OSError()], ids=["just gone", "unnamed", "cannot tell"])
     def test_pid_of_the_abort_file_helps_where_the_system_is_silent(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, answer: int | OSError | None
     ) -> None:
-        def silent(fd: int, command: int, argument: bytes) -> bytes:
-            raise OSError
+        class Silent(Files):
+            def lock_holder(self, fd: int) -> int | None:
+                if isinstance(answer, OSError):
+                    raise answer
+                return answer
 
-        monkeypatch.setattr("kappamq.store.lock.fcntl.fcntl", silent)
         with another_process_holding(tmp_path / "lock"):
             with pytest.raises(StoreLocked, match="another process"):
-                StoreLock(tmp_path).acquire()
+                StoreLock(tmp_path, Silent()).acquire()
             AbortFile(tmp_path).create(4711)
             with pytest.raises(StoreLocked, match="process 4711"):
-                StoreLock(tmp_path).acquire()
+                StoreLock(tmp_path, Silent()).acquire()
 
 
 def test_who_has_it_is_told_without_touching_it(tmp_path: Path) -> None:
@@ -152,3 +156,12 @@ def test_who_has_it_is_told_without_touching_it(tmp_path: Path) -> None:
         assert StoreLock.holder(tmp_path) == os.getpid()
         assert not try_from_another_process(tmp_path / "lock"), "asking gave the lock up"
     assert StoreLock.holder(tmp_path) is None
+
+
+def test_a_holder_that_the_system_cannot_tell_is_nobody(tmp_path: Path) -> None:
+    class Silent(Files):
+        def lock_holder(self, fd: int) -> int | None:
+            raise OSError
+
+    (tmp_path / "lock").write_bytes(b"lock")
+    assert StoreLock.holder(tmp_path, Silent()) is None

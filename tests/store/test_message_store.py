@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from kappamq import native
 from kappamq.errors import DiskFull, StoreError, StoreReadOnly
 from kappamq.native.layout import BROKEN
 from kappamq.store import message_store
 from kappamq.store.message_store import MessageStore
-from tests.store.faulty import CHANGING, FaultyFiles, Module, SlowFlusher
+from tests.store.faulty import CHANGING, FaultyFiles, FilesWithFlusher, SlowFlusher
 from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, make_room, opened
 
 KERNELS = kernels()
@@ -163,11 +162,26 @@ def test_a_failed_write_makes_the_store_read_only_and_readable(tmp_path: Path, k
         check(again, writer)
 
 
+@pytest.mark.parametrize("operation", ["remove", "sync_folder"])
+def test_a_stop_that_cannot_remove_the_abort_file_is_still_a_stop(
+    tmp_path: Path, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    store = made(tmp_path, files=files)
+    writer = Writer(store)
+    fill(writer, 30)
+    files.fail(operation, on="abort" if operation == "remove" else str(tmp_path))
+    store.close()
+    assert (tmp_path / "abort").exists() == (operation == "remove")
+    assert "the abort file could not be removed" in caplog.text
+    with opened(config(tmp_path)) as again:  # the lock was given back
+        check(again, writer)
+
+
 @pytest.mark.parametrize("kind", KERNELS)
 def test_a_failed_fdatasync_makes_the_store_read_only_and_readable(tmp_path: Path, kind: str) -> None:
     settings = config(tmp_path, flush="sync")
-    plain = make(settings, kind)
-    store = MessageStore(settings, Module(native.load(kind), SlowFlusher), plain.kernel)  # type: ignore[arg-type]
+    store = make(settings, kind, FilesWithFlusher(SlowFlusher))
     store.open(BOOT)
     flusher = SlowFlusher.made
     writer = Writer(store)

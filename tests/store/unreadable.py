@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from kappamq.native.mapping import MappedFile
-from kappamq.store.files import Files
+from kappamq.store.files import FileMap, Files
 
 
 class UnreadablePages(Files):
@@ -15,7 +14,7 @@ class UnreadablePages(Files):
     def __init__(self, *positions: int) -> None:
         self._pages = [position - position % mmap.PAGESIZE for position in positions]
 
-    def map(self, fd: int, size: int) -> MappedFile:
+    def map(self, fd: int, size: int) -> FileMap:
         mapped = super().map(fd, size)
         for page in self._pages:
             # To cut the file is the way to a failed read that needs no failing disk; afterwards it is whole again.

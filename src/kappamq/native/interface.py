@@ -8,22 +8,28 @@ there is no compiler.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from kappamq.native.layout import BurstTuple, PullVerdict, QueueState
 from kappamq.native.pure_record import Buffer, GroupMember
 
 
-class FlusherLike(Protocol):
-    """A thread that makes the log durable and reports how far it is."""
+@runtime_checkable
+class Flusher(Protocol):
+    """Group commit: makes files durable beside the caller, one sync for all who asked while the last one ran. flusher.py says
+    what it means; flusher.c does it in a thread that needs no GIL."""
 
-    def fileno(self) -> int: ...
+    def request(self, fd: int, offset: int, /) -> None:
+        """Make everything written to `fd` so far durable, then report `offset`. Keep `fd` open until it is reported."""
 
-    def request(self, fd: int, offset: int) -> None: ...
+    def take(self) -> tuple[int, int]:
+        """(newest durable offset, 0) or, once a sync has failed, (the newest before that, its errno) for ever."""
 
-    def take(self) -> tuple[int, int]: ...
+    def fileno(self) -> int:
+        """A descriptor that an event loop can watch: readable when there is something to `take()`; -1 once closed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Finish what was asked for, and end. `take()` still tells the result. A second time does nothing."""
 
 
 class Kernel(Protocol):
@@ -94,7 +100,8 @@ class Kernel(Protocol):
     @property
     def append_offset(self) -> int: ...
 
-    def map_segment(self, start: int, buffer: Buffer | None) -> None: ...
+    def map_segment(self, start: int, buffer: Any) -> None:
+        """Records of the file that begins at `start` are read from this buffer, of whatever type; None: they are gone."""
 
     def open_segment(self, position: int, segment_end: int) -> None: ...
 
@@ -148,6 +155,10 @@ class Kernel(Protocol):
     def take_index(self) -> bytes: ...
 
 
+MakesKernel = Callable[..., Kernel]
+MakesFlusher = Callable[[], Flusher]
+
+
 class ColumnsModule(Protocol):
     """Turns stored records into columns: a kernel, or numpy where Spark's executors have none."""
 
@@ -159,8 +170,8 @@ class KernelModule(Protocol):
     """A module that has a kernel, and the loops over record bytes that need no state."""
 
     NAME: str
-    Kernel: Callable[..., Kernel]
-    Flusher: Callable[[], FlusherLike]
+    Kernel: MakesKernel
+    Flusher: MakesFlusher
     SegmentFull: type[Exception]
     index_apply: Callable[..., Any]
     index_link: Callable[..., Any]

@@ -18,7 +18,8 @@ from kappamq.errors import ProtocolError, StoreError
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import decode
-from kappamq.store.message_store import MessageStore, unusable
+from kappamq.store.lock import unusable
+from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
 
 log = logging.getLogger(__name__)

@@ -1,17 +1,24 @@
-"""The only file-system calls of the store. Tests replace or subclass `Files` to make a disk slow, full or broken."""
+"""The disk: the only file-system calls of the store and the broker (tests/test_tidy.py holds them to it).
+
+Tests subclass `Files` to make a disk slow, full or broken, and a simulated disk can take its place altogether: then a descriptor is
+whatever number that disk gives out, and it brings its own `Flusher` and `FileMap`, which real disks get from the kernel.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import struct
 from pathlib import Path
+from typing import Protocol
 
 from kappamq.native import map_file
-from kappamq.native.mapping import MappedFile
+from kappamq.native.interface import Flusher, KernelModule
 
 _ZERO_RANGE = 0x10
 _KEEP_SIZE = 0x01
@@ -19,8 +26,7 @@ _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _CHUNK = bytes(1 << 20)
-
-
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
@@ -30,6 +36,28 @@ class NotAFile(OSError):
     def __init__(self, path: Path | str, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "special file")
         super().__init__(errno.EINVAL, f"Is a {kind}, not a plain file: move it away", str(path))
+
+
+class FileMap(Protocol):
+    """A file's bytes as memory, for reading (`memoryview(map)`); native/mapping.py says what it means."""
+
+    @property
+    def lost_count(self) -> int:
+        """Pages that could not be read so far."""
+
+    def lost(self) -> list[tuple[int, int]]:
+        """The stretches [start, stop) of pages that could not be read and are shown as zeros."""
+
+    def is_lost(self, at: int, size: int, /) -> bool:
+        """Read a byte of every page of [at, at + size): whether one of them is shown as zeros."""
+
+    def restore(self, start: int, stop: int, fd: int, /) -> None:
+        """Show the file again in pages that `lost` has told. Raises OSError if they fail again; then they stay lost."""
+
+    def close(self) -> None:
+        """Raises BufferError while somebody holds a memoryview of it."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
 class Files:
@@ -71,6 +99,15 @@ class Files:
 
     def resize(self, path: Path, size: int) -> None:
         os.truncate(path, size)
+
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """(device, number on it) of a file, the same by whatever name it is reached; None if there is none. Each simulated disk
+        needs a device number of its own."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def mtime_ms(self, path: Path) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -195,14 +232,32 @@ class Files:
         """A second name for a file."""
         os.link(old, new)
 
-    def remove_tree(self, folder: Path) -> None:
-        """Remove a folder with all that is in it; nothing if there is none."""
-        if self.exists(folder):
-            shutil.rmtree(folder)
+    def remove_tree(self, folder: Path, *, ignore_errors: bool = False) -> None:
+        """Remove a folder with all that is in it; nothing if there is none. With `ignore_errors`, as much of it as can be removed."""
+        if ignore_errors or self.exists(folder):
+            shutil.rmtree(folder, ignore_errors=ignore_errors)
 
-    def map(self, fd: int, size: int) -> MappedFile:
+    def lock(self, fd: int) -> None:
+        """Lock a file against other processes, by its first byte, as a Java broker does. Raises OSError of EACCES or EAGAIN if another
+        process has it.
+
+        The lock belongs to this process: it excludes nobody within it, and ends when any descriptor of the file is closed."""
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+
+    def lock_holder(self, fd: int) -> int | None:
+        """The other process that has locked the file, 0 if it cannot be named, None if there is none."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        # The system says 0 or -1 for a holder that has no name here (another container, another machine).
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+    def map(self, fd: int, size: int) -> FileMap:
         """The file's bytes, for reading; they follow what pwrite writes."""
         return map_file(fd, size)
+
+    def flusher(self, kernel: KernelModule) -> Flusher:
+        """A new group-commit thread; `kernel`, compiled or its twin in Python, has one for real disks."""
+        return kernel.Flusher()
 
     def usage(self, path: Path) -> tuple[int, int]:
         """(used and available bytes, available bytes) of the file system that holds `path`.

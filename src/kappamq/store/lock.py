@@ -10,19 +10,16 @@ descriptor of the file gives it up. Hence the table of directories this process 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import struct
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from kappamq.errors import StoreError, StoreLocked
+from kappamq.errors import DiskFull, StoreError, StoreLocked
 from kappamq.store.files import Files
 
 LOCK_NAME: Final = "lock"
 ABORT_NAME: Final = "abort"
 _CONTENT = b"lock"
-_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _PID_DIGITS_MAX = 10
 
 
@@ -80,7 +77,7 @@ class StoreLock:
     def acquire(self) -> None:
         """Raises StoreLocked if another process, or another store in this one, has the directory."""
         assert self._fd < 0, "locked already"
-        if self._identify() in StoreLock._held:
+        if self._files.identity(self._path) in StoreLock._held:
             raise StoreLocked(
                 f"{self._root} is open in this process already: close that broker first, or use another directory"
             )
@@ -92,7 +89,7 @@ class StoreLock:
                 f"and write: check its owner and rights, or choose another one"
             ) from error
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            self._files.lock(fd)
             if self._files.pread(fd, len(_CONTENT) + 1, 0) != _CONTENT:
                 self._files.truncate(fd, 0)
                 self._files.pwrite(fd, _CONTENT, 0)
@@ -107,7 +104,7 @@ class StoreLock:
                 f"{self._root} is in use by {holder}: stop that broker first, or give this one another data directory"
             ) from error
         self._fd = fd
-        identity = self._identify()
+        identity = self._files.identity(self._path)
         assert identity is not None
         self._identity = identity
         StoreLock._held.add(identity)
@@ -120,22 +117,22 @@ class StoreLock:
             self._fd = -1
 
     @classmethod
-    def holder(cls, root: Path) -> int | None:
+    def holder(cls, root: Path, files: Files | None = None) -> int | None:
         """The process that has the directory open, 0 if it cannot be named, None if nobody has it. Changes nothing."""
-        lock = cls(root)
-        if lock._identify() in cls._held:
+        files = files or Files()
+        path = root / LOCK_NAME
+        if files.identity(path) in cls._held:
             return os.getpid()  # and the file must not be opened: closing it would give the lock up
         try:
-            fd = lock._files.open(lock._path, writable=False)
+            fd = files.open(path, writable=False)
         except OSError:
             return None
         try:
-            kind, pid = _locked_by(fd)
-        except (OSError, struct.error):
+            return files.lock_holder(fd)
+        except OSError:
             return None
         finally:
-            lock._files.close(fd)
-        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+            files.close(fd)
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -144,29 +141,22 @@ class StoreLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _identify(self) -> tuple[int, int] | None:
-        try:
-            stat = os.stat(self._path)
-        except OSError:
-            return None
-        return stat.st_dev, stat.st_ino
-
     def _holder(self, fd: int) -> str:
         """Who has it, as well as can be known: the system's word, else what the running broker wrote into `abort`."""
-        pid = 0
         try:
-            kind, pid = _locked_by(fd)
-            if kind == fcntl.F_UNLCK:
-                pid = 0  # gone in this very moment
-        except (OSError, struct.error):
-            pass
-        # The system says 0 or -1 for a holder it cannot name here (another container, another machine).
-        known = pid if pid > 0 else AbortFile(self._root, self._files).pid()
+            pid = self._files.lock_holder(fd)  # None: gone in this very moment
+        except OSError:
+            pid = None
+        known = pid or AbortFile(self._root, self._files).pid()
         return f"process {known}" if known else "another process (it left no readable process id)"
 
 
-def _locked_by(fd: int) -> tuple[int, int]:
-    """(kind of lock, process) as the system knows them."""
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
-    return kind, pid
+def unusable(root: Path, error: OSError) -> StoreError:
+    """What to tell the operator if the system does not let us have the data directory."""
+    place = error.filename or root
+    if error.errno == errno.ENOSPC:
+        return DiskFull(f"{place} cannot be made: the disk is full. Free some space, or use another data directory")
+    return StoreError(
+        f"{place} cannot be used: {error.strerror or error}. The broker needs a data directory that it may read and write, "
+        f"with nothing in it but its own files: check owner and rights, move away what is not ours, or choose another one"
+    )

@@ -6,24 +6,22 @@ watermark parks on it, and gets it handed back by the call that moved it.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
-from kappamq.native.interface import Kernel, KernelModule
+from kappamq.errors import ProtocolError, StoreReadOnly
+from kappamq.native.interface import Flusher, Kernel, KernelModule
 from kappamq.native.layout import ENTRY, MAGIC_BLANK
 from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.index.index_file import IndexFiles
-from kappamq.store.lock import AbortFile, StoreLock
+from kappamq.store.lock import AbortFile, StoreLock, unusable
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks, mode_of
@@ -75,9 +73,9 @@ class MessageStore:
             0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
         )
         self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery passed over
-        self._flusher: Any = None
-        self._lock = StoreLock(root)
-        self._abort = AbortFile(root)
+        self._flusher: Flusher = None  # type: ignore[assignment]  # made by `open`
+        self._lock = StoreLock(root, self.files)
+        self._abort = AbortFile(root, self.files)
 
     # -- opening and closing -----------------------------------------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class MessageStore:
         else:
             self._index_at = end
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
-        self._flusher = self.kernel_module.Flusher()
+        self._flusher = self.files.flusher(self.kernel_module)
         self.catching_up()  # where there is nothing to catch up with, keys are entered as they come from now on
         if self.kernel.dirty_queues() <= _STORE_AT_START_QUEUES:  # else upkeep does it beside serving
             try:
@@ -197,6 +195,8 @@ class MessageStore:
             try:
                 if finished:
                     self._abort.remove()
+            except OSError as error:
+                log.error("the abort file could not be removed (%s): the next start may check the whole store", error)
             finally:
                 self._lock.release()
 
@@ -481,14 +481,3 @@ def stored_ms(head: bytes | memoryview) -> int:
     """The store time in the first 80 bytes of a record."""
     at = 68 if head[39] & 0x10 else 56
     return int.from_bytes(head[at : at + 8], "big")
-
-
-def unusable(root: Path, error: OSError) -> StoreError:
-    """What to tell the operator if the system does not let us have the data directory."""
-    place = error.filename or root
-    if error.errno == errno.ENOSPC:
-        return DiskFull(f"{place} cannot be made: the disk is full. Free some space, or use another data directory")
-    return StoreError(
-        f"{place} cannot be used: {error.strerror or error}. The broker needs a data directory that it may read and write, "
-        f"with nothing in it but its own files: check owner and rights, move away what is not ours, or choose another one"
-    )

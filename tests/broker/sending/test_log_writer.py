@@ -19,7 +19,7 @@ from kappamq.protocol.frame import Frame, FrameDecoder
 from kappamq.protocol.headers.client import GetMaxOffset
 from kappamq.store.message_store import MessageStore
 from tests.broker.running import MODES, run, running, speaking
-from tests.store.faulty import Module, SlowFlusher
+from tests.store.faulty import FilesWithFlusher, SlowFlusher
 from tests.store.stores import BOOT, config, kernels, make
 from tests.waiting import eventually_async as eventually
 
@@ -57,7 +57,7 @@ class Desk:
     def __init__(self, root: Path, kind: str, **settings: Any) -> None:
         wanted = config(root, **settings)
         plain = make(wanted, kind)
-        self.store = MessageStore(wanted, Module(native.load(kind), SlowFlusher), plain.kernel)  # type: ignore[arg-type]
+        self.store = MessageStore(wanted, native.load(kind), plain.kernel, FilesWithFlusher(SlowFlusher))
         self.store.open(BOOT)
         self.disk = SlowFlusher.made
         self.clock = VirtualClock()

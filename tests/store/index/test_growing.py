@@ -216,6 +216,21 @@ def test_a_hole_among_the_entries_is_noticed_when_the_table_is_computed(
     assert path.read_bytes()[40 + SLOTS * 4 :] == build(keys_of(49), SLOTS, ENTRIES)[0].image()[40 + SLOTS * 4 :]
 
 
+def test_what_was_given_up_is_wiped_where_the_file_system_cannot_tell_holes(path: Path) -> None:
+    class NoHoles(Files):
+        def next_data(self, fd: int, at: int) -> int | None:
+            raise OSError
+
+    image = bytearray(build(keys_of(100), SLOTS, ENTRIES)[0].image(counters=False))
+    image[40 + SLOTS * 4 + 50 * 20 : 40 + SLOTS * 4 + 52 * 20] = bytes(40)
+    path.write_bytes(image)
+    file = GrowingIndexFile.resume(path, SLOTS, ENTRIES, NoHoles(), FOREVER)
+    assert file is not None
+    file.flush()
+    file.close()
+    assert path.read_bytes()[40 + SLOTS * 4 :] == build(keys_of(49), SLOTS, ENTRIES)[0].image()[40 + SLOTS * 4 :]
+
+
 @pytest.mark.parametrize(
     "image",
     [b"", bytes(40 + SLOTS * 4 + ENTRIES * 20), JavaIndexFile(SLOTS, ENTRIES, BEGIN, BEGIN, 5, 5).image()],

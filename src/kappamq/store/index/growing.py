@@ -6,9 +6,7 @@ follow slots and slots follow entries; where they fit together, the slots are be
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -137,13 +135,21 @@ class GrowingIndexFile:
         """Zeros from entry `count` on: what lies there would look valid again once new entries have reached it."""
         view = self._view
         at, end = entry_position(view.slots, count), index_file_bytes(view.slots, view.entries_max)
-        while (at := _next_data(view.fd, at, end)) < end:
+        while (at := self._next_data(at, end)) < end:
             data = self._files.pread(view.fd, min(len(_ZEROS), end - at), at)
             if not data:
                 break
             if data != _ZEROS[: len(data)]:
                 self._files.pwrite(view.fd, _ZEROS[: len(data)], at)
             at += len(data)
+
+    def _next_data(self, at: int, end: int) -> int:
+        """Where the file goes on having bytes of its own; the holes of a sparse file are passed over without reading them."""
+        try:
+            found = self._files.next_data(self._view.fd, at)
+        except OSError:
+            return at  # this file system cannot tell
+        return end if found is None else min(found, end)
 
     # -- growing -----------------------------------------------------------------------------------------------------------
 
@@ -313,14 +319,6 @@ class GrowingIndexFile:
         search.scan(view, header.begin_ms, range(max(flushed, header.count - SCAN_MAX), header.count))
         if flushed > FIRST:
             search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max, below=flushed)
-
-
-def _next_data(fd: int, at: int, end: int) -> int:
-    """Where the file goes on having bytes of its own; the holes of a sparse file are passed over without reading them."""
-    try:
-        return min(os.lseek(fd, at, os.SEEK_DATA), end)
-    except OSError as error:
-        return end if error.errno == errno.ENXIO else at  # nothing more; or a system that cannot tell
 
 
 def _pending_before(pending: bytes, position: int) -> tuple[int, int, int]:

@@ -18,8 +18,7 @@ from pathlib import Path
 from kappamq.errors import StoreDamaged, StoreError
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
-from kappamq.native.mapping import MappedFile
-from kappamq.store.files import Files
+from kappamq.store.files import FileMap, Files
 
 _END_MARK = struct.Struct(">ii")
 _CRAMPED_BYTES_MAX = 32 << 20
@@ -37,7 +36,7 @@ class Segment:
     start: int
     path: Path
     fd: int
-    view: MappedFile
+    view: FileMap
 
 
 class CommitLog:

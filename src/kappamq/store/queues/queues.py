@@ -9,7 +9,6 @@ loop that reads what is in memory. So neither waits for the other.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -214,7 +213,7 @@ class QueueFiles:
             return
         self._writing.forget(topic)
         self._dirty = {key for key in self._dirty if key[0] != topic}
-        shutil.rmtree(self.folder / topic, ignore_errors=True)
+        self._files.remove_tree(self.folder / topic, ignore_errors=True)
 
     def forget_readers(self, topic: str, queue_id: int | None = None) -> None:
         """For the loop, after files of this topic have gone."""

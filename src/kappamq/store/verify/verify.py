@@ -93,7 +93,7 @@ class _Verifier:
         else:
             # A Java broker that stopped in good order has dispatched everything; one that died says nothing.
             dispatched, indexed = FOREVER if clean else 0, 0
-        self.is_running = StoreLock.holder(reader.root) is not None
+        self.is_running = StoreLock.holder(reader.root, files) is not None
         self.queues = QueueCheck(self, dispatched, report)
         self.keys = IndexCheck(
             reader.root / "index", reader.index_slots, reader.index_entries, indexed, report, files, stored_ms=self._stored_ms
