@@ -14,6 +14,7 @@ from kappamq.clock import Clock, SystemClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
+from kappamq.native.interface import Flusher
 from kappamq.net.channel import Channel
 from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from kappamq.protocol.codes import RequestCode
@@ -22,7 +23,7 @@ from kappamq.protocol.headers.client import HeartBeat, PullMessage, SendMessageV
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import Record, iter_records
-from kappamq.store.files import Files, Flusher
+from kappamq.store.files import Files
 from tests.store.faulty import FilesWithFlusher
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
