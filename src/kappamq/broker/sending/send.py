@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from kappamq.broker.requests.answers import answer_when_stored
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, Placed, member
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.timers.placing import recall_handle
@@ -19,12 +20,10 @@ from kappamq.native.pure_record import GroupMember
 from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.requests.sizes import BESIDE_BYTES
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
-from kappamq.protocol.headers.client import SendMessage, SendMessageResponse, SendMessageV2
+from kappamq.protocol.headers.client import SendMessage, SendMessageResponse
 from kappamq.protocol.records import batch, properties
 from kappamq.protocol.records.ids import UniqueIds
 from kappamq.state.topics import Topics
@@ -93,34 +92,35 @@ class Sends:
         self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
         self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
 
-    def handle(self, connection: Connection, frame: Frame) -> InOrder | None:
-        if frame.code == RequestCode.SEND_MESSAGE:
-            header = SendMessage.decode(frame.ext)
-        else:
-            header = SendMessageV2.decode(frame.ext).plain()
+    def handlers(self) -> dict[int, Handler]:
+        codes = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        return dict.fromkeys(codes, self.handle)
+
+    def handle(self, request: Request[SendMessage]) -> InOrder | None:
+        header = request.header
         self.check_gate()
         fresh = self._topics.get(header.topic) is None
         topic = self._topics.for_send(header)
         queue_id = self.queue_of(header, topic)
         self.check_supported(header, topic)
-        if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
-            self._check_batch(frame, header, topic)
-            if len(frame.body) > BESIDE_BYTES:
-                return InOrder(self._batch_beside(connection, frame, header, topic, queue_id, fresh))
-            stored = self._batch(connection, frame, header, topic, queue_id)
+        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            self._check_batch(request, topic)
+            if len(request.body) > BESIDE_BYTES:
+                return InOrder(self._batch_beside(request, topic, queue_id, fresh))
+            stored = self._batch(request, topic, queue_id)
         else:
-            stored = self._single(connection, frame, header, topic, queue_id)
+            stored = self._single(request, topic, queue_id)
         if fresh:
             # Who made a topic by sending to it asks for its route next: the name servers should know it by then.
             self._writer.set_turn()
-            self.run(self._answer_when_told(connection, frame, stored))
+            self.run(self._answer_when_told(request, stored))
         else:
-            self._answer(connection, frame, stored)
+            self._answer(request, stored)
         return None
 
-    async def _answer_when_told(self, connection: Connection, frame: Frame, stored: Stored) -> None:
+    async def _answer_when_told(self, request: Request[SendMessage], stored: Stored) -> None:
         await self.told()
-        self._answer(connection, frame, stored)
+        self._answer(request, stored)
 
     def queue_of(self, header: SendMessage, topic: TopicConfig) -> int:
         queues = max(topic.read_queues, topic.write_queues)
@@ -164,12 +164,11 @@ class Sends:
 
     # -- one message -------------------------------------------------------------------------------------------------------
 
-    def _single(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Stored:
-        draft = self.draft(connection, frame, header, topic, queue_id)
+    def _single(self, request: Request[SendMessage], topic: TopicConfig, queue_id: int) -> Stored:
+        header = request.header
+        draft = self.draft(request, topic, queue_id)
         if names.is_retry_topic(topic.name):
-            self.place_retried(draft, header, frame.version)
+            self.place_retried(draft, header, request.version)
             queue_id = draft.queue_id
         waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
         if is_half(draft.properties, draft.reconsume_times):
@@ -190,17 +189,16 @@ class Sends:
                 )
             draft.sys_flag &= ~SYS_TRANSACTION  # it was committed long ago, and a consumer has sent it back
 
-    def draft(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Draft:
+    def draft(self, request: Request[SendMessage], topic: TopicConfig, queue_id: int) -> Draft:
         """What a client sent, checked, and with what the broker adds to it."""
+        header, body = request.header, request.body
         body_max = self._store.config.message_bytes_max
-        if not frame.body:
+        if not body:
             raise IllegalMessage("the message has no body")
-        if len(frame.body) > body_max:
+        if len(body) > body_max:
             raise IllegalMessage(
                 "the message is illegal, maybe msg body or properties length not matched. "
-                f"msg body length limit {body_max}B, got {len(frame.body)}B"
+                f"msg body length limit {body_max}B, got {len(body)}B"
             )
         pairs = _properties(header)
         self._check_properties(pairs)
@@ -211,7 +209,7 @@ class Sends:
         self._add_ours(pairs)
         sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
         return Draft(
-            topic.name, queue_id, frame.body, pairs, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0
+            topic.name, queue_id, body, pairs, header.flag, sys_flag, header.born_ms, request.connection.born, header.reconsume_times or 0
         )  # fmt: skip
 
     def _add_ours(self, pairs: dict[str, str]) -> None:
@@ -223,67 +221,57 @@ class Sends:
         host: bytes = self._store.kernel.store_host
         return (host + log_offset.to_bytes(8, "big")).hex().upper()
 
-    def _answer(self, connection: Connection, frame: Frame, stored: Stored) -> None:
+    def _answer(self, request: Request[SendMessage], stored: Stored) -> None:
         header = SendMessageResponse(
             message_id=stored.ids, queue_id=stored.queue_id, queue_offset=stored.queue_offset, transaction_id=stored.unique,
             recall_handle=stored.recall_handle, region=self._config.region, trace_on="true" if self._config.trace_on else "false",
         )  # fmt: skip
-        response = reply(frame, header=header)
-        answer_when_stored(self._writer, connection, frame, response, stored.end, flushed=stored.waits)
+        response = request.reply(header=header)
+        answer_when_stored(self._writer, request, response, stored.end, flushed=stored.waits)
 
     # -- a batch -----------------------------------------------------------------------------------------------------------
 
-    def _check_batch(self, frame: Frame, header: SendMessage, topic: TopicConfig) -> None:
+    def _check_batch(self, request: Request[SendMessage], topic: TopicConfig) -> None:
         """What can be said about a batch without reading it."""
+        header, body = request.header, request.body
         if names.is_retry_topic(topic.name):
             raise IllegalMessage(f"batch request does not support retry group {topic.name}: send them one by one")
         if header.sys_flag & SYS_TRANSACTION:
             raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
         limit = self._store.config.message_bytes_max
-        if len(frame.body) > limit:
-            raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")
+        if len(body) > limit:
+            raise IllegalMessage(f"the batch has {len(body)} bytes, the limit is {limit}: split it")
         _not_delayed(_properties(header))
 
-    def _batch(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Stored:
-        read = self._read_batch(connection, frame, header, topic, queue_id)
+    def _batch(self, request: Request[SendMessage], topic: TopicConfig, queue_id: int) -> Stored:
+        read = self._read_batch(request, topic, queue_id)
         placed = self._appender.append_members(read.members)
         return self._stored_batch(read, placed, self._ids(placed))
 
     async def _batch_beside(
-        self,
-        connection: Connection,
-        frame: Frame,
-        header: SendMessage,
-        topic: TopicConfig,
-        queue_id: int,
-        fresh: bool,
+        self, request: Request[SendMessage], topic: TopicConfig, queue_id: int, fresh: bool
     ) -> None:
         """A large batch is read beside the loop. What was appended is answered at once: its sender waits for nobody else's work."""
-        size = len(frame.body)
-        read = await self._beside.run(
-            connection, self._read_batch, connection, frame, header, topic, queue_id, size=size
-        )
+        header, size = request.header, len(request.body)
+        read = await self._beside.run(request.connection, self._read_batch, request, topic, queue_id, size=size)
         self.queue_of(header, self._topics.for_send(header))  # it may have changed, or gone
         placed = self._appender.append_members(read.members)
         if fresh:
             await self.told()
-        self._answer(connection, frame, self._stored_batch(read, placed, self._ids(placed)))
+        self._answer(request, self._stored_batch(read, placed, self._ids(placed)))
 
-    def _read_batch(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> _Batch:
+    def _read_batch(self, request: Request[SendMessage], topic: TopicConfig, queue_id: int) -> _Batch:
         """What is in a batch, checked. Raises IllegalMessage. Any thread may call it."""
+        header, body = request.header, request.body
         try:
-            split = batch.split(frame.body, self._config.batch_members_max)
+            split = batch.split(body, self._config.batch_members_max)
         except ProtocolError as error:
             raise IllegalMessage(f"the batch cannot be read: {error}") from error
         if not split:
             raise IllegalMessage("the batch is empty")
         inherited = _inherited(header)
         limit = self._store.config.message_bytes_max
-        size = len(frame.body) + len(split) * len(properties.encode(inherited).encode())
+        size = len(body) + len(split) * len(properties.encode(inherited).encode())
         if size > limit:
             raise IllegalMessage(
                 f"the batch has {size} bytes, since each member gets the batch's own properties; the limit is {limit}: split it"
@@ -305,7 +293,7 @@ class Sends:
             self._add_ours(pairs)
             wait = pairs.get("WAIT", wait)
             draft = Draft(
-                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, connection.born,
+                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, request.connection.born,
                 header.reconsume_times or 0,
             )  # fmt: skip
             members.append(member(draft))
