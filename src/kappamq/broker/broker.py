@@ -34,6 +34,7 @@ from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.sending.send import Sends
+from kappamq.broker.sending.send_requests import SendRequests
 from kappamq.broker.upkeep.clock_watch import ClockTable, ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.upkeep.queue_ends import QueueEnds
@@ -174,13 +175,10 @@ class Broker:
             config,
             clock,
             self.topics,
-            writer,
-            bursts.reader.beside,
             self.appender,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
         )
         self.sends.check_gate = self.gate.check
-        self.sends.run = self.run
         self.sends.told = self.registration.told
         self.filtering = Filtering(config, bursts.reader.beside.run)
         self.pulls = Pulls(
@@ -241,7 +239,8 @@ class Broker:
 
     def _wire(self) -> None:
         bursts = self.bursts
-        for part in (self.sends, self.pulls, self.consumers, self.locking, self.queries):
+        sends = SendRequests(self.sends, self.config, self.writer, bursts.reader.beside, self.run)
+        for part in (sends, self.pulls, self.consumers, self.locking, self.queries):
             bursts.add_handlers(part.handlers())
         bursts.on_pulls = self.pulls.left_by_kernel
         bursts.on_commits = self.pulls.commits_by_kernel

@@ -41,7 +41,7 @@ with 3 (REQUEST_CODE_NOT_SUPPORTED).
 - **Sizes** are settings ([CONFIG.md](CONFIG.md)). Without a word about it, a header may have `net.request_header_bytes_max` bytes
   ({header} KiB) and a body `net.request_bytes_max` ({body} KiB). What is larger is answered with 29 (INVALID_PARAMETER) before it is read.
 
-The kernel answers plain sends (10, 310) and pulls (11) alone where it can; what it leaves is served as this page says.
+The kernel answers plain sends (10, 310, 320) and pulls (11, 361) alone where it can; what it leaves is served as this page says.
 
 This page is made from `broker/requests/table.py` by `python -m tests.broker.requests.test_table`; a test keeps it so.
 """

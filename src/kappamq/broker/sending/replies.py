@@ -13,6 +13,7 @@ from kappamq.broker.clients.registry import Clients
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.sending.send import Sends
+from kappamq.broker.sending.send_requests import sent_by
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, NotConnected, RequestTimeout
@@ -61,7 +62,7 @@ class Replies:
         queue_id = self._sends.queue_of(header, topic)
         self._check(header)
         self._sends.check_supported(header, topic)
-        draft = self._sends.draft(request, topic, queue_id)
+        draft = self._sends.draft(sent_by(request), topic, queue_id)
         failure = await self._push(request.connection, header, draft)
         answer = SendMessageResponse(message_id="0", queue_id=0, queue_offset=0)
         if self._config.store_replies:
