@@ -84,7 +84,7 @@ class HalfLife:
         self.metadata.add(self.offsets)
         reopened = Reopened()
         self.metadata.add(reopened)
-        self.offsets.end = lambda topic, queue_id: self.store.kernel.queue_state(topic, queue_id)[1]
+        self.offsets.end = lambda topic, queue_id: self.store.kernel.queue_state(topic, queue_id).end
         self.metadata.load(self.offsets.clamp)
         self.clock.not_before(self.store.last_ms)
         self.turns = turns = Turns(self.store, self.clock)

@@ -236,7 +236,7 @@ def test_fdatasync_fails(tmp_path: Path, mode: str, flush: str) -> None:
                 waiting = asyncio.ensure_future(consumer.pull("t", 1, explicit=True, sys_flag=6, hold_ms=20_000))
                 await eventually(lambda: broker.pulls.waiting.count)
                 late = [asyncio.ensure_future(client.send("t", b"late %d" % number)) for number in range(20)]
-                await eventually(lambda: broker.kernel.queue_state("t", 0)[2] == 21 and flusher.behind)
+                await eventually(lambda: broker.kernel.queue_state("t", 0).next == 21 and flusher.behind)
                 flusher.break_down()
                 answers = await asyncio.gather(*late)
                 if flush == "sync":

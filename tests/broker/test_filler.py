@@ -46,7 +46,7 @@ def test_repairing_one_entry_of_a_lost_page_hides_no_other(tmp_path: Path, mode:
             assert await drain(client, COUNT) == bodies
         async with running(tmp_path, mode) as broker, speaking(broker) as client:
             assert await drain(client, COUNT) == bodies
-            assert broker.kernel.queue_state("t", 0)[0] == 0
+            assert broker.kernel.queue_state("t", 0).first == 0
 
     run(test())
 
@@ -91,7 +91,7 @@ def test_wrong_filler_of_an_earlier_version_is_noticed_and_healed(tmp_path: Path
         report = verify(tmp_path, index_slots=997, index_entries=10_000)
         assert [problem.offset for problem in report.problems if problem.place == "t/0"] == list(range(20, 35))
         async with running(tmp_path, mode, store=FAST) as broker, speaking(broker) as client:
-            assert broker.kernel.queue_state("t", 0)[0] == 0
+            assert broker.kernel.queue_state("t", 0).first == 0
             broker.scrubber.is_busy = lambda: False
             if healed_by == "scrub":
                 assert len(await broker.scrubber.run_pass()) == 15
@@ -113,7 +113,7 @@ def test_wrong_filler_at_the_beginning_is_healed_by_the_scrub(tmp_path: Path, mo
         async with running(tmp_path, mode, store=FAST) as broker, speaking(broker) as client:
             broker.scrubber.is_busy = lambda: False
             assert len(await broker.scrubber.run_pass()) == 15
-            assert broker.kernel.queue_state("t", 0)[0] == 0
+            assert broker.kernel.queue_state("t", 0).first == 0
             assert await drain(client, COUNT) == bodies
         async with running(tmp_path, mode, store=FAST) as broker, speaking(broker) as client:
             assert await drain(client, COUNT) == bodies

@@ -307,7 +307,7 @@ class Round:
         if r.random() < 0.5:
             for queue_id in both.queue_ids(topic):
                 both.watch(topic, queue_id, False)
-                end = both.queue_state(topic, queue_id)[2]
+                end = both.queue_state(topic, queue_id).next
                 both.set_queue(topic, queue_id, end, end)
         both.forget_topic(topic)
         both.queue_ids(topic)

@@ -220,7 +220,7 @@ def test_a_queue_ends_somewhere(make: Make, module: ModuleType) -> None:
     record[20:28] = (1 << 58).to_bytes(8, "big")
     kernel = make()
     assert kernel.dispatch(record, 0)[0] == len(record)
-    assert kernel.queue_state("tea", 1)[1] == (1 << 58) + 1
+    assert kernel.queue_state("tea", 1).end == (1 << 58) + 1
     assert burst(kernel, send())[1] == LEFT
     assert burst(kernel, batch(member(b"x")))[1] == LEFT
     with pytest.raises(ValueError, match="the queue is full"):
@@ -281,7 +281,7 @@ def test_a_batch_is_all_or_nothing(make: Make) -> None:
     kernel.open_segment(0, size + 7)
     assert burst(kernel, batch(*members))[:4] == (0, FULL, b"", 0)
     assert kernel.take() == (0, b"")
-    assert kernel.queue_state("tea", 1)[2] == 0
+    assert kernel.queue_state("tea", 1).next == 0
     kernel.open_segment(0, size + 8)
     assert burst(kernel, batch(*members))[1] == DONE
 
@@ -297,7 +297,7 @@ def test_one_bad_member_leaves_the_whole_batch(make: Make, bad: bytes) -> None:
     kernel = make()
     assert burst(kernel, batch(member(b"x"), member(b"y"), bad))[:4] == (0, LEFT, b"", 0)
     assert kernel.take() == (0, b"")
-    assert kernel.queue_state("tea", 1)[2] == 0
+    assert kernel.queue_state("tea", 1).next == 0
 
 
 @pytest.mark.parametrize("changed", [{"m": "false"}, {"m": None}, {"i": "DELAY\x013\x02"}, {"i": "WAIT\x01false\x02"}])
@@ -413,7 +413,7 @@ def test_append_group(make: Make, module: ModuleType) -> None:
     # Whoever finds less than all of the group finds nothing of it.
     assert module.scan(data[:-1], start, True)[0] == first
     assert module.scan(data[: placed[2][0]], start, True)[2] == 1
-    assert kernel.queue_state("tea", 0)[2] == 3
+    assert kernel.queue_state("tea", 0).next == 3
 
 
 def test_a_group_of_one_is_a_plain_record(make: Make) -> None:
@@ -434,7 +434,7 @@ def test_append_group_all_or_none(make: Make) -> None:
         kernel.append_group([group_member("tea", 0, b"x" * 100), group_member("tea", 0, b"y" * 100)], NOW)
     assert caught.value.args == (2 * (88 + 100 + 4 + 2 + 20) + 20,)
     assert kernel.take()[1] == b""
-    assert kernel.queue_state("tea", 0)[2] == 0
+    assert kernel.queue_state("tea", 0).next == 0
 
 
 # -- pulls -------------------------------------------------------------------------------------------------------------

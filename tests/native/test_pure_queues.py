@@ -133,7 +133,7 @@ def test_dispatch_stops_at_what_is_no_whole_record(make: Make) -> None:
     _, data = kernel.take()
     half = len(data) // 2
     assert kernel.dispatch(data[:-1], 0)[0] == half
-    assert kernel.queue_state("tea", 0)[1] == 1
+    assert kernel.queue_state("tea", 0).end == 1
     assert kernel.dispatch(data[:half] + b"x" * 200, 0)[0] == half
 
 
@@ -189,7 +189,7 @@ def test_transactions(make: Make) -> None:
     kernel = make()
     for sys_flag in (4, 12, 8):
         append(kernel, sys_flag=sys_flag, text=b"UNIQ_KEY\x01u\x02")
-    assert kernel.queue_state("tea", 0)[2] == 1
+    assert kernel.queue_state("tea", 0).next == 1
     publish(kernel)
     assert kernel.queue_state("tea", 0)[:2] == (0, 1)
     assert len(kernel.take_index()) == 2 * INDEX_PENDING.size
@@ -612,7 +612,7 @@ def test_a_deleted_topic_is_forgotten_when_nothing_of_it_is_left(make: Make) -> 
     kernel.set_topic("tea", 0, 0, 0)
     assert not kernel.forget_topic("tea"), "it has messages"
     for queue_id in kernel.queue_ids("tea"):
-        end = kernel.queue_state("tea", queue_id)[2]
+        end = kernel.queue_state("tea", queue_id).next
         kernel.set_queue("tea", queue_id, end, end)
     kernel.watch("tea", 0, True)
     assert not kernel.forget_topic("tea"), "somebody waits"

@@ -401,7 +401,7 @@ def test_offsets_beyond_a_cut_log_do_not_come_back(tmp_path: Path) -> None:
             node.writer.send(b"new %d" % number, "cut")
         node.writer.write()
     with started(tmp_path, boot="second boot") as node:
-        assert node.store.kernel.queue_state("cut", 0)[1] == 7
+        assert node.store.kernel.queue_state("cut", 0).end == 7
         assert node.offsets.get("g1", "cut", 0) == 4, "nobody has read the new ones"
 
 

@@ -293,11 +293,11 @@ class Broker:
     def forget_topic(self, name: str) -> None:
         """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files."""
         for queue_id in self.kernel.queue_ids(name):
-            end = self.kernel.queue_state(name, queue_id)[2]  # numbering goes on if the topic is made again
+            end = self.kernel.queue_state(name, queue_id).next  # numbering goes on if the topic is made again
             self.kernel.set_queue(name, queue_id, end, end)
         # Entries of a topic that is made again meanwhile are written after these files are gone.
         gone = self.upkeep.hold_entries()
-        self.run(self._forget_files(name, int(self.kernel.append_offset), gone))
+        self.run(self._forget_files(name, self.kernel.append_offset, gone))
 
     async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
         """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""
@@ -345,7 +345,7 @@ class Broker:
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
         self.topics.add_ends(self.queue_ends.restore())
-        self.offsets.end = lambda topic, queue_id: int(self.kernel.queue_state(topic, queue_id)[1])
+        self.offsets.end = lambda topic, queue_id: self.kernel.queue_state(topic, queue_id).end
         self.offsets.first = self.topics.first_offset
         self.store.deleted_below = self.topics.first_offset
         self.offsets.clamp()

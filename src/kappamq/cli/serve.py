@@ -245,7 +245,7 @@ def about(settings: BrokerSettings) -> str:
 def kernel_is_native() -> bool:
     from kappamq import native
 
-    return native.load().__name__.endswith("_kernel")
+    return native.load().NAME == "native"
 
 
 def tell_findings(out: Output, findings: Findings) -> None:

@@ -32,8 +32,10 @@ class NetConfig:
     # What one request may have, by its kind. Larger: bigger requests of honest clients, more work for one of hostile ones.
     request_bytes_max: int = 64 * KIB  # the body of a request that is no message and has no line of its own here
     request_header_bytes_max: int = 64 * KIB  # the header of a request that carries no message properties
-    heartbeat_bytes_max: int = 2 * MIB  # about 8,000 subscriptions
-    list_bytes_max: int = 2 * MIB  # lists of topics, groups or queue locks: about 25,000 locks
+    heartbeat_bytes_max: int = (
+        1 * MIB
+    )  # about 4,000 subscriptions. larger: one request can hold up the others for longer
+    list_bytes_max: int = 1 * MIB  # lists of topics, groups or queue locks: about 12,000 locks. larger: as above
     registration_bytes_max: int = 8 * MIB  # what a broker tells a name server: about 25,000 topics
     loose_json_bytes_max: int = (
         256 * KIB

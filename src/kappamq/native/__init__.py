@@ -6,12 +6,13 @@ the same answers byte for byte (tests/native holds them to it).
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import cast
 
+from kappamq.native.interface import KernelModule
 from kappamq.native.mapping import MappedFile
 
 
-def load(kind: str = "auto") -> ModuleType:
+def load(kind: str = "auto") -> KernelModule:
     """The kernel module: "native", "twin", or "auto" for the compiled one where it exists."""
     if kind not in ("auto", "native", "twin"):
         raise ValueError(f"kernel is 'auto', 'native' or 'twin', not {kind!r}")
@@ -19,13 +20,13 @@ def load(kind: str = "auto") -> ModuleType:
         try:
             from kappamq.native import _kernel
 
-            return _kernel
+            return cast(KernelModule, _kernel)
         except ImportError:
             if kind == "native":
                 raise
     from kappamq.native import pure
 
-    return pure
+    return cast(KernelModule, pure)
 
 
 def map_file(fd: int, size: int) -> MappedFile:

@@ -18,7 +18,7 @@ from libc.string cimport memchr, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
-from kappamq.native.layout import BadRow, SegmentFull
+from kappamq.native.layout import BadRow, PullVerdict, QueueState, SegmentFull
 
 NAME = "native"
 
@@ -474,8 +474,8 @@ cdef class Kernel:
     def queue_state(self, str name not None, queue_id):
         cdef queue_t *found = self._find_queue(name, queue_id)
         if found == NULL:
-            return 0, 0, 0, 0
-        return found.min, found.end, found.next, found.stored
+            return QueueState(0, 0, 0, 0)
+        return QueueState(found.min, found.end, found.next, found.stored)
 
     def queue_ids(self, str name not None):
         cdef topic_t *found = kernel_find_topic(self.k, text_span(name))
@@ -657,8 +657,8 @@ cdef class Kernel:
         if verdict == FOUND:
             reply = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>self.k.replies.total)
             gather_copy(&self.k.replies, <uint8_t *>PyBytes_AS_STRING(reply))
-            return FOUND, reply
-        return verdict, payload_tuple(verdict, payload)
+            return PullVerdict(FOUND, reply)
+        return PullVerdict(verdict, payload_tuple(verdict, payload))
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
@@ -158,6 +158,29 @@ SPECIAL_PROPERTIES: Final = frozenset(
     __CRC32# __BATCH# __HALF_MS# __END#""".split()
 )
 """A message with one of these is not plain: the broker has to think about it."""
+
+
+class QueueState(NamedTuple):
+    """How far a queue is; zeros if it has never been seen."""
+
+    first: int
+    """The first message that can be read."""
+    end: int
+    """One past the last message that consumers may see."""
+    next: int
+    """The number the next append gets: ahead of `end` while records wait to become visible."""
+    stored: int
+    """Entries below are in the queue's files."""
+
+
+class PullVerdict(NamedTuple):
+    """What became of a pull."""
+
+    verdict: int
+    """FOUND, COLD, BROKEN, or why there is nothing."""
+    payload: Any
+    """FOUND: the whole reply. COLD: (first log byte, one past the last). Else: (next offset, first, end) of the queue."""
+
 
 PullTuple = tuple[int, int, int, int, int, int, int, int, bool, Any]
 """verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload"""

@@ -38,6 +38,7 @@ from kappamq.native.layout import (
     TOPIC_SEND,
     BurstTuple,
     PullTuple,
+    PullVerdict,
     SegmentFull,
 )  # fmt: skip
 from kappamq.native.pure_batches import batch_body, property_texts
@@ -64,8 +65,6 @@ NAME: Final = "twin"
 
 _FRAME: Final = struct.Struct(">iI")
 _LANES_MAX: Final = 4096
-
-
 _NUMBERS = struct.Struct(">iiiiqqq")
 
 
@@ -465,11 +464,12 @@ class Kernel(Queues):
     def pull(
         self, topic: str, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int, binary: bool,
         warm: bool,
-    ) -> tuple[int, Any]:  # fmt: skip
-        """Try a pull: (FOUND, the whole reply), (COLD, (first log byte, one past the last)) or (why not, (next, min, end)).
+    ) -> PullVerdict:  # fmt: skip
+        """Try a pull.
 
         With `warm` the caller vouches that the records are in memory; COLD then means that they are not where they should be."""
-        return self._pull(self.topics.get(topic.encode()), queue_id, offset, count_max, codes, opaque, binary, warm)
+        found = self.topics.get(topic.encode())
+        return PullVerdict(*self._pull(found, queue_id, offset, count_max, codes, opaque, binary, warm))
 
     def _pull(
         self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int,

@@ -28,6 +28,7 @@ from kappamq.native.layout import (
     TOPIC_FOLD,
     WARM_BLOCK_BYTES,
     WARM_BLOCKS,
+    QueueState,
 )  # fmt: skip
 from kappamq.native.pure_record import (
     Buffer,
@@ -167,11 +168,13 @@ class Queues:
     def set_queue_min(self, name: str, queue_id: int, min_offset: int) -> None:
         self.queue(name, queue_id).min = min_offset
 
-    def queue_state(self, name: str, queue_id: int) -> tuple[int, int, int, int]:
-        """(min, end, next, stored) of a queue; zeros if it has never been seen."""
+    def queue_state(self, name: str, queue_id: int) -> QueueState:
+        """How far a queue is; zeros if it has never been seen."""
         topic = self.topics.get(name.encode())
         queue = topic.queues.get(queue_id) if topic is not None else None
-        return (queue.min, queue.end, queue.next, queue.stored) if queue is not None else (0, 0, 0, 0)
+        return (
+            QueueState(queue.min, queue.end, queue.next, queue.stored) if queue is not None else QueueState(0, 0, 0, 0)
+        )
 
     def queue_ids(self, name: str) -> list[int]:
         topic = self.topics.get(name.encode())

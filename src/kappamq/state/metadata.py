@@ -159,7 +159,7 @@ class Metadata:
 
     def _replay(self, stamps: dict[str, int]) -> None:
         by_kind = {kind: table for table in self._tables for kind in table.kinds}
-        end = self._store.kernel.queue_state(TOPIC, 0)[1]
+        end = self._store.kernel.queue_state(TOPIC, 0).end
         at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
         while at < end:
             found = self._store.entry(TOPIC, 0, at)
@@ -185,7 +185,7 @@ class Metadata:
         """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
         log below `renew_below`; for `save` on a worker. Those to `leave` are in the log, and may wait although they changed."""
         stamp = self._store.log.end  # everything recorded so far lies below it or is still pending behind it
-        records = self._store.kernel.queue_state(TOPIC, 0)[2]
+        records = self._store.kernel.queue_state(TOPIC, 0).next
         work: list[Collected] = []
         for table in self._tables:
             behind = records - self._records.get(table.file, 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission, NotAvailable, TopicNotFound
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import (
@@ -31,7 +32,7 @@ class Topics:
     file = FILE
     kinds = (CHANGED_KIND, DELETED_KIND)
 
-    def __init__(self, config: BrokerConfig, kernel: Any, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(self, config: BrokerConfig, kernel: Kernel, now_ms: Callable[[], int], record: Record) -> None:
         self._config = config
         self._kernel = kernel
         self._now_ms = now_ms
@@ -154,8 +155,8 @@ class Topics:
         """Remove a topic; its numbering goes on if it is made again."""
         if name not in self.table:
             return False
-        ends = {queue_id: self._kernel.queue_state(name, queue_id)[2] for queue_id in self._kernel.queue_ids(name)}
-        at = int(self._kernel.append_offset)
+        ends = {queue_id: self._kernel.queue_state(name, queue_id).next for queue_id in self._kernel.queue_ids(name)}
+        at = self._kernel.append_offset
         self._record(
             DELETED_KIND,
             {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}, "at": at},
@@ -199,7 +200,7 @@ class Topics:
         """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
         for name in [name for name in self.deleted if name not in self.table]:
             # Records of earlier versions do not say where: then as of the first time somebody asks.
-            at = self._deleted_at.setdefault(name, int(self._kernel.append_offset))
+            at = self._deleted_at.setdefault(name, self._kernel.append_offset)
             if at <= log_min and self._kernel.forget_topic(name):
                 del self.deleted[name], self._deleted_at[name]
                 self.dirty = True

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import ENTRY
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
@@ -42,7 +42,7 @@ class DerivedWork:
 
 
 class Derived:
-    def __init__(self, root: Path, kernel: Any, queues: QueueFiles, index: IndexFiles, files: Files) -> None:
+    def __init__(self, root: Path, kernel: Kernel, queues: QueueFiles, index: IndexFiles, files: Files) -> None:
         self._root = root
         self._kernel = kernel
         self._queues = queues
@@ -74,7 +74,7 @@ class Derived:
         """Take over what recovery found: the kernel knows what the queue files hold, `position` (None: not ours) what is synced."""
         self._checkpoint = checkpoint
         for topic, queue_id in self._queues.queues():
-            stored = self._kernel.queue_state(topic, queue_id)[3]
+            stored = self._kernel.queue_state(topic, queue_id).stored
             if stored:
                 self._ends[topic, queue_id] = stored
                 self._entries += stored
@@ -123,7 +123,7 @@ class Derived:
     def write(self, work: DerivedWork) -> None:
         """Put entries and keys into their files and note how far we are. Doing it twice does no harm."""
         for topic, queue_id, first, entries in work.entries:
-            low = self._kernel.queue_state(topic, queue_id)[0]  # it may be higher by now: what it has passed is gone
+            low = self._kernel.queue_state(topic, queue_id).first  # it may be higher by now: what it has passed is gone
             if not self._queues.write(topic, queue_id, first, entries, low):
                 continue
             end = first + len(entries) // ENTRY.size

@@ -12,11 +12,11 @@ import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from kappamq.config.store import StoreConfig
 from kappamq.errors import DiskFull, ProtocolError, StoreError, StoreReadOnly
+from kappamq.native.interface import Kernel, KernelModule
 from kappamq.native.layout import ENTRY, MAGIC_BLANK
 from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
@@ -40,7 +40,9 @@ _STAMP_AHEAD_MS = 60_000  # a record may claim to be so much younger than its fi
 
 
 class MessageStore:
-    def __init__(self, config: StoreConfig, kernel_module: ModuleType, kernel: Any, files: Files | None = None) -> None:
+    def __init__(
+        self, config: StoreConfig, kernel_module: KernelModule, kernel: Kernel, files: Files | None = None
+    ) -> None:
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Final, Self
 
 from kappamq.errors import StoreFormatError
+from kappamq.native.interface import KernelModule
 from kappamq.native.layout import ENTRY, FILLER_BYTES, GAP_ENTRIES_MAX
 from kappamq.protocol.names import LMQ_PREFIX, METADATA_TOPIC
 from kappamq.protocol.records.entries import index_file_bytes
@@ -84,7 +84,7 @@ def _inside(folder: Path, files: Files) -> list[str]:
 class NewFiles:
     """Queue and index files in the making. `keys`: the index, too."""
 
-    def __init__(self, root: Path, sizes: Sizes, module: ModuleType, files: Files, *, keys: bool = True) -> None:
+    def __init__(self, root: Path, sizes: Sizes, module: KernelModule, files: Files, *, keys: bool = True) -> None:
         self._root = root
         self._files = files
         self._keys = keys

@@ -185,7 +185,7 @@ def _newest_ms(store: MessageStore) -> int:
     """The largest store time that is easily found: of the last record of each queue, and of the first of each log file."""
     places = [segment.start for segment in store.log.segments()]
     for topic, queue_id in store.queues.queues():
-        end = store.kernel.queue_state(topic, queue_id)[1]
+        end = store.kernel.queue_state(topic, queue_id).end
         log_offset, size, _code = store.queues.entry(topic, queue_id, end - 1) if end else (0, 0, 0)
         if size and size != FILLER_BYTES:
             places.append(log_offset)
@@ -223,7 +223,7 @@ def _newest_known(store: MessageStore) -> int:
     newest = store.log.min
     _load_queues(store, _FOREVER)
     for topic, queue_id in store.queues.queues():
-        end = store.kernel.queue_state(topic, queue_id)[1]
+        end = store.kernel.queue_state(topic, queue_id).end
         if end:
             log_offset, size, _code = store.queues.entry(topic, queue_id, end - 1)
             if size != FILLER_BYTES:
@@ -272,7 +272,7 @@ def _scan(
             store.enter(at, view[:good])
             if (at + good) // _RELIEF_BYTES > at // _RELIEF_BYTES:
                 for topic, queue_id, first, entries in store.kernel.take_entries(_FOREVER):
-                    low = store.kernel.queue_state(topic, queue_id)[0]
+                    low = store.kernel.queue_state(topic, queue_id).first
                     store.queues.write(topic, queue_id, first, entries, low)
             found.records += records
             found.last_ms = store_ms
@@ -353,4 +353,4 @@ def _cut_queues(store: MessageStore) -> None:
     """Entries behind a queue's trusted end are entered anew, or point to records that are gone: either way they must go, or
     one day they would look true."""
     for topic, queue_id in store.queues.queues():
-        store.queues.cut(topic, queue_id, store.kernel.queue_state(topic, queue_id)[1])
+        store.queues.cut(topic, queue_id, store.kernel.queue_state(topic, queue_id).end)

@@ -80,7 +80,7 @@ class Settling:
             return f"{who} is not done with {count} messages"
         for held in member.held:
             queue = held.queue
-            end = self._broker.kernel.queue_state(queue.topic, queue.queue_id)[2]
+            end = self._broker.kernel.queue_state(queue.topic, queue.queue_id).next
             reset = self._broker.pending_resets.get(member.group, queue.topic, queue.queue_id)
             if held.paused or held.full() is not None:
                 continue

@@ -41,7 +41,7 @@ class Counter:
 
 def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[Record]:
     found = []
-    for offset in range(broker.kernel.queue_state(topic, queue_id)[1]):
+    for offset in range(broker.kernel.queue_state(topic, queue_id).end):
         entry = broker.store.entry(topic, queue_id, offset)
         assert entry is not None
         data = broker.store.record(entry[0])

@@ -153,9 +153,9 @@ def test_what_becomes_visible_later_is_read_back_over_the_end_of_a_file(tmp_path
             desk.append(bytes(1500))
         desk.writer.end_turn()
         assert desk.store.log.end > 2 * desk.store.config.segment_bytes
-        assert desk.store.kernel.queue_state("t", 0)[1] == 0
+        assert desk.store.kernel.queue_state("t", 0).end == 0
         desk.sync()
-        assert desk.store.kernel.queue_state("t", 0)[1] == count
+        assert desk.store.kernel.queue_state("t", 0).end == count
         assert desk.store.marks.dispatched.offset == desk.store.log.end
 
     at_desk(tmp_path, kind, test, flush="sync")

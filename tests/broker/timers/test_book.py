@@ -49,7 +49,7 @@ class Bench:
         return log_offset
 
     def enter(self, first: int = 0, loaded_ms: int = 0) -> Any:
-        end = self.store.kernel.queue_state(TIMER_TOPIC, 0)[1]
+        end = self.store.kernel.queue_state(TIMER_TOPIC, 0).end
         return self.book.enter(first, end - first, b"", loaded_ms, self.progress, T, NEVER)
 
     def load(self, low: int = 0, high: int = 100_000, count_max: int = 1000) -> tuple[list[Timer], Loaded]:

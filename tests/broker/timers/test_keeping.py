@@ -87,11 +87,11 @@ def test_what_was_stored_again_is_not_stored_again_and_again(tmp_path: Path) -> 
             await fill(it)
             assert await it.broker.upkeep.delete_expired(asked=True) == 0
             await it.settle()
-            end = it.broker.kernel.queue_state(TIMER_TOPIC, 0)[2]
+            end = it.broker.kernel.queue_state(TIMER_TOPIC, 0).next
             assert end == 151 + 150
             for _ in range(2):
                 assert await it.broker.upkeep.delete_expired(asked=True) == 0
-            assert it.broker.kernel.queue_state(TIMER_TOPIC, 0)[2] == end
+            assert it.broker.kernel.queue_state(TIMER_TOPIC, 0).next == end
             await it.pass_ms(DAY_MS + 1000)
             assert await it.bodies() == [b"soon", *(b"%d" % number for number in range(150))]
 

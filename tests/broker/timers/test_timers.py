@@ -240,7 +240,7 @@ def test_nothing_is_lost_in_the_hurry(tmp_path: Path) -> None:
             for number in range(400):
                 text = f"UNIQ_KEY\x01K{number}\x02TIMER_DELAY_MS\x01{dice.randrange(1, 300)}\x02"
                 assert (await client.send("tea", b"%d" % number, 0, text)).code == 0
-            await eventually_async(lambda: broker.kernel.queue_state("tea", 0)[1] == 400, timeout=20)
+            await eventually_async(lambda: broker.kernel.queue_state("tea", 0).end == 400, timeout=20)
             records = await client.read("tea")
             assert sorted(int(record.body) for record in records) == list(range(400))
             for record in records:

@@ -39,7 +39,7 @@ async def set_clock(it: Timed, seconds: float) -> None:
 
 def clock_records(it: Timed) -> list[dict[str, Any]]:
     store, found = it.broker.store, []
-    for offset in range(store.kernel.queue_state(TOPIC, 0)[1]):
+    for offset in range(store.kernel.queue_state(TOPIC, 0).end):
         entry = store.entry(TOPIC, 0, offset)
         record = store.decoded(entry[0]) if entry is not None else None
         said = json.loads(record.body) if record is not None else {"kind": ""}

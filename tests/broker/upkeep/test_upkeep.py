@@ -162,7 +162,7 @@ async def test_entries_get_to_their_files(broker: Broker, client: Speaker) -> No
     entered: list[int] = []
 
     async def note(work: object) -> None:
-        entered.append(broker.kernel.queue_state("t", 0)[1])
+        entered.append(broker.kernel.queue_state("t", 0).end)
 
     await make_topic(client, "t")
     await send(client, 5)
@@ -317,10 +317,10 @@ def test_offsets_are_in_the_log_at_once_and_in_their_file_now_and_then(tmp_path:
 
             await commit(0)  # at the first opportunity: what was found at the start may be news
             assert '"0":0' in path.read_text()
-            before = broker.kernel.queue_state(TOPIC, 0)[2]
+            before = broker.kernel.queue_state(TOPIC, 0).next
             for offset in range(1, 6):
                 await commit(offset)
-            assert broker.kernel.queue_state(TOPIC, 0)[2] >= before + 5
+            assert broker.kernel.queue_state(TOPIC, 0).next >= before + 5
             assert '"0":0' in path.read_text()
             clock.advance(31)
             await commit(6)
@@ -368,7 +368,7 @@ def test_deleted_topics_are_forgotten_with_the_log_that_held_them(tmp_path: Path
             await send(client, 1, topic="gone")
         async with running(tmp_path, kernel, store=store) as broker, speaking(broker) as client:
             assert set(broker.topics.deleted) == {"again"}, "it is not in the file any more"
-            assert len(await client.read("gone", 0, broker.kernel.queue_state("gone", 0)[0])) == 1
+            assert len(await client.read("gone", 0, broker.kernel.queue_state("gone", 0).first)) == 1
 
     run(test())
 
@@ -404,6 +404,6 @@ def test_many_entries_do_not_wait_in_memory_for_their_time(
             assert broker.upkeep._relief is None, "few of them can wait"
             await send(client, 30, queue_id=1, size=10)
             await broker.upkeep._tick()
-            await eventually(lambda: broker.kernel.queue_state("t", 1)[3] > 0)
+            await eventually(lambda: broker.kernel.queue_state("t", 1).stored > 0)
 
     run(test())

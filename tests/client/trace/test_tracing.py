@@ -312,7 +312,7 @@ async def test_the_broker_decides_whether_traces_are_written(tmp_path: Path, tra
             await producer.send(Message("tea", b"x"))
             await producer.send_batch([Message("tea", b"x")])
             await producer.send(Message(TRACE_TOPIC, b"not traced itself"))
-        end = cluster.broker.kernel.queue_state(TRACE_TOPIC, 0)[1]
+        end = cluster.broker.kernel.queue_state(TRACE_TOPIC, 0).end
         assert end == (2 if trace_on else 1)
 
 

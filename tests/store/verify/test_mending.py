@@ -81,7 +81,7 @@ def test_messages_that_a_damaged_entry_hid_at_the_start_come_back(tmp_path: Path
         found = run(store).report.problems
         assert {one.kind for one in found} == {Kind.QUEUE}
         assert Mender(store).mend(found[0])
-        assert store.kernel.queue_state("t", 0)[0] == 0
+        assert store.kernel.queue_state("t", 0).first == 0
         assert bodies(store, "t", 0) == writer.expected["t", 0]
 
 
@@ -89,7 +89,7 @@ def test_a_queue_that_was_deleted_stays_so(tmp_path: Path) -> None:
     with opened(config(tmp_path)) as store:
         writer = fill(store, 128)
         for queue_id in range(2):
-            end = store.kernel.queue_state("t", queue_id)[1]
+            end = store.kernel.queue_state("t", queue_id).end
             assert end == 64, "the next entry begins a file, so there is no filler before it"
             store.kernel.set_queue("t", queue_id, end, end)
         store.forget_topic("t")
@@ -100,7 +100,7 @@ def test_a_queue_that_was_deleted_stays_so(tmp_path: Path) -> None:
         writer.write_derived()
         mender = Mender(store)
         assert not any(mender.mend(one) for one in run(store).report.problems)
-        assert store.kernel.queue_state("t", 0)[0] == 64
+        assert store.kernel.queue_state("t", 0).first == 64
         assert bodies(store, "t", 0) == writer.expected["t", 0]
 
 

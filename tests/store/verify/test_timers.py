@@ -149,7 +149,7 @@ def found_by_a_pass(it: Bench) -> list[str]:
 
 def enter_all(it: Bench, now_ms: int) -> list[Unit]:
     it.book.rebuild(TimerProgress(), "")
-    end = it.store.kernel.queue_state(TIMER_TOPIC, 0)[1]
+    end = it.store.kernel.queue_state(TIMER_TOPIC, 0).end
     it.book.enter(0, end, b"", 0, TimerProgress(), now_ms, NEVER)
     return units_of(it.root)
 

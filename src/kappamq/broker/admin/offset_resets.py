@@ -126,7 +126,7 @@ class Moves:
         found: dict[int, int] = {}
         async for some in in_slices(queue_ids):
             if ms < 0:
-                offsets = [self._store.kernel.queue_state(topic, queue_id)[1] for queue_id in some]
+                offsets = [self._store.kernel.queue_state(topic, queue_id).end for queue_id in some]
             else:
                 offsets = await self._worker(lambda ids=some: [self._store.search(topic, q, ms) for q in ids])
             found.update(zip(some, offsets, strict=True))

@@ -117,7 +117,7 @@ class Progress:
         async for ids in in_slices(range(config.read_queues)):
             some: list[tuple[int, ConsumeOffset]] = []
             for queue_id in ids:
-                end = self._store.kernel.queue_state(topic, queue_id)[1]
+                end = self._store.kernel.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
                 asked = min(max(self.asked(group, topic, queue_id), consumed), max(end, consumed))
@@ -172,7 +172,7 @@ class Progress:
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of(header.topic) - left_out:
             for queue_id, offset in self._offsets.queues(group, header.topic).items():
-                if offset >= self._store.kernel.queue_state(header.topic, queue_id)[0]:
+                if offset >= self._store.kernel.queue_state(header.topic, queue_id).first:
                     smallest[queue_id] = min(offset, smallest.get(queue_id, _NEVER))
         for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
             if smallest.get(queue_id, _NEVER) > offset:

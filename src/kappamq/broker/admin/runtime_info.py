@@ -145,7 +145,7 @@ class Runtime:
             table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         for level in range(1, DELAY_LEVELS + 1):
-            end = self._store.kernel.queue_state(names.SCHEDULE_TOPIC, level - 1)[1]
+            end = self._store.kernel.queue_state(names.SCHEDULE_TOPIC, level - 1).end
             table[f"scheduleMessageOffset_{level}"] = f"{self.delay_position(level)},{end}"
         return table
 

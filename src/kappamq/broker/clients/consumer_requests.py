@@ -221,7 +221,7 @@ class Consumers:
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= header.queue_id < queues:
             raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
-        end = self._store.kernel.queue_state(topic.name, header.queue_id)[1]
+        end = self._store.kernel.queue_state(topic.name, header.queue_id).end
         if not 0 <= header.commit_offset <= end:
             raise InvalidParameter(
                 f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
@@ -239,13 +239,13 @@ class Consumers:
     def max_offset(self, request: Request[GetMaxOffset]) -> Frame:
         header = request.header
         return request.reply(
-            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[1])
+            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).end)
         )
 
     def min_offset(self, request: Request[GetMinOffset]) -> Frame:
         header = request.header
         return request.reply(
-            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id)[0])
+            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).first)
         )
 
     async def search(self, request: Request[SearchOffset]) -> Frame:
@@ -256,6 +256,6 @@ class Consumers:
 
     async def earliest(self, request: Request[GetEarliestStoreTime]) -> Frame:
         header = request.header
-        low = self._store.kernel.queue_state(header.topic, header.queue_id)[0]
+        low = self._store.kernel.queue_state(header.topic, header.queue_id).first
         stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
         return request.reply(header=TimestampResponse(timestamp=-1 if stored is None else stored))

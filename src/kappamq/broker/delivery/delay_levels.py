@@ -156,7 +156,7 @@ class Delays:
             return
         if not places:
             level.due = None
-            if at < self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)[2]:
+            if at < self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id).next:
                 self._agenda.spawn(self, self._wait_for_sight(level, now_ms))
             return
         due = self._due(level, places, now_ms)
@@ -200,7 +200,7 @@ class Delays:
             try:
                 places = due
                 if places is None:
-                    end = self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)[1]
+                    end = self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id).end
                     count = min(_COLD_MAX, end - at)
                     found = await self._worker(self._sources.read_entries, SCHEDULE_TOPIC, level.queue_id, at, count)
                     places = self._due(level, found, now_ms)

@@ -22,7 +22,7 @@ class Sources:
         count = min(count, end - first)
         if count <= 0:
             return []
-        data = self._store.kernel.tail_entries(topic, queue_id, first, count)
+        data: bytes | None = self._store.kernel.tail_entries(topic, queue_id, first, count)
         if not data:
             data = self._store.queues.read_resident(topic, queue_id, first, count)
         return None if data is None else _places(data)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from kappamq.native.interface import Kernel
 
 Key = tuple[str, str, bool]  # group, topic, whether the pull names what it wants
 _ROWS_MAX = 1_000_000
@@ -23,7 +24,7 @@ class Row:
 
 
 class Subscriptions:
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._rows: dict[int, Row] = {}
         self._numbers: dict[Key, int] = {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+from kappamq.native.interface import Kernel
 
 Parked = TypeVar("Parked")
 _Queue = tuple[str, int]
@@ -16,7 +18,7 @@ OWNER_QUEUE_MAX: Final = 256
 class LongPoll(Generic[Parked]):
     """Tells the kernel which queues are watched; the kernel tells which of them grew."""
 
-    def __init__(self, kernel: Any, parked_max: int, owner_max: int, owner_queue_max: int = OWNER_QUEUE_MAX) -> None:
+    def __init__(self, kernel: Kernel, parked_max: int, owner_max: int, owner_queue_max: int = OWNER_QUEUE_MAX) -> None:
         self._kernel = kernel
         self._parked_max = parked_max
         self._owner_max = owner_max

@@ -331,7 +331,7 @@ class Pulls:
     def _lend(self, request: PullRequest, entries: bytes) -> bool:
         """Let the kernel have entries read from disk; False if they have not got there yet."""
         usable = len(entries) - len(entries) % ENTRY.size
-        end = self._kernel.queue_state(request.topic, request.queue_id)[3]
+        end = self._kernel.queue_state(request.topic, request.queue_id).stored
         usable = min(usable, max(0, (end - request.offset) * ENTRY.size))
         # Entries on their way to the file read as zeros: only what is real may be lent.
         while usable and int.from_bytes(entries[usable - 12 : usable - 8], "big") == 0:

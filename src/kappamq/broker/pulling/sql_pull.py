@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import COLD, FOUND, MAGIC_V2, NO_MATCH, SYS_BORN_V6, SYS_STORE_V6
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import Frame
@@ -82,7 +83,7 @@ class Sieve:
         return cls(lambda found: sql.matches(found.get), sql.size)
 
     def pull(
-        self, kernel: Any, request: Pull, bytes_max: int, warm: bool, is_warm: Callable[[int, int], bool]
+        self, kernel: Kernel, request: Pull, bytes_max: int, warm: bool, is_warm: Callable[[int, int], bool]
     ) -> tuple[int, Any]:  # fmt: skip
         """As `Kernel.pull`. NO_MATCH also means that it has looked at enough for now; its payload says where to go on."""
         counted = kernel.get_count, kernel.get_bytes

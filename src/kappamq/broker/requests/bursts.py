@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Final
 
 from kappamq.broker.requests.declaration import Declaration
 from kappamq.broker.requests.request import Handler, merged
@@ -28,6 +30,7 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+_LARGE_READ_BYTES: Final = 512 << 10
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, object]
 
 
@@ -53,6 +56,20 @@ class Bursts:
     # -- bytes in ----------------------------------------------------------------------------------------------------------
 
     def received(self, connection: Connection, data: bytes | bytearray) -> int:
+        if len(data) < _LARGE_READ_BYTES:
+            return self._serve(connection, data)
+        # Storing megabytes takes milliseconds, in the kernel too: they share the turns of the loop as slow requests do.
+        turns = self.reader.turns
+        if not turns.has_time_for(connection):
+            return 0
+        began = time.perf_counter()
+        consumed = self._serve(connection, data)
+        seconds = time.perf_counter() - began
+        turns.spend(seconds)
+        turns.charge(connection, seconds)
+        return consumed
+
+    def _serve(self, connection: Connection, data: bytes | bytearray) -> int:
         position = 0
         kernel, writer = self._kernel, self._writer
         start = before = kernel.append_offset

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kappamq.errors import KappaError
+from kappamq.native.interface import Kernel
 
 # The reasons there are.
 DISK_FULL = "disk full"  # the guard says so; opens when there is space again
@@ -19,7 +18,7 @@ class Gate:
 
     Most reasons are for users only: the broker's own records (offsets, settings) use the room that was kept for them."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._reasons: dict[str, KappaError] = {}
         self._final: dict[str, None] = {}  # the reasons that stop the broker's own records as well, oldest first

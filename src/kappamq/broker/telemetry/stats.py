@@ -11,13 +11,14 @@ import datetime
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.telemetry.rates import Series
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.errors import BrokerError
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
@@ -56,7 +57,7 @@ class Today:
 
 
 class Stats:
-    def __init__(self, kernel: Any, clock: Clock, cluster: str, log_end: int, worker: Worker) -> None:
+    def __init__(self, kernel: Kernel, clock: Clock, cluster: str, log_end: int, worker: Worker) -> None:
         self._kernel = kernel
         self._clock = clock
         self._cluster = cluster

@@ -93,7 +93,7 @@ class TimerBook:
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
         """Begin anew: every message of the timer topic that may be pending is to be entered again."""
         self._files.reset()
-        low = self._store.kernel.queue_state(TIMER_TOPIC, 0)[0]
+        low = self._store.kernel.queue_state(TIMER_TOPIC, 0).first
         if progress.due_ms:
             low = max(low, self._store.search(TIMER_TOPIC, 0, progress.due_ms - self.reach_ms(progress)))
         if why:

@@ -65,7 +65,7 @@ class Timers:
         self._due = self._new_due()
         self._window = TimerWindow(0)
         # What lies behind is ours, and due later: it is stored by today's clock, from now on.
-        self._began = ClockStep(int(store.kernel.append_offset), 0, now_ms())
+        self._began = ClockStep(store.kernel.append_offset, 0, now_ms())
         self._opened = False
         self._generation = 0  # raised when the files are let go of: what was under way for the ones before is void
         self._broken: str | None = None  # why the files are to be built again
@@ -89,7 +89,7 @@ class Timers:
     @property
     def behind(self) -> int:
         """How many messages of the timer topic are not entered yet."""
-        return int(self._store.kernel.queue_state(TIMER_TOPIC, 0)[2]) - self._queue_offset
+        return self._store.kernel.queue_state(TIMER_TOPIC, 0).next - self._queue_offset
 
     @property
     def delivered(self) -> int:
@@ -188,7 +188,7 @@ class Timers:
             # Another broker's clock was ahead of ours: what it has delivered is delivered, but what is stored from now on is not.
             step = self._began
             if any(below >= step.log_offset for below, _due, _last in self._progress.passed):  # the clock was set since
-                step = ClockStep(int(self._store.kernel.append_offset), 0, self._now_ms())
+                step = ClockStep(self._store.kernel.append_offset, 0, self._now_ms())
             ahead = {"step": list(step)}
             self._appender.append_group([], [("timer", ahead)], own=True)
             self._progress.set(ahead)
@@ -240,7 +240,7 @@ class Timers:
 
     async def _enter(self, now_ms: int) -> None:
         kernel, generation = self._store.kernel, self._generation
-        if kernel.queue_state(TIMER_TOPIC, 0)[1] <= self._queue_offset:
+        if kernel.queue_state(TIMER_TOPIC, 0).end <= self._queue_offset:
             await self._appender.answerable(kernel.append_offset)  # appended, but not yet to be seen
             if generation != self._generation:
                 return

@@ -69,7 +69,7 @@ class HalfLog:
         self.halves = Halves()
         half_from = self._position(names.HALF_TOPIC)
         # A little further back than needed: somebody whose answer was lost may ask once more how it was ended.
-        low = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0)[0]
+        low = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0).first
         op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
         settled = self.halves.fold_ops(self._ops(op_from))
         now_ms = self._clock.message_ms()  # nothing was stored later, whatever it says
@@ -107,7 +107,7 @@ class HalfLog:
     def _records(
         self, topic: str, start: int, without: set[int], end: int | None = None
     ) -> Iterator[tuple[Record, int]]:
-        for offset in range(start, self._store.kernel.queue_state(topic, 0)[1] if end is None else end):
+        for offset in range(start, self._store.kernel.queue_state(topic, 0).end if end is None else end):
             if offset in without:
                 continue
             entry = self._store.entry(topic, 0, offset)
@@ -121,7 +121,7 @@ class HalfLog:
         """Remember again how a transaction was ended that is neither open nor remembered, if the log still knows."""
         if self.halves.get(root) is not None or self.halves.ended(root) is not None:
             return
-        end = int(self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0)[1])
+        end = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0).end
         start: int = await worker(self._store.first_at_or_behind, names.HALF_OP_TOPIC, 0, root)
         last: Op | None = None
         for at in range(start, min(end, start + _OPS_SEARCHED_MAX), _OPS_AT_ONCE):
@@ -155,7 +155,7 @@ class HalfLog:
         if self._next is None:
             now = self._positions()
             if now != self._told:
-                self._next = int(self._store.kernel.append_offset), now
+                self._next = self._store.kernel.append_offset, now
 
     async def positions_behind(self, log_offset: int) -> None:
         """Return when nothing of the log below `log_offset` is needed any more, even if the power fails."""
@@ -167,8 +167,8 @@ class HalfLog:
 
     def _positions(self) -> Positions:
         kernel = self._store.kernel
-        half_end, op_end = (kernel.queue_state(topic, 0)[2] for topic in (names.HALF_TOPIC, names.HALF_OP_TOPIC))
-        return self.halves.positions(half_end, op_end, int(kernel.append_offset))
+        half_end, op_end = (kernel.queue_state(topic, 0).next for topic in (names.HALF_TOPIC, names.HALF_OP_TOPIC))
+        return self.halves.positions(half_end, op_end, kernel.append_offset)
 
     @property
     def needed_from(self) -> int:
@@ -178,7 +178,7 @@ class HalfLog:
     @property
     def end(self) -> int:
         """Log offset behind everything that has happened so far."""
-        return int(self._store.kernel.append_offset)
+        return self._store.kernel.append_offset
 
     @property
     def behind(self) -> int:
@@ -187,7 +187,7 @@ class HalfLog:
         return 0 if oldest is None else self.places_behind(oldest)
 
     def places_behind(self, half: Half) -> int:
-        return int(self._store.kernel.queue_state(names.HALF_TOPIC, 0)[2]) - half.queue_offset
+        return self._store.kernel.queue_state(names.HALF_TOPIC, 0).next - half.queue_offset
 
     # -- what happens to a transaction -------------------------------------------------------------------------------------
 

@@ -196,7 +196,7 @@ class ClockWatch:
         self._period_began, self._told, self._untold = now, _TOLD_MAX, 0
 
     def _step(self, step_ms: int, to_ms: int) -> None:
-        step = ClockStep(int(self._store.kernel.append_offset), step_ms, to_ms)
+        step = ClockStep(self._store.kernel.append_offset, step_ms, to_ms)
         change = self._progress.stepped(step)
         # One group: what was delivered by the clock before, and from where on another one counts.
         self._mark(

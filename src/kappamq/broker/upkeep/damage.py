@@ -284,7 +284,7 @@ class EntryRepair:
                 )
             return None
         _remember(self._lost, (topic, queue_id, number), found)
-        if self._store.kernel.queue_state(topic, queue_id)[0] <= number:
+        if self._store.kernel.queue_state(topic, queue_id).first <= number:
             self._counts.found += 1
             log.error(
                 "topic %s queue %d: message %d cannot be read, its log record is damaged or gone; consumers are sent on to message %d. "

@@ -6,15 +6,16 @@ the twin is quicker: who looks at one record asks `native.load()`.
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import cast
 
 from kappamq import native
+from kappamq.native.interface import ColumnsModule
 from kappamq.spark.columns import numpy_columns
 
 
-def load() -> ModuleType:
+def load() -> ColumnsModule:
     """A module with the functions `locate` and `columns`, as `native/pure_columns.py` describes them."""
     try:
         return native.load("native")
     except ImportError:
-        return numpy_columns
+        return cast(ColumnsModule, numpy_columns)

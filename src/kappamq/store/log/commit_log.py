@@ -14,9 +14,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kappamq.errors import StoreDamaged, StoreError
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
 from kappamq.native.mapping import MappedFile
 from kappamq.store.files import Files
@@ -41,7 +41,7 @@ class Segment:
 
 
 class CommitLog:
-    def __init__(self, folder: Path, segment_bytes: int, files: Files, kernel: Any) -> None:
+    def __init__(self, folder: Path, segment_bytes: int, files: Files, kernel: Kernel) -> None:
         self.folder = folder
         self.segment_bytes = segment_bytes
         self._files = files

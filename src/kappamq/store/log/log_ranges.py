@@ -11,10 +11,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, Self
 
 from kappamq.errors import StoreError
+from kappamq.native.interface import Kernel, KernelModule
 from kappamq.native.layout import BATCH_NAME, SCAN_BLANK, SCAN_MORE
 from kappamq.protocol.records.record import FIXED_BYTES, LOG_OFFSET_AT, MAGIC_AT, MAGIC_V1, MAGIC_V2
 from kappamq.store.files import Files
@@ -134,7 +134,7 @@ class RangeReader:
         self,
         log: LogReader,
         end: LogEnd,
-        module: ModuleType,
+        module: KernelModule,
         *,
         skip_damage: bool = False,
         delays_ms: Sequence[int] = (),
@@ -174,7 +174,7 @@ class RangeReader:
         kernel.index_enabled = self._keys
         return kernel
 
-    def _read(self, stretch: Stretch, part: Part, kernel: Any) -> None:
+    def _read(self, stretch: Stretch, part: Part, kernel: Kernel) -> None:
         log, scan = self._log, self._module.scan
         more = 0
         while (at := part.reached) < stretch.stop:

@@ -1,0 +1,172 @@
+"""What the rest of the broker may ask of a kernel: the compiled one and its twin offer exactly this.
+
+The *kernel* is what happens once per message: parsing a burst of frames, appending records, answering plain pulls, entering records
+into queues. `_kernel` is compiled from C; `pure` is its *twin* in Python, which is its meaning, its oracle in tests, and what runs where
+there is no compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kappamq.native.layout import BurstTuple, PullVerdict, QueueState
+from kappamq.native.pure_record import Buffer, GroupMember
+
+
+class FlusherLike(Protocol):
+    """A thread that makes the log durable and reports how far it is."""
+
+    def fileno(self) -> int: ...
+
+    def request(self, fd: int, offset: int) -> None: ...
+
+    def take(self) -> tuple[int, int]: ...
+
+    def close(self) -> None: ...
+
+
+class Kernel(Protocol):
+    # -- limits and switches -----------------------------------------------------------------------------------------------
+
+    store_host: bytes
+    delays_ms: tuple[int, ...]
+    message_bytes_max: int
+    frame_bytes_max: int
+    header_bytes_max: int
+    pending_bytes_max: int
+    transfer_bytes_max: int
+    transfer_count_max: int
+    tail_bytes_max: int
+    tail_crc: bool
+    accepting: bool
+    force_slow: bool
+    index_enabled: bool
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    # -- counters ----------------------------------------------------------------------------------------------------------
+
+    fast_frames: int
+    left_frames: int
+    put_count: int
+    put_bytes: int
+    get_count: int
+    get_bytes: int
+
+    # -- topics and queues -------------------------------------------------------------------------------------------------
+
+    def set_topic(self, name: str, write_queues: int, read_queues: int, flags: int) -> None: ...
+
+    def forget_topic(self, name: str) -> bool: ...
+
+    def set_queue(self, name: str, queue_id: int, min_offset: int, end: int) -> None: ...
+
+    def set_queue_min(self, name: str, queue_id: int, min_offset: int) -> None: ...
+
+    def queue_state(self, name: str, queue_id: int) -> QueueState: ...
+
+    def queue_ids(self, name: str) -> list[int]: ...
+
+    def watch(self, name: str, queue_id: int, on: bool) -> None: ...
+
+    def lend_entries(self, name: str, queue_id: int, first: int, entries: bytes) -> None: ...
+
+    def tail_entries(self, name: str, queue_id: int, offset: int, count: int) -> bytes: ...
+
+    # -- subscriptions whose pulls the kernel may answer alone -------------------------------------------------------------
+
+    def set_row(
+        self, row: int, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None
+    ) -> None: ...
+
+    def drop_row(self, group: str, topic: str, explicit: bool) -> None: ...
+
+    def asked(self, group: str, topic: str, queue_id: int) -> int: ...
+
+    # -- the log -----------------------------------------------------------------------------------------------------------
+
+    hot_from: int
+    log_min: int
+    mins_raised: bool
+
+    @property
+    def append_offset(self) -> int: ...
+
+    def map_segment(self, start: int, buffer: Buffer | None) -> None: ...
+
+    def open_segment(self, position: int, segment_end: int) -> None: ...
+
+    def mark_warm(self, block: int, is_warm: bool) -> None: ...
+
+    def take(self) -> tuple[int, bytes]: ...
+
+    # -- what happens per message ------------------------------------------------------------------------------------------
+
+    def burst(self, data: Buffer, position: int, born: bytes, now_ms: int) -> BurstTuple: ...
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born: bytes,
+        reconsume_times: int,
+        prepared: int,
+        body: bytes,
+        properties: bytes,
+        now_ms: int,
+    ) -> tuple[int, int, int]: ...
+
+    def append_group(self, members: list[GroupMember], now_ms: int) -> list[tuple[int, int, int]]: ...
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        codes: frozenset[int] | None,
+        opaque: int,
+        binary: bool,
+        warm: bool,
+    ) -> PullVerdict: ...
+
+    def dispatch(
+        self, buffer: Buffer, log_offset: int
+    ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int, int]]]: ...
+
+    # -- what goes to the files derived from the log -----------------------------------------------------------------------
+
+    def take_entries(self, queues_max: int) -> list[tuple[str, int, int, bytes]]: ...
+
+    def dirty_queues(self) -> int: ...
+
+    def take_index(self) -> bytes: ...
+
+
+class ColumnsModule(Protocol):
+    """Turns stored records into columns: a kernel, or numpy where Spark's executors have none."""
+
+    locate: Callable[..., Any]
+    columns: Callable[..., Any]
+
+
+class KernelModule(Protocol):
+    """A module that has a kernel, and the loops over record bytes that need no state."""
+
+    NAME: str
+    Kernel: Callable[..., Kernel]
+    Flusher: Callable[[], FlusherLike]
+    SegmentFull: type[Exception]
+    index_apply: Callable[..., Any]
+    index_link: Callable[..., Any]
+    scan: Callable[..., Any]
+    split_batch: Callable[..., Any]
+    batch_body: Callable[..., Any]
+    property_texts: Callable[..., Any]
+    locate: Callable[..., Any]
+    columns: Callable[..., Any]
