@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from kappamq.broker.requests.sizes import REQUEST_SIZES as BROKER_SIZES
+from kappamq.broker.requests.table import REQUEST_SIZES as BROKER_SIZES
 from kappamq.config.net import NetConfig
 from kappamq.nameserver.request_sizes import REQUEST_SIZES as NAMESERVER_SIZES
 from kappamq.net.requests.sizes import RequestLimit

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kappamq.broker.clients.registry import Client, Clients
+from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.transactions.checks import TransactionChecks
 from kappamq.broker.transactions.half_log import HalfLog
@@ -128,7 +129,7 @@ class HalfLife:
             decision=decision, from_check=from_check, message_id=begun.unique,
         )  # fmt: skip
         try:
-            answer = self.requests.end(None, request(header))  # type: ignore[arg-type]
+            answer = self.requests.end(Request(header, None, request(header)))  # type: ignore[arg-type]
             if asyncio.iscoroutine(answer):
                 asyncio.run(answer)
         except KappaError as error:

@@ -29,10 +29,12 @@ from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.pulling.pull import Pulls
 from kappamq.broker.pulling.read_ahead import ReadAhead
 from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.requests.table import REQUESTS
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.sending.send import Sends
+from kappamq.broker.sending.send_requests import SendRequests
 from kappamq.broker.upkeep.clock_watch import ClockTable, ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.upkeep.queue_ends import QueueEnds
@@ -47,7 +49,6 @@ from kappamq.net.serving.limits import shares
 from kappamq.net.serving.server import Server
 from kappamq.net.tls import outgoing_context
 from kappamq.protocol.bodies.topics import TopicConfig
-from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.records.ids import UniqueIds
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
@@ -174,13 +175,10 @@ class Broker:
             config,
             clock,
             self.topics,
-            writer,
-            bursts.reader.beside,
             self.appender,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
         )
         self.sends.check_gate = self.gate.check
-        self.sends.run = self.run
         self.sends.told = self.registration.told
         self.filtering = Filtering(config, bursts.reader.beside.run)
         self.pulls = Pulls(
@@ -221,7 +219,8 @@ class Broker:
         self.clock_watch.on_step.append(self.delivery.clock_stepped)
         self.upkeep.on_tick.insert(0, self.clock_watch.look)
         self.administration = Administration(self)
-        bursts.handlers.update(self.delivery.handlers())
+        bursts.add_handlers(self.delivery.handlers())
+        REQUESTS.check(bursts.handlers)
         if config.port:
             # Not before: clients that know the port are back at once, and must find everything in its place.
             for port in (config.port, config.port - 2):
@@ -240,13 +239,9 @@ class Broker:
 
     def _wire(self) -> None:
         bursts = self.bursts
-        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-            bursts.handlers[code] = self.sends.handle
-        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
-            bursts.handlers[code] = self.pulls.handle
-        bursts.handlers.update(self.consumers.handlers())
-        bursts.handlers.update(self.locking.handlers())
-        bursts.handlers.update(self.queries.handlers())
+        sends = SendRequests(self.sends, self.config, self.writer, bursts.reader.beside, self.run)
+        for part in (sends, self.pulls, self.consumers, self.locking, self.queries):
+            bursts.add_handlers(part.handlers())
         bursts.on_pulls = self.pulls.left_by_kernel
         bursts.on_commits = self.pulls.commits_by_kernel
         bursts.on_lost += [self.pulls.lost, lambda connection: self.clients.lost(connection, self.clock.liveness())]

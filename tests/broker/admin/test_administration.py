@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.requests.table import REQUESTS
 from kappamq.clock import SystemClock
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.nameserver.nameserver import NameServer
@@ -28,7 +29,7 @@ BROKER_TO_CLIENT = {40, 220, 221, 326}
 
 @on_broker()
 async def test_every_code_has_a_handler(broker: Broker, client: Speaker) -> None:
-    known = set(broker.bursts.handlers)
+    known = set(REQUESTS)
     missing = [code.name for code in RequestCode if code not in known | NAME_SERVER_ONLY | BROKER_TO_CLIENT]
     assert not missing
 
@@ -36,7 +37,7 @@ async def test_every_code_has_a_handler(broker: Broker, client: Speaker) -> None
 @on_broker()
 async def test_requests_without_a_header_or_body_are_answered(broker: Broker, client: Speaker) -> None:
     """Whatever is missing: an answer with a reason, and the connection lives on."""
-    for code in broker.bursts.handlers:
+    for code in REQUESTS:
         answer = await client.channel.request(Frame(code=code), timeout=10)
         assert answer.code == 0 or answer.remark, code
     assert client.channel.is_open

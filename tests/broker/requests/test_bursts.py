@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.errors import InvalidParameter
 from kappamq.net.requests import unfinished
 from kappamq.net.serving.connection import Connection
-from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.frame import Frame, reply, request
+from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.headers.client import GetMaxOffset
 from kappamq.protocol.records import batch
 from kappamq.protocol.records.batch import Member
@@ -23,6 +24,10 @@ from tests.broker.running import MODES, Speaker, run, running, speaking
 from tests.net.openings import V1, V2, V2_IPV6
 from tests.net.running import connected
 from tests.waiting import eventually_async as eventually
+
+# Codes whose handlers are replaced: their headers are empty.
+NOW, LATER = RequestCode.GET_BROKER_CONFIG, RequestCode.GET_ALL_DELAY_OFFSET
+NEVER, BUG = RequestCode.GET_TIMER_METRICS, RequestCode.CLEAN_UNUSED_TOPIC
 
 # -- through a proxy -------------------------------------------------------------------------------------------------------
 
@@ -89,26 +94,29 @@ def test_a_mixture_in_one_read(tmp_path: Path, mode: str, binary: bool, piece: i
 async def test_handlers_answer_now_later_never_or_fail(broker: Broker, client: Speaker) -> None:
     release = asyncio.Event()
 
-    async def later(connection: Connection, frame: Frame) -> Frame:
+    async def later(request: Request[Any]) -> Frame:
         await release.wait()
-        if frame.body:
+        if request.body:
             raise InvalidParameter("not like this")
-        return reply(frame, body=b"later")
+        return request.reply(body=b"later")
 
-    async def never(connection: Connection, frame: Frame) -> None:
-        connection.send(reply(frame, body=b"by another way").encode())
+    async def never(request: Request[Any]) -> None:
+        request.connection.send(request.reply(body=b"by another way").encode())
 
-    def bug(connection: Connection, frame: Frame) -> Frame:
+    def bug(request: Request[Any]) -> Frame:
         raise ZeroDivisionError("a bug")
 
-    handlers: dict[int, Any] = {
-        901: lambda connection, frame: reply(frame, body=b"now"), 902: later, 903: never, 904: bug,
-    }  # fmt: skip
+    handlers: dict[int, Handler] = {
+        NOW: lambda request: request.reply(body=b"now"),
+        LATER: later,
+        NEVER: never,
+        BUG: bug,
+    }
     broker.bursts.handlers.update(handlers)
-    slow = [asyncio.ensure_future(client.channel.request(Frame(code=902, body=body))) for body in (b"", b"x")]
-    assert (await client.channel.request(Frame(code=901))).body == b"now", "nobody waits for the slow ones"
-    assert (await client.channel.request(Frame(code=903))).body == b"by another way"
-    answer = await client.channel.request(Frame(code=904))
+    slow = [asyncio.ensure_future(client.channel.request(Frame(code=LATER, body=body))) for body in (b"", b"x")]
+    assert (await client.channel.request(Frame(code=NOW))).body == b"now", "nobody waits for the slow ones"
+    assert (await client.channel.request(Frame(code=NEVER))).body == b"by another way"
+    answer = await client.channel.request(Frame(code=BUG))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: a bug")
     connection = next(iter(broker.server.connections))
     assert connection._owed_bytes > 0, "what waits is counted"
@@ -125,19 +133,19 @@ def test_too_many_slow_requests_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     async def test() -> None:
         release = asyncio.Event()
 
-        async def later(connection: Connection, frame: Frame) -> Frame:
+        async def later(request: Request[Any]) -> Frame:
             await release.wait()
-            return reply(frame)
+            return request.reply()
 
         async with running(tmp_path) as broker, speaking(broker) as client:
-            broker.bursts.handlers[902] = later
-            waiting = [asyncio.ensure_future(client.channel.request(Frame(code=902))) for _ in range(2)]
+            broker.bursts.handlers[LATER] = later
+            waiting = [asyncio.ensure_future(client.channel.request(Frame(code=LATER))) for _ in range(2)]
             await eventually(lambda: len(broker.bursts.unfinished) == 2)
-            answer = await client.channel.request(Frame(code=902))
+            answer = await client.channel.request(Frame(code=LATER))
             assert (answer.code, "try again later" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
             release.set()
             assert [(await future).code for future in waiting] == [0, 0]
-            assert (await client.channel.request(Frame(code=902))).code == 0
+            assert (await client.channel.request(Frame(code=LATER))).code == 0
 
     run(test())
 

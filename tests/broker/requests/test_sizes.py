@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.requests.sizes import REQUEST_SIZES
+from kappamq.broker.requests.table import REQUEST_SIZES
 from kappamq.config.net import NetConfig
 from kappamq.net.requests.sizes import BESIDE_BYTES
 from kappamq.protocol.bodies.clients import LockBatchResponse

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.requests.unsupported import REFUSED
+from kappamq.broker.requests.table import REQUESTS
+from kappamq.broker.requests.unsupported import refusals
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies.admin import DelayOffsets
 from kappamq.protocol.codes import RequestCode, ResponseCode
@@ -20,13 +21,14 @@ from tests.broker.running import Speaker, appended
 
 @on_broker()
 async def test_every_refusal_names_what_is_missing(broker: Broker, client: Speaker) -> None:
-    for code in REFUSED:
+    assert {declared.code for declared in refusals()} == {code for code in REQUESTS if REQUESTS[code].refusal}
+    for code in (declared.code for declared in refusals()):
         answer = await bare(client, code)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, code
         remark = answer.remark or ""
         assert remark.startswith(f" request type {code} not supported: "), remark
         assert "version" in remark or "instead" in remark or "broker asks" in remark
-    assert RequestCode.POP_MESSAGE in REFUSED
+    assert REQUESTS[RequestCode.POP_MESSAGE].refusal
 
 
 @on_broker()

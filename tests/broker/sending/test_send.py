@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,15 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.clock import VirtualClock
+from kappamq.broker.sending.send import Sent
+from kappamq.errors import IllegalMessage, InvalidParameter
 from kappamq.protocol.bodies.topics import TopicConfig
-from kappamq.protocol.codes import RequestCode, ResponseCode
-from kappamq.protocol.frame import request
+from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.client import SendMessage
 from kappamq.protocol.records import batch
 from kappamq.protocol.records.batch import Member
 from tests.broker.operating import make_topic, on_broker
 from tests.broker.running import MODES, Speaker, crash_copy, run, running, speaking
-from tests.store.faulty import SlowFlusher
-from tests.waiting import eventually_async as eventually
 
 
 def long_header(**changes: Any) -> SendMessage:
@@ -146,75 +143,46 @@ async def test_a_broker_that_is_not_for_writing(broker: Broker, client: Speaker)
     assert broker.topics.get("fresh") is None
 
 
-@on_broker()
-async def test_a_batch_by_its_flag_or_by_its_code(broker: Broker, client: Speaker) -> None:
-    await make_topic(client, "t")
-    members = batch.encode([Member(b"a", ""), Member(b"b", "")])
-    flagged = client.send_header("t", 0, "UNIQ_KEY\x01B", batch=True)
-    assert (await client.ask(flagged, members)).code == 0
-    assert (await client.ask(client.send_header("t", 0, ""), members, code=RequestCode.SEND_BATCH_MESSAGE)).code == 0
-    assert [record.body for record in await client.read("t")] == [b"a", b"b"] * 2
-    for body, text in ((b"", "empty"), (bytes((256 << 10) + 1), "the limit is 262144")):
-        answer = await client.send_batch("t", body)
-        assert (answer.code, text in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True), answer.remark
+# -- without a protocol ----------------------------------------------------------------------------------------------------
 
 
-# -- when it is answered ---------------------------------------------------------------------------------------------------
-
-
-def test_a_fresh_topic_is_answered_when_the_name_servers_know_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as broker, speaking(broker) as client:
-            told = asyncio.Event()
-
-            async def wait() -> None:
-                await told.wait()
-
-            broker.sends.told = wait
-            first = asyncio.ensure_future(client.send("t", b"first"))
-            await eventually(lambda: broker.kernel.queue_state("t", 0).end == 1, text="stored")
-            assert (await client.send("t", b"second")).ext["queueOffset"] == "1", (
-                "the topic is there for everybody else"
-            )
-            assert not first.done()
-            told.set()
-            answer = await asyncio.wait_for(first, 30)
-            assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
-
-    run(test())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_who_does_not_want_to_wait_for_the_disk_does_not(tmp_path: Path, mode: str) -> None:
-    async def test() -> None:
-        options: dict[str, Any] = {"clock": VirtualClock(), "flusher": SlowFlusher, "store": {"flush": "sync"}}
-        async with running(tmp_path, mode, **options) as broker, speaking(broker) as client:
-            making = asyncio.ensure_future(make_topic(client, "t"))
-            while not making.done():
-                SlowFlusher.made.sync()
-                await asyncio.sleep(0)
-            await making
-            patient = asyncio.ensure_future(client.send("t", b"patient"))
-            members = batch.encode([Member(b"a", "WAIT\x01false"), Member(b"b", "WAIT\x01false")])
-            assert (await client.send("t", b"hasty", properties="UNIQ_KEY\x01W\x02WAIT\x01false")).code == 0
-            assert (await client.send_batch("t", members)).code == 0
-            assert not patient.done()
-            SlowFlusher.made.sync()
-            assert (await asyncio.wait_for(patient, 5)).code == 0
-            assert {record.body for record in await client.read("t")} == {b"patient", b"hasty", b"a", b"b"}
-            SlowFlusher.made.keep_up()
-
-    run(test())
+def sent(body: bytes, **changes: Any) -> Sent:
+    return Sent(long_header(**changes), body, bytes([10, 0, 0, 7, 0, 0, 1, 2]), 479)
 
 
 @on_broker()
-async def test_oneway_sends_are_stored_and_refused_in_silence(broker: Broker, client: Speaker) -> None:
-    for topic, queue_id, properties in (("fresh", 0, "own\x01x"), ("fresh", 99, ""), ("a/b", 0, "")):
-        frame = request(client.send_header(topic, queue_id, properties), b"x", oneway=True)
-        await client.channel.oneway(frame)
-    answer = await client.send("fresh", b"y")
-    assert answer.ext["queueOffset"] == "1"
-    assert [record.body for record in await client.read("fresh")] == [b"x", b"y"]
+async def test_a_message_needs_no_frame_and_no_connection(broker: Broker, client: Speaker) -> None:
+    first, second = broker.sends.send(sent(b"one")), broker.sends.send(sent(b"two", properties="UNIQ_KEY\x01U"))
+    assert (first.is_fresh, second.is_fresh) == (True, False)
+    assert (first.queue_offset, second.queue_offset, second.unique) == (0, 1, "U")
+    await broker.appender.answerable(second.end, flushed=second.waits)
+    records = await client.read("t")
+    assert [(record.body, record.born_host, record.born_port) for record in records] == [
+        (b"one", bytes([10, 0, 0, 7]), 258),
+        (b"two", bytes([10, 0, 0, 7]), 258),
+    ]
+    assert [record.offset_id for record in records] == [first.ids, second.ids]
+    with pytest.raises(IllegalMessage, match="the message has no body"):
+        broker.sends.send(sent(b""))
+
+
+@on_broker()
+async def test_a_batch_needs_no_frame_and_no_connection(broker: Broker, client: Speaker) -> None:
+    members = sent(batch.encode([Member(b"a", ""), Member(b"b", "WAIT\x01false")]))
+    target = broker.sends.batch_target(members)
+    assert (target.topic.name, target.queue_id, target.is_fresh) == ("t", 0, True)
+    stored = broker.sends.append_batch(broker.sends.read_batch(members, target))
+    assert (stored.queue_id, stored.queue_offset, stored.waits, stored.is_fresh) == (0, 0, False, True)
+    await broker.appender.answerable(stored.end, flushed=stored.waits)
+    records = await client.read("t")
+    assert [record.body for record in records] == [b"a", b"b"]
+    assert ",".join(record.offset_id for record in records) == stored.ids
+    with pytest.raises(IllegalMessage, match="the batch is empty"):
+        broker.sends.read_batch(members._replace(body=b""), target)
+    broker.sends.check_again(long_header(queue_id=1))
+    await make_topic(client, "t", 1)
+    with pytest.raises(InvalidParameter, match=r"queueId\[1\] is illegal"):
+        broker.sends.check_again(long_header(queue_id=1))  # the topic was changed while the batch was read
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import FAILED
 from kappamq.broker.transactions import checks as transaction_checks
 from kappamq.broker.transactions.half_records import GROUP
@@ -207,10 +208,10 @@ def test_an_end_finds_a_copy_that_was_made_in_the_same_turn(tmp_path: Path) -> N
             assert half is not None
             original = broker.delivery.transactions.end
 
-            def copy_first(connection: Any, frame: Any) -> Any:
+            def copy_first(request: Any) -> Any:
                 broker.delivery.halves.check(half, broker.delivery.halves.load(half))
                 assert half.log_offset >= broker.store.log.end, "not written yet"
-                return original(connection, frame)
+                return original(request)
 
             broker.bursts.handlers[37] = copy_first
             assert (await task).code == 0
@@ -227,7 +228,8 @@ def test_an_end_finds_a_copy_that_was_made_in_the_same_turn(tmp_path: Path) -> N
                 producer_group="pg", transaction_offset=half.queue_offset, log_offset=half.log_offset, decision=COMMIT,
                 from_check=True, message_id=begun.unique,
             )  # fmt: skip
-            broker.delivery.transactions.end(next(iter(broker.clients.producers["pg"])), request(header, oneway=True))
+            connection = next(iter(broker.clients.producers["pg"]))
+            broker.delivery.transactions.end(Request(header, connection, request(header, oneway=True)))
             assert bodies(await client.read("t")) == [b"x", b"y"]
 
     with_clock(test, tmp_path)

@@ -49,6 +49,23 @@ def test_defaults_and_strangers() -> None:
     assert (header.hold, header.retries, header.logical) == (None, 3, None)
 
 
+class SameFields(TopicHeader):
+    consumer_group: str = wire("a")
+    count_max: Int32 = wire("b")
+    offset: int = wire("c")
+    hold: bool | None = wire("d", default=None)
+    colour: Colour | None = wire("e", default=None)
+    retries: Int32 = wire("f", default=3)
+
+
+def test_a_header_like_another_one() -> None:
+    same = SameFields.like(Sample.decode(FULL))
+    assert same == SameFields(consumer_group="g", count_max=32, offset=-7)
+    assert same.encode() == {"a": "g", "b": "32", "c": "-7", "f": "3"}
+    with pytest.raises(AssertionError, match="TopicHeader has other fields than Sample"):
+        TopicHeader.like(Sample.decode(FULL))
+
+
 def test_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Sample.decode(FULL).offset = 1  # type: ignore[misc]

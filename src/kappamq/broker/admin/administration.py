@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kappamq.broker.admin.client_calls import Relay
 from kappamq.broker.admin.clients import AdminClients
@@ -14,9 +14,9 @@ from kappamq.broker.admin.queues import QueueViews
 from kappamq.broker.admin.runtime_info import Runtime
 from kappamq.broker.admin.topics import AdminTopics
 from kappamq.broker.requests.answers import answer_when_stored
-from kappamq.broker.requests.unsupported import NotYet
+from kappamq.broker.requests.request import Request
+from kappamq.broker.requests.unsupported import EmptyTables
 from kappamq.broker.telemetry.stats import Stats
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.frame import Frame
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ class Administration:
         self._listen(broker)
         self._follow_settings(broker)
 
-    def when_safe(self, connection: Connection, frame: Frame, response: Frame) -> None:
+    def when_safe(self, request: Request[Any], response: Frame) -> None:
         # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
-        answer_when_stored(self._writer, connection, frame, response, self._kernel.append_offset)
+        answer_when_stored(self._writer, request, response, self._kernel.append_offset)
 
     def _handle(self, broker: Broker) -> None:
         for part in (
             self.topics, self.groups, self.clients, self.queues, self.progress, self.moves, self.relay, self.runtime, self.stats,
-            self.chores, broker.settings, NotYet(),
+            self.chores, broker.settings, EmptyTables(),
         ):  # fmt: skip
-            broker.bursts.handlers.update(part.handlers())
+            broker.bursts.add_handlers(part.handlers())
 
     def _listen(self, broker: Broker) -> None:
         pending = broker.pending_resets

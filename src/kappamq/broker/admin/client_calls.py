@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from kappamq.broker.clients.registry import Client, Clients
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.errors import BrokerError, Busy, ConsumeTimeout, NotConnected, ProtocolError, RequestTimeout
 from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.sizes import VALUE_BYTES, check_values
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import address
 from kappamq.protocol.bodies.admin import ConsumerStatus
 from kappamq.protocol.codes import VERSION_CALLABLE, RequestCode
-from kappamq.protocol.frame import Frame, reply, request
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.frame import request as request_frame
 from kappamq.protocol.headers.admin import GetConsumerStatusByBroker
 from kappamq.protocol.headers.client import ConsumeDirectly, GetClientStatus, GetRunningInfo
 from kappamq.protocol.records.ids import parse_offset_id
@@ -51,14 +52,14 @@ class Relay:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
         }
 
-    async def running_info(self, connection: Connection, frame: Frame) -> Frame:
-        header = GetRunningInfo.decode(frame.ext)
-        return await self._pass_on(frame, header.consumer_group, header.client_id, dict(frame.ext), frame.body)
+    async def running_info(self, request: Request[GetRunningInfo]) -> Frame:
+        header = request.header
+        return await self._pass_on(request, header.consumer_group, header.client_id, dict(request.fields), request.body)
 
-    async def consume(self, connection: Connection, frame: Frame) -> Frame:
+    async def consume(self, request: Request[ConsumeDirectly]) -> Frame:
         """Have a client consume one message now, whatever its offset says; the message is named by its offset id."""
-        header = ConsumeDirectly.decode(frame.ext)
-        body, ext = frame.body, dict(frame.ext)
+        header = request.header
+        body, ext = request.body, dict(request.fields)
         topic_name = header.topic
         if header.message_id:
             try:
@@ -75,9 +76,11 @@ class Relay:
             ext["topicSysFlag"] = str(topic.sys_flag)
         if group is not None:
             ext["groupSysFlag"] = str(group.sys_flag)
-        return await self._pass_on(frame, header.consumer_group, header.client_id or "", ext, body)
+        return await self._pass_on(request, header.consumer_group, header.client_id or "", ext, body)
 
-    async def _pass_on(self, frame: Frame, group: str, client_id: str, ext: dict[str, str], body: bytes) -> Frame:
+    async def _pass_on(
+        self, request: Request[Any], group: str, client_id: str, ext: dict[str, str], body: bytes
+    ) -> Frame:
         client = self._clients.find(group, client_id)
         if client is None:
             raise BrokerError(f"The Consumer <{group}> <{client_id}> not online")
@@ -86,20 +89,20 @@ class Relay:
                 f"The Consumer <{client_id}> version {client.version} is too low to be asked: it needs 3.1.8 or newer"
             )
         try:
-            answer = await client.connection.request(Frame(frame.code, ext=ext, body=body), self.call_s)
+            answer = await client.connection.request(Frame(request.code, ext=ext, body=body), self.call_s)
         except RequestTimeout as error:
             raise ConsumeTimeout(f"consumer <{group}> <{client_id}> Timeout: {error}") from error
         except NotConnected as error:
             raise BrokerError(f"The Consumer <{group}> <{client_id}> has just gone: {error}") from error
-        passed = reply(frame, answer.code, answer.remark, body=answer.body)
+        passed = request.reply(answer.code, answer.remark, body=answer.body)
         passed.ext = answer.ext
         return passed
 
     # -- offsets as the clients have them ----------------------------------------------------------------------------------
 
-    async def status(self, connection: Connection, frame: Frame) -> Frame:
+    async def status(self, request: Request[GetConsumerStatusByBroker]) -> Frame:
         """Ask each client of a group, or the one at `clientAddr`, for its offsets in a topic."""
-        header = GetConsumerStatusByBroker.decode(frame.ext)
+        header = request.header
         group = self._clients.consumers.get(header.group)
         if group is None or not group.members:
             raise BrokerError(f"No Any Consumer online in the consumer group: [{header.group}]")
@@ -112,10 +115,12 @@ class Relay:
             status = await self._status_of(client, header)
             if status is not None:
                 answer.clients[client.client_id] = status.offsets
-        return reply(frame, body=await self._beside.run(connection, answer.encode))
+        return request.reply(body=await self._beside.run(request.connection, answer.encode))
 
     async def _status_of(self, client: Client, header: GetConsumerStatusByBroker) -> ConsumerStatus | None:
-        asked = request(GetClientStatus(topic=header.topic, group=header.group, client_address=header.client_address))
+        asked = request_frame(
+            GetClientStatus(topic=header.topic, group=header.group, client_address=header.client_address)
+        )
         try:
             answer = await client.connection.request(asked, min(_STATUS_S, self.call_s))
             if answer.code != 0:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kappamq.broker.clients.registry import Client, Clients
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.errors import BrokerError, ConsumerOffline
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import address
 from kappamq.protocol.bodies.admin import Connection as ConnectionInfo
 from kappamq.protocol.bodies.admin import (
@@ -22,8 +21,9 @@ from kappamq.protocol.bodies.admin import (
 )  # fmt: skip
 from kappamq.protocol.bodies.topics import TopicList
 from kappamq.protocol.codes import Language, RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import (
+    GetAllProducers,
     GetConsumerConnections,
     GetProducerConnections,
     QueryGroupsOfTopic,
@@ -50,8 +50,8 @@ class AdminClients:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
 
-    async def consumers(self, connection: Connection, frame: Frame) -> Frame:
-        name = GetConsumerConnections.decode(frame.ext).consumer_group
+    async def consumers(self, request: Request[GetConsumerConnections]) -> Frame:
+        name = request.header.consumer_group
         group = self._clients.consumers.get(name)
         if group is None or not group.members:
             raise ConsumerOffline(f"the consumer group[{name}] not online")
@@ -63,38 +63,38 @@ class AdminClients:
             from_where=group.from_where,
             conflicts=group.agreement.conflicts or None,
         )
-        return reply(frame, body=await self._worker(body.encode))
+        return request.reply(body=await self._worker(body.encode))
 
-    async def producers(self, connection: Connection, frame: Frame) -> Frame:
-        name = GetProducerConnections.decode(frame.ext).producer_group
+    async def producers(self, request: Request[GetProducerConnections]) -> Frame:
+        name = request.header.producer_group
         members = self._clients.producers.get(name)
         if not members:
             raise BrokerError(f"the producer group[{name}] not exist")
         listed = await self._worker(_connections, list(members.values()))
-        return reply(frame, body=await self._worker(ProducerConnection(listed).encode))
+        return request.reply(body=await self._worker(ProducerConnection(listed).encode))
 
-    async def all_producers(self, connection: Connection, frame: Frame) -> Frame:
+    async def all_producers(self, request: Request[GetAllProducers]) -> Frame:
         groups = [(name, list(members.values())) for name, members in self._clients.producers.items()]
         now_ms, now = self._clock.message_ms(), self._clock.liveness()
-        return reply(frame, body=await self._worker(_producer_table, groups, now_ms, now))
+        return request.reply(body=await self._worker(_producer_table, groups, now_ms, now))
 
-    def groups_of_topic(self, connection: Connection, frame: Frame) -> Frame:
+    def groups_of_topic(self, request: Request[QueryGroupsOfTopic]) -> Frame:
         """Groups that subscribe to a topic now, and those that have read from it."""
-        topic = QueryGroupsOfTopic.decode(frame.ext).topic
+        topic = request.header.topic
         found = {group.name for group in self._clients.subscribers(topic)} | self._offsets.groups_of(topic)
-        return reply(frame, body=GroupList(sorted(found)).encode())
+        return request.reply(body=GroupList(sorted(found)).encode())
 
-    def topics_of_group(self, connection: Connection, frame: Frame) -> Frame:
+    def topics_of_group(self, request: Request[QueryTopicsOfGroup]) -> Frame:
         """Topics that a group has read from."""
-        group = QueryTopicsOfGroup.decode(frame.ext).group
-        return reply(frame, body=TopicList(sorted(self._offsets.topics_of(group))).encode())
+        group = request.header.group
+        return request.reply(body=TopicList(sorted(self._offsets.topics_of(group))).encode())
 
-    def subscription(self, connection: Connection, frame: Frame) -> Frame:
+    def subscription(self, request: Request[QuerySubscription]) -> Frame:
         """What a group wants of a topic; without it if the group is not online."""
-        header = QuerySubscription.decode(frame.ext)
+        header = request.header
         group = self._clients.consumers.get(header.group)
         wanted = group.subscriptions.get(header.topic or "") if group is not None else None
-        return reply(frame, body=QuerySubscriptionResponse(header.group, header.topic, wanted).encode())
+        return request.reply(body=QuerySubscriptionResponse(header.group, header.topic, wanted).encode())
 
 
 def _producer_table(groups: list[tuple[str, list[Client]]], now_ms: int, now: float) -> bytes:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kappamq.broker.admin.topics import WhenSafe, page_start
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import GroupNotFound, InvalidParameter
 from kappamq.net.requests.fair_turns import FairTurns
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.admin import GroupForbidden
 from kappamq.protocol.bodies.clients import GroupConfigList, SubscriptionGroupConfig, SubscriptionGroupTable
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
-from kappamq.protocol.headers.admin import DeleteGroup, ForbidGroup, GetAllGroups, GetAllGroupsResponse, GetGroup
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import (
+    DeleteGroup,
+    ForbidGroup,
+    GetAllGroups,
+    GetAllGroupsResponse,
+    GetGroup,
+    UpdateGroup,
+    UpdateGroupList,
+)
 from kappamq.state import attributes
 from kappamq.state.groups import Groups
 from kappamq.state.offsets import Offsets
@@ -48,17 +55,17 @@ class AdminGroups:
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
-    def update(self, connection: Connection, frame: Frame) -> None:
-        if not frame.body:
+    def update(self, request: Request[UpdateGroup]) -> None:
+        if not request.body:
             raise InvalidParameter("the settings of the group (the request's body) are missing")
-        group = SubscriptionGroupConfig.of(frame)
+        group = request.parse(SubscriptionGroupConfig)
         self._check(group)
         self._groups.update(group)
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
-    async def update_list(self, connection: Connection, frame: Frame) -> None:
+    async def update_list(self, request: Request[UpdateGroupList]) -> None:
         """All of them, or, if one is wrong, none."""
-        given = GroupConfigList.of(frame).groups
+        given = request.parse(GroupConfigList).groups
         if not given:
             raise InvalidParameter("the list of groups (groupConfigList) is empty")
         if len(given) > _GROUPS_AT_ONCE_MAX:
@@ -67,7 +74,7 @@ class AdminGroups:
             self._check(group)
         async for group in self._turns.share(given):
             self._groups.update(group)
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
     def _check(self, group: SubscriptionGroupConfig) -> None:
         names.check_group(group.name)
@@ -80,41 +87,39 @@ class AdminGroups:
             known.attributes if known is not None else {}, attributes.listed(group.attributes)
         )
 
-    def delete(self, connection: Connection, frame: Frame) -> None:
+    def delete(self, request: Request[DeleteGroup]) -> None:
         """Delete a group; with cleanOffset, also where it was. One that is not here is as good as deleted."""
-        header = DeleteGroup.decode(frame.ext)
+        header = request.header
         if header.group in names.BUILT_IN_GROUPS:
             raise InvalidParameter(f"group {header.group} belongs to the system and stays")
         self._groups.delete(header.group)
         if header.clean_offset:
             self._offsets.delete(group=header.group)
             self.on_delete(header.group)
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
-    def forbid(self, connection: Connection, frame: Frame) -> None:
+    def forbid(self, request: Request[ForbidGroup]) -> None:
         """Whether a group may read a topic; without `readable` nothing changes."""
-        header = ForbidGroup.decode(frame.ext)
+        header = request.header
         names.check_topic(header.topic)
         if header.readable is not None:
             self._groups.existing(header.group)
             self._groups.forbid(header.group, header.topic, header.readable)
         readable = not self._groups.is_forbidden(header.group, header.topic)
-        self._when_safe(
-            connection, frame, reply(frame, body=GroupForbidden(header.group, header.topic, readable).encode())
-        )
+        self._when_safe(request, request.reply(body=GroupForbidden(header.group, header.topic, readable).encode()))
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
-    def one(self, connection: Connection, frame: Frame) -> Frame:
-        name = GetGroup.decode(frame.ext).group
+    def one(self, request: Request[GetGroup]) -> Frame:
+        name = request.header.group
         group = self._groups.table.get(name)
         if group is None:
             raise GroupNotFound(f"subscription group [{name}] does not exist")
-        return reply(frame, body=group.encode())
+        return request.reply(body=group.encode())
 
-    async def all(self, connection: Connection, frame: Frame) -> Frame:
+    async def all(self, request: Request[GetAllGroups]) -> Frame:
         """Every group, or a page of them; see AdminTopics.all."""
-        header = GetAllGroups.decode(frame.ext)
+        header = request.header
         version, total = self._groups.version, len(self._groups.table)
         listed = sorted(self._groups.table.items())
         if header.count_max is not None:
@@ -122,4 +127,4 @@ class AdminGroups:
             listed = listed[start : start + max(0, header.count_max)]
         forbidden = {group: dict(topics) for group, topics in self._groups.forbidden.items()}
         table = SubscriptionGroupTable(groups=dict(listed), forbidden=forbidden, data_version=version)
-        return reply(frame, header=GetAllGroupsResponse(total=total), body=await self._worker(table.encode))
+        return request.reply(header=GetAllGroupsResponse(total=total), body=await self._worker(table.encode))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import Upkeep
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import CleanExpiredQueues, CleanUnusedTopics, DeleteExpiredLog
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 
@@ -29,17 +29,17 @@ class Chores:
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
         }
 
-    async def delete_expired(self, connection: Connection, frame: Frame) -> Frame:
+    async def delete_expired(self, request: Request[DeleteExpiredLog]) -> Frame:
         """Log files past their time go now, whatever the hour. The answer says how many there were."""
         count = await self._upkeep.delete_expired(asked=True)
-        return reply(frame, remark=f"{count} log files deleted")
+        return request.reply(remark=f"{count} log files deleted")
 
-    async def clean_queues(self, connection: Connection, frame: Frame) -> Frame:
+    async def clean_queues(self, request: Request[CleanExpiredQueues]) -> Frame:
         """Queue and index files lose what points below the log's beginning."""
         await self._upkeep.raise_minimums()
-        return reply(frame)
+        return request.reply()
 
-    async def clean_topics(self, connection: Connection, frame: Frame) -> Frame:
+    async def clean_topics(self, request: Request[CleanUnusedTopics]) -> Frame:
         """Queue files of topics that exist no more go."""
         folders = {topic for topic, _queue_id in await self._upkeep.write(lambda: list(self._store.queues.queues()))}
         gone = [
@@ -47,4 +47,4 @@ class Chores:
         ]
         for topic in gone:
             self._forget_topic(topic)
-        return reply(frame, remark=f"{len(gone)} topics cleaned")
+        return request.reply(remark=f"{len(gone)} topics cleaned")

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kappamq.broker.admin.topics import WhenSafe
 from kappamq.broker.clients.registry import Client, Clients
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.upkeep.slices import Worker, in_slices, spliced
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, ConsumerOffline, GroupNotFound, InvalidParameter
 from kappamq.message import MessageQueue
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies.clients import ResetOffset
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.codes import Language, RequestCode
-from kappamq.protocol.frame import Frame, reply, request
+from kappamq.protocol.frame import request as request_frame
 from kappamq.protocol.headers.admin import CloneGroupOffset, ResetOffsetByBroker
 from kappamq.protocol.headers.client import ResetClientOffset
 from kappamq.state.groups import Groups
@@ -73,12 +72,12 @@ class Moves:
 
     # -- to a time or an offset --------------------------------------------------------------------------------------------
 
-    async def reset(self, connection: Connection, frame: Frame) -> None:
+    async def reset(self, request: Request[ResetOffsetByBroker]) -> None:
         """By offset, by time, or (a negative time) to the end.
 
         Without `isForce` a group that its clients move goes only backwards. The broker itself moves it wherever it is told
         to, as RocketMQ's does: `resetOffsetByQueueId` of its tools never sets isForce."""
-        header = ResetOffsetByBroker.decode(frame.ext)
+        header = request.header
         topic = self._topics.existing(header.topic)
         if header.group not in self._groups.table:
             raise GroupNotFound(f"subscription group [{header.group}] does not exist")
@@ -94,7 +93,7 @@ class Moves:
         parts: list[bytes] = []
         async for some in in_slices(list(targets.items())):
             parts.append(await self._worker(self._rows, topic.name, some))
-        self._when_safe(connection, frame, reply(frame, body=spliced(ResetOffset().encode(), "offsetTable", parts)))
+        self._when_safe(request, request.reply(body=spliced(ResetOffset().encode(), "offsetTable", parts)))
 
     def _keep_those_ahead(self, group: str, topic: str, targets: dict[int, int]) -> None:
         for queue_id, target in targets.items():
@@ -151,15 +150,17 @@ class Moves:
         told = ResetClientOffset(
             topic=header.topic, group=header.group, queue_id=ALL_QUEUES, timestamp=header.timestamp, force=header.force, offset=BY_TIME
         )  # fmt: skip
-        plain, listed = (request(told, data, oneway=True).encode() for data in (body.encode(), body.encode_list()))
+        plain, listed = (
+            request_frame(told, data, oneway=True).encode() for data in (body.encode(), body.encode_list())
+        )
         for client in members:
             client.connection.send(listed if client.language == Language.CPP else plain)
 
     # -- to where another group is -----------------------------------------------------------------------------------------
 
-    def clone(self, connection: Connection, frame: Frame) -> None:
+    def clone(self, request: Request[CloneGroupOffset]) -> None:
         """Put one group where another one is, in one topic or in all that it reads; also while consumers are connected."""
-        header = CloneGroupOffset.decode(frame.ext)
+        header = request.header
         names.check_group(header.target_group)
         if header.source_group == header.target_group:
             raise InvalidParameter(f"group {header.source_group} cannot be cloned onto itself")
@@ -171,7 +172,7 @@ class Moves:
         for topic in self._cloned_topics(header):
             if offsets := self._offsets.queues(header.source_group, topic):
                 self._move(header.target_group, topic, offsets)
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
     def _cloned_topics(self, header: CloneGroupOffset) -> Iterable[str]:
         topics = [header.topic] if header.topic else sorted(self._offsets.topics_of(header.source_group))

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from kappamq.broker.admin.queues import store_times
 from kappamq.broker.admin.topics import WhenSafe
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker, in_slices, rows, spliced
 from kappamq.clock import Clock
 from kappamq.message import MessageQueue
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies.admin import (
     ConsumeOffset,
@@ -24,8 +23,9 @@ from kappamq.protocol.bodies.admin import (
     QueueTimeSpan,
 )  # fmt: skip
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import (
+    GetAllConsumerOffsets,
     GetBrokerConsumeStats,
     GetConsumeStats,
     QueryConsumeTimeSpan,
@@ -77,8 +77,8 @@ class Progress:
 
     # -- how far behind ----------------------------------------------------------------------------------------------------
 
-    async def of_group(self, connection: Connection, frame: Frame) -> Frame:
-        header = GetConsumeStats.decode(frame.ext)
+    async def of_group(self, request: Request[GetConsumeStats]) -> Frame:
+        header = request.header
         named = [name for name in (header.topics or "").split(";") if name]
         if header.topic:
             named.append(header.topic)
@@ -88,10 +88,10 @@ class Progress:
             if self._clients.may_read(header.consumer_group, topic):
                 parts += (await self._progress(header.consumer_group, topic)).rows
                 tps += self.get_tps(header.consumer_group, topic)
-        return reply(frame, body=spliced(ConsumeStats(tps=tps).encode(), "offsetTable", parts))
+        return request.reply(body=spliced(ConsumeStats(tps=tps).encode(), "offsetTable", parts))
 
-    async def of_all(self, connection: Connection, frame: Frame) -> Frame:
-        ordered_only = GetBrokerConsumeStats.decode(frame.ext).order
+    async def of_all(self, request: Request[GetBrokerConsumeStats]) -> Frame:
+        ordered_only = request.header.order
         answer = ConsumeStatsList(broker_address=self._address())
         parts: list[bytes] = []
         topics = self._offsets.topics_by_group()
@@ -107,7 +107,7 @@ class Progress:
                 found.append(spliced(ConsumeStats(tps=self.get_tps(group, topic)).encode(), "offsetTable", here.rows))
             if found:
                 parts.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(found) + b"]}")
-        return reply(frame, body=spliced(answer.encode(), "consumeStatsList", parts))
+        return request.reply(body=spliced(answer.encode(), "consumeStatsList", parts))
 
     async def _progress(self, group: str, topic: str) -> _Progress:
         result = _Progress([], 0)
@@ -134,9 +134,9 @@ class Progress:
             offset.last_ms = stored or 0
         return rows({MessageQueue(topic, self._broker_name, queue_id): offset for queue_id, offset in some})
 
-    async def time_spans(self, connection: Connection, frame: Frame) -> Frame:
+    async def time_spans(self, request: Request[QueryConsumeTimeSpan]) -> Frame:
         """For each queue: the time of its first and last message, of the last one consumed, and how long the next waits."""
-        header = QueryConsumeTimeSpan.decode(frame.ext)
+        header = request.header
         topic = self._topics.existing(header.topic)
         parts: list[bytes] = []
         async for ids in in_slices(range(topic.write_queues)):
@@ -145,7 +145,7 @@ class Progress:
                 low, end, _next, _stored = self._store.kernel.queue_state(topic.name, queue_id)
                 states.append((queue_id, low, end, self._offsets.get(header.group, topic.name, queue_id) or 0))
             parts.append(await self._worker(self._span_rows, topic.name, states, self._clock.message_ms()))
-        return reply(frame, body=spliced(ConsumeTimeSpans().encode(), "consumeTimeSpanSet", parts))
+        return request.reply(body=spliced(ConsumeTimeSpans().encode(), "consumeTimeSpanSet", parts))
 
     def _span_rows(self, topic: str, states: Sequence[tuple[int, int, int, int]], now: int) -> bytes:
         """Worker: times of (queue id, min, end, consumed) of some queues."""
@@ -159,15 +159,15 @@ class Progress:
 
     # -- offsets as such ---------------------------------------------------------------------------------------------------
 
-    async def all_offsets(self, connection: Connection, frame: Frame) -> Frame:
+    async def all_offsets(self, request: Request[GetAllConsumerOffsets]) -> Frame:
         """The text of consumerOffset.json, for slaves."""
         table = self._offsets.to_snapshot()
-        return reply(frame, body=await self._worker(fastjson.dumps, table))
+        return request.reply(body=await self._worker(fastjson.dumps, table))
 
-    def corrections(self, connection: Connection, frame: Frame) -> Frame:
+    def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:
         """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to
         compare with is behind that."""
-        header = QueryCorrectionOffset.decode(frame.ext)
+        header = request.header
         left_out = {name.strip() for name in (header.filter_groups or "").split(",")}
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of(header.topic) - left_out:
@@ -177,7 +177,7 @@ class Progress:
         for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
             if smallest.get(queue_id, _NEVER) > offset:
                 smallest[queue_id] = _NEVER
-        return reply(frame, body=CorrectionOffsets(smallest).encode())
+        return request.reply(body=CorrectionOffsets(smallest).encode())
 
 
 def _span(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.errors import BrokerError, QueryNotFound
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import QueryMessage, QueryMessageResponse, ViewMessage
 from kappamq.protocol.records.record import Record, decode
 from kappamq.protocol.records.tags import keys_of
@@ -28,8 +27,8 @@ class Queries:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
-    async def query(self, connection: Connection, frame: Frame) -> Frame:
-        header = QueryMessage.decode(frame.ext)
+    async def query(self, request: Request[QueryMessage]) -> Frame:
+        header = request.header
         count = max(1, min(header.count_max, self._store.config.query_max))
         await self.flush_derived()  # a key is found as soon as its message can be consumed
         found = await self._worker(self._search, header.topic, header.key, count, header.begin_ms, header.end_ms)
@@ -37,7 +36,7 @@ class Queries:
             raise QueryNotFound("can not find message, maybe time range not correct")
         index = self._store.index
         answer = QueryMessageResponse(index_ms=index.infos()[-1].end_ms, index_log_offset=index.indexed_to)
-        return reply(frame, header=answer, body=b"".join(found))
+        return request.reply(header=answer, body=b"".join(found))
 
     def _search(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Worker: records of `topic` that carry `key`, oldest first. The index knows hashes only; here we look at the keys."""
@@ -64,12 +63,12 @@ class Queries:
                 return [found[log_offset] for log_offset in sorted(found)]
             candidates *= 8  # other keys with the same hash were in the way
 
-    async def view(self, connection: Connection, frame: Frame) -> Frame:
-        header = ViewMessage.decode(frame.ext)
+    async def view(self, request: Request[ViewMessage]) -> Frame:
+        header = request.header
         data = await self._worker(self._store.record, header.log_offset)
         if data is None:
             raise BrokerError(f"can not find message by offset {header.log_offset}")
-        return reply(frame, body=data)
+        return request.reply(body=data)
 
     def _is_wanted(self, record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
         if record.topic != topic:

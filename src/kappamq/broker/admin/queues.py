@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.pulling.filtering import SQL92
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker, in_slices, rows, spliced
 from kappamq.errors import BrokerError, InvalidParameter
 from kappamq.message import MessageQueue
 from kappamq.native.layout import ENTRY
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.admin import ConsumeQueueData, QueryConsumeQueueResponse, TopicOffset, TopicStatsTable
 from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import GetTopicStats, QueryConsumeQueue
 from kappamq.state.filters import FilterData
 from kappamq.state.topics import Topics
@@ -44,15 +43,15 @@ class QueueViews:
             RequestCode.QUERY_CONSUME_QUEUE: self.entries,
         }
 
-    async def status(self, connection: Connection, frame: Frame) -> Frame:
+    async def status(self, request: Request[GetTopicStats]) -> Frame:
         """Every queue of a topic, those included that hold nothing yet."""
-        name = GetTopicStats.decode(frame.ext).topic
+        name = request.header.topic
         topic = self._topics.existing(name)
         parts: list[bytes] = []
         async for ids in in_slices(range(max(topic.read_queues, topic.write_queues))):
             states = [(queue_id, *self._store.kernel.queue_state(name, queue_id)[:2]) for queue_id in ids]
             parts.append(await self._worker(self._status_rows, name, states))
-        return reply(frame, body=spliced(TopicStatsTable(put_tps=self.put_tps(name)).encode(), "offsetTable", parts))
+        return request.reply(body=spliced(TopicStatsTable(put_tps=self.put_tps(name)).encode(), "offsetTable", parts))
 
     def _status_rows(self, topic: str, states: Sequence[tuple[int, int, int]]) -> bytes:
         """Worker: (queue id, min, end) of some queues and the time of the last message in each."""
@@ -64,9 +63,9 @@ class QueueViews:
             }
         )
 
-    async def entries(self, connection: Connection, frame: Frame) -> Frame:
+    async def entries(self, request: Request[QueryConsumeQueue]) -> Frame:
         """Entries of one queue as they lie on disk, and whether a group's subscription would select them."""
-        header = QueryConsumeQueue.decode(frame.ext)
+        header = request.header
         name, queue_id = header.topic or "", header.queue_id
         topic = self._topics.existing(name)
         if not 0 <= queue_id < max(topic.read_queues, topic.write_queues):
@@ -90,7 +89,7 @@ class QueueViews:
         for log_offset, size, code in ENTRY.iter_unpack(data):
             matched = codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes
             answer.entries.append(ConsumeQueueData(log_offset, size, code, matched=matched))
-        return reply(frame, body=answer.encode())
+        return request.reply(body=answer.encode())
 
     def _read(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
         """Worker: entries from memory or, up to the end of their file, from disk."""

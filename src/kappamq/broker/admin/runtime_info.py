@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.telemetry.latency import PutLatency
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.net.requests.loop_watch import LoopWatch
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import VERSION, RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
 from kappamq.store.message_store import MessageStore
 from kappamq.store.retention import Usage
 
@@ -59,7 +59,7 @@ class Runtime:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.info}
 
-    async def info(self, connection: Connection, frame: Frame) -> Frame:
+    async def info(self, request: Request[GetBrokerRuntimeInfo]) -> Frame:
         usage = Usage(*await self._worker(self._store.files.usage, self._store.config.root))
         earliest = await self._worker(self._earliest_ms)
         table = {
@@ -68,7 +68,7 @@ class Runtime:
             **self._about_broker(earliest),
             **self._about_us(),
         }
-        return reply(frame, body=KVTable(dict(sorted(table.items()))).encode())
+        return request.reply(body=KVTable(dict(sorted(table.items()))).encode())
 
     def _earliest_ms(self) -> int:
         """Worker: store time of the oldest record; -1 if there is none."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kappamq.broker.admin.topics import WhenSafe
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.config import apache
 from kappamq.config import properties as java
 from kappamq.config.apache import BrokerSettings
@@ -27,11 +27,10 @@ from kappamq.errors import ConfigError, InvalidParameter, KappaError
 from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.requests.sizes import BESIDE_BYTES
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
-from kappamq.protocol.headers.admin import GetBrokerConfigResponse
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import GetBrokerConfig, GetBrokerConfigResponse, UpdateBrokerConfig
 
 log = logging.getLogger(__name__)
 
@@ -63,25 +62,25 @@ class Settings:
 
     # -- requests ----------------------------------------------------------------------------------------------------------
 
-    def update(self, connection: Connection, frame: Frame) -> InOrder | None:
-        if len(frame.body) > BESIDE_BYTES:
-            return InOrder(self._update_later(connection, frame))
-        self._update(connection, frame, _parsed(frame.body))
+    def update(self, request: Request[UpdateBrokerConfig]) -> InOrder | None:
+        if len(request.body) > BESIDE_BYTES:
+            return InOrder(self._update_later(request))
+        self._update(request, _parsed(request.body))
         return None
 
-    async def _update_later(self, connection: Connection, frame: Frame) -> None:
-        given = await self.beside.run(connection, _parsed, frame.body, size=len(frame.body))
-        self._update(connection, frame, given)
+    async def _update_later(self, request: Request[UpdateBrokerConfig]) -> None:
+        given = await self.beside.run(request.connection, _parsed, request.body, size=len(request.body))
+        self._update(request, given)
 
-    def _update(self, connection: Connection, frame: Frame, given: Mapping[str, str]) -> None:
+    def _update(self, request: Request[UpdateBrokerConfig], given: Mapping[str, str]) -> None:
         if not given:
             raise InvalidParameter("the request names no property: send lines of the form name=value")
         self.change(given)
-        self.when_safe(connection, frame, reply(frame))
+        self.when_safe(request, request.reply())
 
-    def show(self, connection: Connection, frame: Frame) -> Frame:
+    def show(self, request: Request[GetBrokerConfig]) -> Frame:
         header = GetBrokerConfigResponse(version=self.version.encode().decode())
-        return reply(frame, header=header, body=java.render(apache.rendered(self._live)).encode())
+        return request.reply(header=header, body=java.render(apache.rendered(self._live)).encode())
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 

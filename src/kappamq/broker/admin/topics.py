@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, ProtocolError
 from kappamq.net.requests.fair_turns import FairTurns
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigList, TopicList, TopicTable
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import (
     DeleteTopic,
     GetAllTopicConfig,
     GetAllTopicConfigResponse,
+    GetSystemTopicsFromBroker,
     GetTopicConfig,
     UpdateTopic,
+    UpdateTopicList,
 )  # fmt: skip
 from kappamq.state import attributes
 from kappamq.state.topics import Topics
 
-WhenSafe = Callable[[Connection, Frame, Frame], None]
+WhenSafe = Callable[[Request[Any], Frame], None]
 """Sends an answer as soon as everything recorded so far is as safe as a message."""
 
 _PERMISSION_MAX = 7
@@ -56,8 +57,8 @@ class AdminTopics:
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
-    async def update(self, connection: Connection, frame: Frame) -> None:
-        header = UpdateTopic.decode(frame.ext)
+    async def update(self, request: Request[UpdateTopic]) -> None:
+        header = request.header
         wanted = TopicConfig(
             header.topic, header.read_queues, header.write_queues, header.permission, header.filter_type,
             header.sys_flag or 0, header.order,
@@ -69,11 +70,11 @@ class AdminTopics:
         )
         self._topics.update(wanted)
         await self._told()
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
-    async def update_list(self, connection: Connection, frame: Frame) -> None:
+    async def update_list(self, request: Request[UpdateTopicList]) -> None:
         """All of them, or, if one is wrong, none."""
-        given = TopicConfigList.of(frame).topics
+        given = request.parse(TopicConfigList).topics
         if not given:
             raise InvalidParameter("the list of topics (topicConfigList) is empty")
         if len(given) > _TOPICS_AT_ONCE_MAX:
@@ -87,7 +88,7 @@ class AdminTopics:
         async for topic in self._turns.share(given):
             self._topics.update(topic)
         await self._told()
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
     def _check(self, topic: TopicConfig) -> None:
         names.check_topic(topic.name)
@@ -102,24 +103,24 @@ class AdminTopics:
             if not 0 <= count <= self._config.topic_queues_max:
                 raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
 
-    async def delete(self, connection: Connection, frame: Frame) -> None:
+    async def delete(self, request: Request[DeleteTopic]) -> None:
         """Delete a topic with its messages. One that is not here is as good as deleted: tools ask every broker."""
-        name = DeleteTopic.decode(frame.ext).topic
+        name = request.header.topic
         if not name.strip():
             raise InvalidParameter("the topic to delete is blank")
         if self._topics.is_system(name):
             raise InvalidParameter(f"the topic[{name}] is a system topic: the broker needs it")
         self._topics.delete(name)
-        self._when_safe(connection, frame, reply(frame))
+        self._when_safe(request, request.reply())
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
-    def one(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=self._topics.existing(GetTopicConfig.decode(frame.ext).topic).encode())
+    def one(self, request: Request[GetTopicConfig]) -> Frame:
+        return request.reply(body=self._topics.existing(request.header.topic).encode())
 
-    async def all(self, connection: Connection, frame: Frame) -> Frame:
+    async def all(self, request: Request[GetAllTopicConfig]) -> Frame:
         """Every topic, or a page of them: the page begins anew when the table has changed since the first one."""
-        header = GetAllTopicConfig.decode(frame.ext)
+        header = request.header
         version, total = self._topics.version, len(self._topics.table)
         listed = sorted(self._topics.table.items())
         if header.count_max is not None:
@@ -127,12 +128,12 @@ class AdminTopics:
             listed = listed[start : start + max(0, header.count_max)]
         table = TopicTable(topics=dict(listed), data_version=version, mapping_data_version=DataVersion())
         body = await self._worker(table.encode)
-        return reply(frame, header=GetAllTopicConfigResponse(total=total), body=body)
+        return request.reply(header=GetAllTopicConfigResponse(total=total), body=body)
 
-    def system(self, connection: Connection, frame: Frame) -> Frame:
+    def system(self, request: Request[GetSystemTopicsFromBroker]) -> Frame:
         """The topics that belong to the system, ours included."""
         found = sorted({*names.SYSTEM_TOPICS, *(name for name in self._topics.table if self._topics.is_system(name))})
-        return reply(frame, body=TopicList(found).encode())
+        return request.reply(body=TopicList(found).encode())
 
 
 def page_start(start: int | None, asked_version: str | None, version: DataVersion) -> int:

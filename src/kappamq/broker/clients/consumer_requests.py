@@ -10,13 +10,12 @@ from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.retry import retry_topic
 from kappamq.broker.pulling.filtering import SQL92, Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import HOT_BYTES
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, QueryNotFound
 from kappamq.net.requests.fair_turns import FairTurns
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import (
     ConsumerData,
@@ -27,13 +26,14 @@ from kappamq.protocol.bodies.clients import (
     SubscriptionGroupConfig,
 )  # fmt: skip
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import (
     BoundaryType,
     GetConsumerList,
     GetEarliestStoreTime,
     GetMaxOffset,
     GetMinOffset,
+    HeartBeat,
     HeartBeatResponse,
     OffsetResponse,
     QueryConsumerOffset,
@@ -90,31 +90,31 @@ class Consumers:
 
     # -- who is there ------------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
-        beat = HeartbeatData.of(frame)
+    def heartbeat(self, request: Request[HeartBeat]) -> Frame | Awaitable[Frame]:
+        beat = request.parse(HeartbeatData)
         if not beat.client_id:
             raise InvalidParameter("the heartbeat names no client (clientID)")
         remarks: list[str] = []
-        steps = self._heartbeat_steps(connection, frame, beat, remarks)
-        if frame.parsed is not None:
-            return self._heartbeat_in_turns(frame, steps, remarks)
+        steps = self._heartbeat_steps(request, beat, remarks)
+        if request.was_read_beside:
+            return self._heartbeat_in_turns(request, steps, remarks)
         for _ in steps:
             pass
-        return self._beaten(frame, remarks)
+        return self._beaten(request, remarks)
 
-    async def _heartbeat_in_turns(self, frame: Frame, steps: Iterator[None], remarks: list[str]) -> Frame:
+    async def _heartbeat_in_turns(
+        self, request: Request[HeartBeat], steps: Iterator[None], remarks: list[str]
+    ) -> Frame:
         """One so large that it was read beside the loop is taken in over several turns."""
         await self._turns.run(steps)
-        return self._beaten(frame, remarks)
+        return self._beaten(request, remarks)
 
-    def _beaten(self, frame: Frame, remarks: list[str]) -> Frame:
+    def _beaten(self, request: Request[HeartBeat], remarks: list[str]) -> Frame:
         # All is well with the beat; the remark says what is not with its groups.
         remark = "; ".join(remarks[:_REMARKS_MAX]) or None
-        return reply(frame, remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
+        return request.reply(remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
 
-    def _heartbeat_steps(
-        self, connection: Connection, frame: Frame, beat: HeartbeatData, remarks: list[str]
-    ) -> Iterator[None]:
+    def _heartbeat_steps(self, request: Request[HeartBeat], beat: HeartbeatData, remarks: list[str]) -> Iterator[None]:
         known = []
         for consumer in beat.consumers:
             yield
@@ -129,10 +129,10 @@ class Consumers:
                 self._ensure_retry_topic(group, consumer)
             known.append(consumer)
         beat.consumers = known
-        if not connection.is_open:
+        if not request.connection.is_open:
             return
         now = self._clock.liveness()
-        yield from self._clients.heartbeat_steps(connection, beat, frame.language, frame.version, now)
+        yield from self._clients.heartbeat_steps(request.connection, beat, request.language, request.version, now)
         for name in dict.fromkeys(consumer.group for consumer in known):
             online = self._clients.consumers.get(name)
             conflict = online.agreement.first_conflict if online is not None else None
@@ -164,33 +164,36 @@ class Consumers:
                     group, topic, False, subscription.version, self._filtering.tag_codes(subscription)
                 )
 
-    def unregister(self, connection: Connection, frame: Frame) -> Frame:
-        header = UnregisterClient.decode(frame.ext)
-        self._clients.unregister(connection, header.producer_group, header.consumer_group, self._clock.liveness())
-        return reply(frame)
+    def unregister(self, request: Request[UnregisterClient]) -> Frame:
+        header = request.header
+        self._clients.unregister(
+            request.connection, header.producer_group, header.consumer_group, self._clock.liveness()
+        )
+        return request.reply()
 
-    def members(self, connection: Connection, frame: Frame) -> Frame:
-        name = GetConsumerList.decode(frame.ext).consumer_group
+    def members(self, request: Request[GetConsumerList]) -> Frame:
+        name = request.header.consumer_group
         group = self._clients.consumers.get(name)
         if group is None or not group.members:
             raise BrokerError(f"no consumer for this group, {name}")
-        return reply(frame, body=ConsumerList(group.client_ids).encode())
+        return request.reply(body=ConsumerList(group.client_ids).encode())
 
     # -- offsets -----------------------------------------------------------------------------------------------------------
 
-    def query_offset(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
-        header = QueryConsumerOffset.decode(frame.ext)
+    def query_offset(self, request: Request[QueryConsumerOffset]) -> Frame | Awaitable[Frame]:
+        header = request.header
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset = self._offsets.get(group, topic, queue_id)
         if offset is None:
-            return self._first_offset(header, frame)
-        client, member = self._clients.identify(connection, group)
+            return self._first_offset(request)
+        client, member = self._clients.identify(request.connection, group)
         self._resets.asked(client, (group, topic, queue_id), offset, self._clock.liveness(), member=member)
         self.on_asked(group, topic, queue_id, offset)
-        return reply(frame, header=OffsetResponse(offset=offset))
+        return request.reply(header=OffsetResponse(offset=offset))
 
-    async def _first_offset(self, header: QueryConsumerOffset, frame: Frame) -> Frame:
+    async def _first_offset(self, request: Request[QueryConsumerOffset]) -> Frame:
         """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
+        header = request.header
         low, end, _next, _stored = self._store.kernel.queue_state(header.topic, header.queue_id)
         first = self._topics.first_offset(header.topic, header.queue_id)
         whole = low == first and header.zero_if_not_found is not False
@@ -200,15 +203,15 @@ class Consumers:
         if not whole:
             raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
         self.on_asked(header.consumer_group, header.topic, header.queue_id, first)
-        return reply(frame, header=OffsetResponse(offset=first))
+        return request.reply(header=OffsetResponse(offset=first))
 
-    def update_offset(self, connection: Connection, frame: Frame) -> Frame:
+    def update_offset(self, request: Request[UpdateConsumerOffset]) -> Frame:
         """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
 
         Push consumers commit where they are from time to time, also after a queue has gone to another member that is
         further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own
         say with each commit whether it is such a decision."""
-        header = UpdateConsumerOffset.decode(frame.ext)
+        header = request.header
         if header.consumer_group not in self._groups.table:
             raise GroupNotFound(
                 f"Group {header.consumer_group} not exist! Nobody of it has sent a heartbeat or pulled yet"
@@ -224,35 +227,35 @@ class Consumers:
                 f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
             )
         place = header.consumer_group, topic.name, header.queue_id
-        client, member = self._clients.identify(connection, header.consumer_group)
-        tool = not frame.is_oneway and not header.forward
+        client, member = self._clients.identify(request.connection, header.consumer_group)
+        tool = not request.is_oneway and not header.forward
         if not self._resets.may_commit(client, place, self._clock.liveness(), member=member, tool=tool):
-            return reply(frame, remark="Offset has been previously reset")
-        pushed = self._config.reset_on_server and self._clients.pushes_to(connection, header.consumer_group)
+            return request.reply(remark="Offset has been previously reset")
+        pushed = self._config.reset_on_server and self._clients.pushes_to(request.connection, header.consumer_group)
         late = pushed or header.forward
         (self._offsets.commit if late else self._offsets.set)(*place, header.commit_offset)
-        return reply(frame)
+        return request.reply()
 
-    def max_offset(self, connection: Connection, frame: Frame) -> Frame:
-        header = GetMaxOffset.decode(frame.ext)
-        return reply(
-            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).end)
+    def max_offset(self, request: Request[GetMaxOffset]) -> Frame:
+        header = request.header
+        return request.reply(
+            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).end)
         )
 
-    def min_offset(self, connection: Connection, frame: Frame) -> Frame:
-        header = GetMinOffset.decode(frame.ext)
-        return reply(
-            frame, header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).first)
+    def min_offset(self, request: Request[GetMinOffset]) -> Frame:
+        header = request.header
+        return request.reply(
+            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).first)
         )
 
-    async def search(self, connection: Connection, frame: Frame) -> Frame:
-        header = SearchOffset.decode(frame.ext)
+    async def search(self, request: Request[SearchOffset]) -> Frame:
+        header = request.header
         upper = header.boundary is BoundaryType.UPPER
         offset = await self._worker(self._store.search, header.topic, header.queue_id, header.timestamp, upper)
-        return reply(frame, header=OffsetResponse(offset=offset))
+        return request.reply(header=OffsetResponse(offset=offset))
 
-    async def earliest(self, connection: Connection, frame: Frame) -> Frame:
-        header = GetEarliestStoreTime.decode(frame.ext)
+    async def earliest(self, request: Request[GetEarliestStoreTime]) -> Frame:
+        header = request.header
         low = self._store.kernel.queue_state(header.topic, header.queue_id).first
         stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
-        return reply(frame, header=TimestampResponse(timestamp=-1 if stored is None else stored))
+        return request.reply(header=TimestampResponse(timestamp=-1 if stored is None else stored))

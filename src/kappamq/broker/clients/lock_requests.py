@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from itertools import islice
 
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -16,7 +16,8 @@ from kappamq.net.requests.reader import RequestReader
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import LockBatch, LockBatchResponse
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.client import LockQueues, UnlockQueues
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
 from kappamq.state.topics import Topics
@@ -49,23 +50,23 @@ class Locking:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
-    def lock(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
-        wanted = LockBatch.of(frame)
+    def lock(self, request: Request[LockQueues]) -> Frame | Awaitable[Frame]:
+        wanted = request.parse(LockBatch)
         if not wanted.client_id or not wanted.consumer_group:
             raise InvalidParameter("a lock needs clientId and consumerGroup")
         self._groups.existing(wanted.consumer_group)
         if len(wanted.queues) > QUEUES_MAX:
             raise NoPermission(f"{len(wanted.queues)} queues in one lock request are too many")
         now = self._clock.liveness()
-        self._check_member(connection, wanted, now)
-        if frame.parsed is not None:
-            return self._lock_in_turns(connection, frame, wanted)
+        self._check_member(request.connection, wanted, now)
+        if request.was_read_beside:
+            return self._lock_in_turns(request, wanted)
         ours = {queue for queue in wanted.queues if self._is_ours(queue)}
         held = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, now)
-        answer = reply(frame, body=LockBatchResponse(held.queues).encode())
+        answer = request.reply(body=LockBatchResponse(held.queues).encode())
         return self._when_safe(answer, held.safe) if held.safe else answer
 
-    async def _lock_in_turns(self, connection: Connection, frame: Frame, wanted: LockBatch) -> Frame:
+    async def _lock_in_turns(self, request: Request[LockQueues], wanted: LockBatch) -> Frame:
         """So many that they are locked over several turns. Each is free or not by itself."""
         held: set[MessageQueue] = set()
         safe = 0
@@ -74,13 +75,13 @@ class Locking:
             part = self._locks.lock(wanted.consumer_group, wanted.client_id, ours, self._clock.liveness())
             held |= part.queues
             safe = max(safe, part.safe)
-        answer = reply(frame, body=await self._beside.run(connection, LockBatchResponse(held).encode))
+        answer = request.reply(body=await self._beside.run(request.connection, LockBatchResponse(held).encode))
         return await self._when_safe(answer, safe) if safe else answer
 
-    async def _unlock_in_turns(self, frame: Frame, given: LockBatch) -> Frame:
+    async def _unlock_in_turns(self, request: Request[UnlockQueues], given: LockBatch) -> Frame:
         async for queues in self._turns.share(_parts(given.queues)):
             self._locks.unlock(given.consumer_group, given.client_id, queues)
-        return reply(frame)
+        return request.reply()
 
     async def _when_safe(self, answer: Frame, end: int) -> Frame:
         """An owner begins to consume when it hears from us: then a crash must not let us forget that it owns."""
@@ -112,12 +113,12 @@ class Locking:
         queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
         return queue.broker == self._config.name and 0 <= queue.queue_id < queues
 
-    def unlock(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
-        given = LockBatch.of(frame)
-        if frame.parsed is not None:
-            return self._unlock_in_turns(frame, given)
+    def unlock(self, request: Request[UnlockQueues]) -> Frame | Awaitable[Frame]:
+        given = request.parse(LockBatch)
+        if request.was_read_beside:
+            return self._unlock_in_turns(request, given)
         self._locks.unlock(given.consumer_group, given.client_id, given.queues)
-        return reply(frame)
+        return request.reply()
 
 
 def _parts(queues: Iterable[MessageQueue]) -> Iterator[set[MessageQueue]]:

@@ -16,16 +16,16 @@ from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.delivery.parking import Unparking, park
 from kappamq.broker.delivery.record_copies import Copying
 from kappamq.broker.delivery.sources import Place, Sources
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import GROUP_BYTES_MAX, Appender, Draft
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.native.layout import FILLER_BYTES
 from kappamq.native.pure_record import GroupMember
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.admin import DelayOffsets
 from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import GetAllDelayOffsets
 from kappamq.protocol.names import SCHEDULE_TOPIC
 from kappamq.protocol.records import properties
 from kappamq.protocol.timing import number
@@ -112,8 +112,8 @@ class Delays:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_ALL_DELAY_OFFSET: self._tell}
 
-    def _tell(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=self._positions.table().encode())
+    def _tell(self, request: Request[GetAllDelayOffsets]) -> Frame:
+        return request.reply(body=self._positions.table().encode())
 
     def position(self, level: int) -> int:
         """The next message of this level."""

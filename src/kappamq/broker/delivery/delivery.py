@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
 from kappamq.broker.delivery.retry import Retries
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, merged
 from kappamq.broker.sending.replies import Replies
 from kappamq.broker.timers.admin import TimerAdmin
 from kappamq.broker.timers.book import TimerBook
@@ -131,12 +131,5 @@ class Delivery:
         await self.timers.stop()
 
     def handlers(self) -> dict[int, Handler]:
-        return {
-            **self._broker.filtering.handlers(),
-            **self.retries.handlers(),
-            **self.replies.handlers(),
-            **self.delays.handlers(),
-            **self.transactions.handlers(),
-            **self.timer_admin.handlers(),
-            **self.recalls.handlers(),
-        }
+        delivering = (self._broker.filtering, self.retries, self.replies, self.delays, self.transactions)
+        return merged(part.handlers() for part in (*delivering, self.timer_admin, self.recalls))

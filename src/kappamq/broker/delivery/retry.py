@@ -11,17 +11,16 @@ import logging
 import random
 from collections.abc import Callable
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, NoPermission
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import PERMISSION_WRITE, TopicConfig
 from kappamq.protocol.codes import VERSION_MAX_RECONSUME, RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import SendBack, SendMessage
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record, decode
@@ -56,13 +55,13 @@ class Retries:
 
     # -- a consumer names the record -----------------------------------------------------------------------------------------
 
-    async def send_back(self, connection: Connection, frame: Frame) -> Frame:
-        header = SendBack.decode(frame.ext)
+    async def send_back(self, request: Request[SendBack]) -> Frame:
+        header = request.header
         group = self._groups.existing(header.group)
         if not self._config.writable:
             raise NoPermission(f"the broker[{self._config.name}] sending message is forbidden")
         if group.retry_queues <= 0:
-            return reply(frame)  # the group wants nothing again
+            return request.reply()  # the group wants nothing again
         data = await self._worker(self._store.record, header.log_offset)
         if data is None:
             raise BrokerError(
@@ -70,7 +69,7 @@ class Retries:
             )
         record = decode(data)
         self._check(record, header)
-        most = tries_max(group, header.max_reconsume_times, frame.version)
+        most = tries_max(group, header.max_reconsume_times, request.version)
         draft = again(record, header.delay_level)
         topic = retry_topic(self._topics, group, unit=header.unit_mode)
         if header.delay_level < 0 or (most is not None and record.reconsume_times >= most):
@@ -82,7 +81,7 @@ class Retries:
         self.on_sent_back(group.name, origin)
         # Not before it is as safe as the broker's mode demands: the consumer lets go of its message when it hears from us.
         await self._appender.answerable(placed.end)
-        return reply(frame)
+        return request.reply()
 
     def _check(self, record: Record, header: SendBack) -> None:
         """It must be a message that a consumer may have been given, and the one that is meant."""

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kappamq.broker.pulling.sql_pull import Properties, Sieve
 from kappamq.broker.pulling.text_cache import TextCache
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, SubscriptionInvalid
 from kappamq.filters import LENGTH_MAX
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import CheckClientBody, SubscriptionData
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.client import CheckClientConfig
 from kappamq.protocol.names import is_retry_topic
 from kappamq.protocol.records.properties import RETRY_TOPIC
 from kappamq.protocol.records.tags import TAGS_CHARACTERS_MAX, Subscription
@@ -58,20 +59,20 @@ class Filtering:
         # Messages that come again may be judged by the conditions of other subscriptions, which may follow this one.
         return not (self._config.sql_filters_retries and is_retry_topic(subscription.topic))
 
-    def check_client(self, connection: Connection, frame: Frame) -> Frame | Awaitable[Frame]:
+    def check_client(self, request: Request[CheckClientConfig]) -> Frame | Awaitable[Frame]:
         """A consumer asks before it begins whether its subscription will do."""
-        subscription = CheckClientBody.of(frame).subscription
+        subscription = request.parse(CheckClientBody).subscription
         if subscription is None or not self.is_sql(subscription.expression_type):
-            return reply(frame)
+            return request.reply()
         if self.takes_long(subscription):
-            return self._check_later(connection, frame, subscription)
+            return self._check_later(request, subscription)
         self.sql(subscription.expression)
-        return reply(frame)
+        return request.reply()
 
-    async def _check_later(self, connection: Connection, frame: Frame, subscription: SubscriptionData) -> Frame:
-        await self.prepare(connection, subscription)
+    async def _check_later(self, request: Request[CheckClientConfig], subscription: SubscriptionData) -> Frame:
+        await self.prepare(request.connection, subscription)
         self.sql(subscription.expression)
-        return reply(frame)
+        return request.reply()
 
     def takes_long(self, subscription: SubscriptionData) -> bool:
         """Whether `prepare` should be awaited before the expression is used."""

@@ -21,6 +21,7 @@ from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscripti
 from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
 from kappamq.broker.pulling.sql_pull import Sieve
 from kappamq.broker.pulling.waking import PullRequest, Run, Waking
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.damage import EntryRepair
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
@@ -45,7 +46,7 @@ from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import SubscriptionData
-from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import PullMessage, PullMessageResponse
 from kappamq.protocol.names import is_retry_topic
@@ -161,13 +162,16 @@ class Pulls:
         for key in [key for key in self._asked if topic in (None, key[1]) and group in (None, key[0])]:
             del self._asked[key]
 
+    def handlers(self) -> dict[int, Handler]:
+        return dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), self.handle)
+
     # -- the slow way ------------------------------------------------------------------------------------------------------
 
-    def handle(self, connection: Connection, frame: Frame, prepared: bool = False) -> InOrder | None:
+    def handle(self, request: Request[PullMessage], prepared: bool = False) -> InOrder | None:
         """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain.
 
         `prepared`: the expressions it needs were read beside the loop, as far as that takes long."""
-        header = PullMessage.decode(frame.ext)
+        header = request.header
         if not self._config.readable:
             raise NoPermission(f"the broker[{self._config.name}] pulling message is forbidden")
         group = self._groups.existing(header.consumer_group)
@@ -192,35 +196,35 @@ class Pulls:
                 if self._filtering.takes_long(each)
             ]
             if long:
-                return InOrder(self._prepared_first(connection, frame, long))
+                return InOrder(self._prepared_first(request, long))
         if is_sql:
             sieve = self._filtering.sieve(subscription.expression)
         else:
             codes, sieve = self._by_tags(header, subscription)
-        request = PullRequest(
-            connection, group.name, topic.name, header.queue_id, header.queue_offset,
+        pull = PullRequest(
+            request.connection, group.name, topic.name, header.queue_id, header.queue_offset,
             min(header.count_max, self._store.config.transfer_count_max), codes,
-            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, frame.opaque, frame.binary, sieve=sieve,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, request.opaque, request.is_binary, sieve=sieve,
         )  # fmt: skip
         self._asked.setdefault((group.name, topic.name), {})[header.queue_id] = header.queue_offset
-        if not frame.is_oneway and self._moved(request):
+        if not request.is_oneway and self._moved(pull):
             return None
         if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
-            self._commit(connection, group.name, topic.name, header.queue_id, header.commit_offset)
-        if frame.is_oneway:
+            self._commit(request.connection, group.name, topic.name, header.queue_id, header.commit_offset)
+        if request.is_oneway:
             return None  # nobody waits for an answer; what it commits counts all the same
         if header.queue_offset < 0:
             low, end, _next, _stored = self._kernel.queue_state(topic.name, header.queue_id)
-            self._refuse(request, TOO_SMALL, (low, low, end))
+            self._refuse(pull, TOO_SMALL, (low, low, end))
             return None
-        self._try(request, warm=False)
+        self._try(pull, warm=False)
         return None
 
-    async def _prepared_first(self, connection: Connection, frame: Frame, long: list[SubscriptionData]) -> None:
+    async def _prepared_first(self, request: Request[PullMessage], long: list[SubscriptionData]) -> None:
         for subscription in long:
-            await self._filtering.prepare(connection, subscription)
-        if connection.is_open:
-            self.handle(connection, frame, prepared=True)
+            await self._filtering.prepare(request.connection, subscription)
+        if request.connection.is_open:
+            self.handle(request, prepared=True)
 
     def _by_tags(
         self, header: PullMessage, subscription: SubscriptionData

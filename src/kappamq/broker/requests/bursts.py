@@ -9,10 +9,13 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
-from kappamq.broker.requests.sizes import REQUEST_SIZES
+from kappamq.broker.requests.declaration import Declaration
+from kappamq.broker.requests.request import Handler, merged
+from kappamq.broker.requests.table import REQUEST_SIZES, REQUESTS
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
@@ -27,7 +30,6 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Connection, Frame], Answer]
 _LARGE_READ_BYTES: Final = 512 << 10
 KernelPull = tuple[int, int, int, int, int, int, int, int, bool, object]
 
@@ -46,6 +48,10 @@ class Bursts:
         self.on_lost: list[Callable[[Connection], None]] = [writer.forget]
         self.unfinished = Unfinished(net)
         self.stopping = False
+
+    def add_handlers(self, handlers: Mapping[int, Handler]) -> None:
+        """Raises RuntimeError if a code has a handler already."""
+        self.handlers = merged((self.handlers, handlers))
 
     # -- bytes in ----------------------------------------------------------------------------------------------------------
 
@@ -120,11 +126,12 @@ class Bursts:
         answer: Frame | Awaitable[Frame | None] | None
         in_order = False
         try:
-            handler = self.handlers.get(frame.code)
-            if handler is None:
+            declared = REQUESTS.get(frame.code)
+            if declared is None or not (declared.refusal or frame.code in self.handlers):
                 raise NotSupported(f" request type {frame.code} not supported")
             if self.stopping:
                 raise NotAvailable("the broker is shutting down")
+            handler = partial(self._call, declared)
             answer, in_order = self.reader.call(handler, connection, frame, body, header_bytes)
         except Exception as error:
             answer = failure(frame, error)
@@ -135,6 +142,11 @@ class Bursts:
             )
         elif answer is not None:
             send_answer(connection, frame, answer)
+
+    def _call(self, declared: Declaration, connection: Connection, frame: Frame) -> Answer:
+        """The one place where headers of requests are decoded: what the handler gets can be read."""
+        request = declared.request(connection, frame)
+        return self.handlers[declared.code](request)
 
     def lost(self, connection: Connection) -> None:
         for callback in self.on_lost:

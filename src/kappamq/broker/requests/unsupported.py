@@ -5,49 +5,67 @@ Slaves and tools also ask for tables that would belong to these features. They g
 
 from __future__ import annotations
 
-from kappamq.broker.requests.bursts import Handler
-from kappamq.errors import NotSupported
-from kappamq.net.serving.connection import Connection
+from collections.abc import Iterator
+from typing import Final
+
+from kappamq.broker.requests.declaration import Declaration
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.protocol import fastjson
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import GetAllMessageRequestModes
+from kappamq.protocol.headers.header import Header
 
 _POP = "POP consumption is not supported by this version of the broker: use a push or pull consumer"
 _COPIES = "slaves and copies are not supported by this version of the broker: it runs as a single master"
 _ACCESS = "users and access control are not supported by this version of the broker"
+_COLD = "limits for readers of cold data are not supported by this version of the broker"
+_ASSIGNMENT = "the broker does not assign queues in this version: the clients of a group share them"
 
-REFUSED: dict[int, str] = {
-    RequestCode.CHECK_TRANSACTION_STATE: "a broker asks producers about transactions, not the other way round",
-    RequestCode.POP_MESSAGE: _POP,
-    RequestCode.ACK_MESSAGE: _POP,
-    RequestCode.BATCH_ACK_MESSAGE: _POP,
-    RequestCode.PEEK_MESSAGE: _POP,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _POP,
-    RequestCode.NOTIFICATION: _POP,
-    RequestCode.POLLING_INFO: _POP,
-    RequestCode.QUERY_ASSIGNMENT: "the broker does not assign queues in this version: the clients of a group share them",
-    RequestCode.SET_MESSAGE_REQUEST_MODE: _POP,
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics are not supported by this version of the broker",
-    RequestCode.TRIGGER_DELETE_FILES: "use DELETE_EXPIRED_COMMITLOG (329, mqadmin deleteExpiredCommitLog) instead",
-    RequestCode.EXCHANGE_BROKER_HA_INFO: _COPIES,
-    RequestCode.GET_BROKER_HA_STATUS: _COPIES,
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: _COPIES,
-    RequestCode.GET_BROKER_EPOCH_CACHE: _COPIES,
-    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _COPIES,
-    **dict.fromkeys(range(2001, 2005), "limits for readers of cold data are not supported by this version of the broker"),
-    **dict.fromkeys(range(3001, 3011), _ACCESS),
-}  # fmt: skip
+_REFUSED: Final[dict[int, tuple[str, str]]] = {
+    RequestCode.CHECK_TRANSACTION_STATE: (
+        "Asks a producer how a transaction ended.",
+        "a broker asks producers about transactions, not the other way round",
+    ),
+    RequestCode.POP_MESSAGE: ("Takes messages of a queue without owning it.", _POP),
+    RequestCode.ACK_MESSAGE: ("Acknowledges a message taken by POP.", _POP),
+    RequestCode.BATCH_ACK_MESSAGE: ("Acknowledges several messages taken by POP.", _POP),
+    RequestCode.PEEK_MESSAGE: ("Reads messages that POP would take.", _POP),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ("Changes how long a message taken by POP stays invisible.", _POP),
+    RequestCode.NOTIFICATION: ("Waits until POP has something to take.", _POP),
+    RequestCode.POLLING_INFO: ("Returns how many POP requests wait.", _POP),
+    RequestCode.QUERY_ASSIGNMENT: ("Asks the broker which queues a consumer should read.", _ASSIGNMENT),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: ("Chooses between pulling and POP for a group.", _POP),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+        "Creates or changes a topic whose queues are mapped to brokers.",
+        "static topics are not supported by this version of the broker",
+    ),
+    RequestCode.TRIGGER_DELETE_FILES: (
+        "Deletes log files past their time.",
+        "use DELETE_EXPIRED_COMMITLOG (329, mqadmin deleteExpiredCommitLog) instead",
+    ),
+    RequestCode.EXCHANGE_BROKER_HA_INFO: ("Exchanges addresses and offsets between master and slave.", _COPIES),
+    RequestCode.GET_BROKER_HA_STATUS: ("Returns how far each slave has got.", _COPIES),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: ("Tells a slave how far the master has flushed.", _COPIES),
+    RequestCode.GET_BROKER_EPOCH_CACHE: ("Returns where each master epoch began.", _COPIES),
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: ("Tells a broker its new role.", _COPIES),
+    **dict.fromkeys(range(2001, 2005), ("Changes or lists limits for readers of cold data.", _COLD)),
+    **dict.fromkeys(range(3001, 3011), ("Changes or lists users and access rules.", _ACCESS)),
+}
 
 
-class NotYet:
+def refusals() -> Iterator[Declaration]:
+    """A declaration for each code that is refused."""
+    for code, (does, refusal) in _REFUSED.items():
+        header = Header.requests.get(RequestCode(code)) if code in RequestCode._value2member_map_ else None
+        yield Declaration(code, header, does, refusal=refusal)
+
+
+class EmptyTables:
+    """Tables that belong to features which are not here."""
+
     def handlers(self) -> dict[int, Handler]:
-        return {
-            **dict.fromkeys(REFUSED, self.refuse),
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-        }
+        return {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes}
 
-    def refuse(self, connection: Connection, frame: Frame) -> Frame:
-        raise NotSupported(f" request type {frame.code} not supported: {REFUSED[frame.code]}")
-
-    def request_modes(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=fastjson.dumps({"messageRequestModeMap": {}}))
+    def request_modes(self, request: Request[GetAllMessageRequestModes]) -> Frame:
+        return request.reply(body=fastjson.dumps({"messageRequestModeMap": {}}))

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.sending.send import Sends
+from kappamq.broker.sending.send_requests import sent_by
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, NotConnected, RequestTimeout
@@ -20,8 +21,9 @@ from kappamq.native.layout import SYS_TRANSACTION
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol import address
 from kappamq.protocol.codes import RequestCode, ResponseCode
-from kappamq.protocol.frame import Frame, reply, request
-from kappamq.protocol.headers.client import PushReply, SendMessage, SendMessageResponse, SendMessageV2
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.frame import request as request_frame
+from kappamq.protocol.headers.client import PushReply, SendMessage, SendMessageResponse
 from kappamq.protocol.records import properties
 from kappamq.state.topics import Topics
 
@@ -53,24 +55,21 @@ class Replies:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.SEND_REPLY_MESSAGE: self.handle, RequestCode.SEND_REPLY_MESSAGE_V2: self.handle}
 
-    async def handle(self, connection: Connection, frame: Frame) -> Frame:
-        if frame.code == RequestCode.SEND_REPLY_MESSAGE:
-            header = SendMessage.decode(frame.ext)
-        else:
-            header = SendMessageV2.decode(frame.ext).plain()
+    async def handle(self, request: Request[SendMessage]) -> Frame:
+        header = request.header
         self._sends.check_gate()
         topic = self._topics.for_send(header)
         queue_id = self._sends.queue_of(header, topic)
         self._check(header)
         self._sends.check_supported(header, topic)
-        draft = self._sends.draft(connection, frame, header, topic, queue_id)
-        failure = await self._push(connection, header, draft)
+        draft = self._sends.draft(sent_by(request), topic, queue_id)
+        failure = await self._push(request.connection, header, draft)
         answer = SendMessageResponse(message_id="0", queue_id=0, queue_offset=0)
         if self._config.store_replies:
             answer = await self._store(draft)
         if failure:
-            return reply(frame, ResponseCode.SYSTEM_ERROR, failure, header=answer)
-        return reply(frame, header=answer)
+            return request.reply(ResponseCode.SYSTEM_ERROR, failure, header=answer)
+        return request.reply(header=answer)
 
     def _check(self, header: SendMessage) -> None:
         pairs = properties.decode(header.properties or "")
@@ -106,7 +105,7 @@ class Replies:
             store_ms=now,
         )
         try:
-            answer = await requester.request(request(pushed, draft.body), self.push_s)
+            answer = await requester.request(request_frame(pushed, draft.body), self.push_s)
         except (NotConnected, RequestTimeout) as error:
             return f"push reply message to <{client_id}> fail: {error}"
         if answer.code != ResponseCode.SUCCESS:

@@ -1,14 +1,15 @@
-"""The slow path of sending: what the kernel does not take as plain. It ends in the same append."""
+"""The slow path of sending: what the kernel does not take as plain. It ends in the same append.
+
+Knows no frames and no connections: `send_requests` brings what came over the remoting protocol, and answers it.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, Placed, member
-from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.timers.placing import recall_handle
 from kappamq.broker.transactions.half_records import is_half
 from kappamq.clock import Clock
@@ -16,15 +17,9 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, InvalidParameter, NotSupported, ProtocolError
 from kappamq.native.layout import SYS_PLAIN, SYS_TRANSACTION
 from kappamq.native.pure_record import GroupMember
-from kappamq.net.requests.beside import Beside
-from kappamq.net.requests.reader import InOrder
-from kappamq.net.requests.sizes import BESIDE_BYTES
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import TopicConfig
-from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
-from kappamq.protocol.headers.client import SendMessage, SendMessageResponse, SendMessageV2
+from kappamq.protocol.headers.client import SendMessage
 from kappamq.protocol.records import batch, properties
 from kappamq.protocol.records.ids import UniqueIds
 from kappamq.state.topics import Topics
@@ -47,6 +42,23 @@ _TAIL_CRC = properties.TAIL_CRC + properties.NAME_END
 _SYS_MULTI_TAGS = 0x2
 
 
+class Sent(NamedTuple):
+    """A message, or a batch of them, as a client sent it."""
+
+    header: SendMessage
+    body: bytes
+    born: bytes  # address and port of the client
+    version: int  # of the client
+
+
+class Target(NamedTuple):
+    """Where it goes, unless a placer sends it elsewhere."""
+
+    topic: TopicConfig
+    queue_id: int
+    is_fresh: bool  # the topic was made for it
+
+
 class Stored(NamedTuple):
     """What the answer to a send says, and what it waits for."""
 
@@ -56,14 +68,17 @@ class Stored(NamedTuple):
     unique: str | None
     end: int
     waits: bool  # for the disk, where the broker syncs
+    is_fresh: (
+        bool  # the topic was made for it: `Sends.told` should be awaited, since the sender asks for its route next
+    )
     recall_handle: str | None = None  # of a message that waits for a time
 
 
-class _Batch(NamedTuple):
+class ReadBatch(NamedTuple):
     """A batch that was read: what the kernel appends."""
 
     members: list[GroupMember]
-    queue_id: int
+    target: Target
     waits: bool
 
 
@@ -74,8 +89,6 @@ class Sends:
         config: BrokerConfig,
         clock: Clock,
         topics: Topics,
-        writer: LogWriter,
-        beside: Beside,
         appender: Appender,
         unique_ids: UniqueIds,
     ) -> None:
@@ -83,44 +96,23 @@ class Sends:
         self._config = config
         self._clock = clock
         self._topics = topics
-        self._writer = writer
         self._appender = appender
         self._unique_ids = unique_ids
-        self._beside = beside
         self.check_gate: Callable[[], None] = lambda: None
-        self.run: Callable[[Coroutine[Any, Any, None]], None]
         self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
         self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
         self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
 
-    def handle(self, connection: Connection, frame: Frame) -> InOrder | None:
-        if frame.code == RequestCode.SEND_MESSAGE:
-            header = SendMessage.decode(frame.ext)
-        else:
-            header = SendMessageV2.decode(frame.ext).plain()
+    # -- whether it is taken -----------------------------------------------------------------------------------------------
+
+    def target(self, header: SendMessage) -> Target:
+        """Where a message goes; its topic is made if that is allowed. Raises the KappaError that its sender should hear."""
         self.check_gate()
-        fresh = self._topics.get(header.topic) is None
+        is_fresh = self._topics.get(header.topic) is None
         topic = self._topics.for_send(header)
         queue_id = self.queue_of(header, topic)
         self.check_supported(header, topic)
-        if header.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
-            self._check_batch(frame, header, topic)
-            if len(frame.body) > BESIDE_BYTES:
-                return InOrder(self._batch_beside(connection, frame, header, topic, queue_id, fresh))
-            stored = self._batch(connection, frame, header, topic, queue_id)
-        else:
-            stored = self._single(connection, frame, header, topic, queue_id)
-        if fresh:
-            # Who made a topic by sending to it asks for its route next: the name servers should know it by then.
-            self._writer.set_turn()
-            self.run(self._answer_when_told(connection, frame, stored))
-        else:
-            self._answer(connection, frame, stored)
-        return None
-
-    async def _answer_when_told(self, connection: Connection, frame: Frame, stored: Stored) -> None:
-        await self.told()
-        self._answer(connection, frame, stored)
+        return Target(topic, queue_id, is_fresh)
 
     def queue_of(self, header: SendMessage, topic: TopicConfig) -> int:
         queues = max(topic.read_queues, topic.write_queues)
@@ -164,12 +156,13 @@ class Sends:
 
     # -- one message -------------------------------------------------------------------------------------------------------
 
-    def _single(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Stored:
-        draft = self.draft(connection, frame, header, topic, queue_id)
+    def send(self, sent: Sent) -> Stored:
+        """Store one message. Raises the KappaError that its sender should hear."""
+        header, target = sent.header, self.target(sent.header)
+        topic, queue_id = target.topic, target.queue_id
+        draft = self.draft(sent, topic, queue_id)
         if names.is_retry_topic(topic.name):
-            self.place_retried(draft, header, frame.version)
+            self.place_retried(draft, header, sent.version)
             queue_id = draft.queue_id
         waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
         if is_half(draft.properties, draft.reconsume_times):
@@ -178,8 +171,8 @@ class Sends:
             self._take_for_plain(draft)
             placed = self._appender.append(draft)
         handle = recall_handle(draft, self._config.name) if draft.topic == names.TIMER_TOPIC else None
-        offset_id = self.offset_id(placed.log_offset)
-        return Stored(offset_id, queue_id, placed.queue_offset, unique, placed.end, waits, handle)
+        ids = self.offset_id(placed.log_offset)
+        return Stored(ids, queue_id, placed.queue_offset, unique, placed.end, waits, target.is_fresh, handle)
 
     def _take_for_plain(self, draft: Draft) -> None:
         if draft.sys_flag & SYS_TRANSACTION:
@@ -190,17 +183,16 @@ class Sends:
                 )
             draft.sys_flag &= ~SYS_TRANSACTION  # it was committed long ago, and a consumer has sent it back
 
-    def draft(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Draft:
+    def draft(self, sent: Sent, topic: TopicConfig, queue_id: int) -> Draft:
         """What a client sent, checked, and with what the broker adds to it."""
+        header, body = sent.header, sent.body
         body_max = self._store.config.message_bytes_max
-        if not frame.body:
+        if not body:
             raise IllegalMessage("the message has no body")
-        if len(frame.body) > body_max:
+        if len(body) > body_max:
             raise IllegalMessage(
                 "the message is illegal, maybe msg body or properties length not matched. "
-                f"msg body length limit {body_max}B, got {len(frame.body)}B"
+                f"msg body length limit {body_max}B, got {len(body)}B"
             )
         pairs = _properties(header)
         self._check_properties(pairs)
@@ -211,7 +203,7 @@ class Sends:
         self._add_ours(pairs)
         sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
         return Draft(
-            topic.name, queue_id, frame.body, pairs, header.flag, sys_flag, header.born_ms, connection.born, header.reconsume_times or 0
+            topic.name, queue_id, body, pairs, header.flag, sys_flag, header.born_ms, sent.born, header.reconsume_times or 0
         )  # fmt: skip
 
     def _add_ours(self, pairs: dict[str, str]) -> None:
@@ -223,67 +215,35 @@ class Sends:
         host: bytes = self._store.kernel.store_host
         return (host + log_offset.to_bytes(8, "big")).hex().upper()
 
-    def _answer(self, connection: Connection, frame: Frame, stored: Stored) -> None:
-        header = SendMessageResponse(
-            message_id=stored.ids, queue_id=stored.queue_id, queue_offset=stored.queue_offset, transaction_id=stored.unique,
-            recall_handle=stored.recall_handle, region=self._config.region, trace_on="true" if self._config.trace_on else "false",
-        )  # fmt: skip
-        response = reply(frame, header=header)
-        answer_when_stored(self._writer, connection, frame, response, stored.end, flushed=stored.waits)
-
     # -- a batch -----------------------------------------------------------------------------------------------------------
 
-    def _check_batch(self, frame: Frame, header: SendMessage, topic: TopicConfig) -> None:
-        """What can be said about a batch without reading it."""
-        if names.is_retry_topic(topic.name):
-            raise IllegalMessage(f"batch request does not support retry group {topic.name}: send them one by one")
+    def batch_target(self, sent: Sent) -> Target:
+        """Where a batch goes: what can be said about it without reading it. Raises the KappaError that its sender should hear."""
+        header, target = sent.header, self.target(sent.header)
+        if names.is_retry_topic(target.topic.name):
+            raise IllegalMessage(
+                f"batch request does not support retry group {target.topic.name}: send them one by one"
+            )
         if header.sys_flag & SYS_TRANSACTION:
             raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
         limit = self._store.config.message_bytes_max
-        if len(frame.body) > limit:
-            raise IllegalMessage(f"the batch has {len(frame.body)} bytes, the limit is {limit}: split it")
+        if len(sent.body) > limit:
+            raise IllegalMessage(f"the batch has {len(sent.body)} bytes, the limit is {limit}: split it")
         _not_delayed(_properties(header))
+        return target
 
-    def _batch(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> Stored:
-        read = self._read_batch(connection, frame, header, topic, queue_id)
-        placed = self._appender.append_members(read.members)
-        return self._stored_batch(read, placed, self._ids(placed))
-
-    async def _batch_beside(
-        self,
-        connection: Connection,
-        frame: Frame,
-        header: SendMessage,
-        topic: TopicConfig,
-        queue_id: int,
-        fresh: bool,
-    ) -> None:
-        """A large batch is read beside the loop. What was appended is answered at once: its sender waits for nobody else's work."""
-        size = len(frame.body)
-        read = await self._beside.run(
-            connection, self._read_batch, connection, frame, header, topic, queue_id, size=size
-        )
-        self.queue_of(header, self._topics.for_send(header))  # it may have changed, or gone
-        placed = self._appender.append_members(read.members)
-        if fresh:
-            await self.told()
-        self._answer(connection, frame, self._stored_batch(read, placed, self._ids(placed)))
-
-    def _read_batch(
-        self, connection: Connection, frame: Frame, header: SendMessage, topic: TopicConfig, queue_id: int
-    ) -> _Batch:
+    def read_batch(self, sent: Sent, target: Target) -> ReadBatch:
         """What is in a batch, checked. Raises IllegalMessage. Any thread may call it."""
+        header, body, (topic, queue_id, _is_fresh) = sent.header, sent.body, target
         try:
-            split = batch.split(frame.body, self._config.batch_members_max)
+            split = batch.split(body, self._config.batch_members_max)
         except ProtocolError as error:
             raise IllegalMessage(f"the batch cannot be read: {error}") from error
         if not split:
             raise IllegalMessage("the batch is empty")
         inherited = _inherited(header)
         limit = self._store.config.message_bytes_max
-        size = len(frame.body) + len(split) * len(properties.encode(inherited).encode())
+        size = len(body) + len(split) * len(properties.encode(inherited).encode())
         if size > limit:
             raise IllegalMessage(
                 f"the batch has {size} bytes, since each member gets the batch's own properties; the limit is {limit}: split it"
@@ -305,17 +265,22 @@ class Sends:
             self._add_ours(pairs)
             wait = pairs.get("WAIT", wait)
             draft = Draft(
-                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, connection.born,
+                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, sent.born,
                 header.reconsume_times or 0,
             )  # fmt: skip
             members.append(member(draft))
-        return _Batch(members, queue_id, (wait or "true").lower() != "false")
+        return ReadBatch(members, target, (wait or "true").lower() != "false")
 
-    def _ids(self, placed: list[Placed]) -> str:
-        return ",".join(self.offset_id(place.log_offset) for place in placed)
+    def check_again(self, header: SendMessage) -> None:
+        """Between reading a batch beside the loop and appending it: its topic may have changed, or gone."""
+        self.queue_of(header, self._topics.for_send(header))
 
-    def _stored_batch(self, read: _Batch, placed: list[Placed], ids: str) -> Stored:
-        return Stored(ids, read.queue_id, placed[0].queue_offset, None, placed[-1].end, read.waits)
+    def append_batch(self, read: ReadBatch) -> Stored:
+        """Store all messages of a batch or, with an error, none."""
+        placed = self._appender.append_members(read.members)
+        ids = ",".join(self.offset_id(place.log_offset) for place in placed)
+        target = read.target
+        return Stored(ids, target.queue_id, placed[0].queue_offset, None, placed[-1].end, read.waits, target.is_fresh)
 
 
 def _properties(header: SendMessage) -> dict[str, str]:

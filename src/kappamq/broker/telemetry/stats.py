@@ -13,16 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.telemetry.rates import Series
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.errors import BrokerError
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import ENTRY
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import ViewBrokerStats
 from kappamq.store.derived import DerivedWork
 
@@ -187,13 +186,13 @@ class Stats:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.VIEW_BROKER_STATS_DATA: self.view}
 
-    def view(self, connection: Connection, frame: Frame) -> Frame:
-        header = ViewBrokerStats.decode(frame.ext)
+    def view(self, request: Request[ViewBrokerStats]) -> Frame:
+        header = request.header
         series = self._series.get((header.name, header.key))
         if series is None:
             hint = ": ask by topic (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)" if header.name in _PER_QUEUE else ""
             raise BrokerError(f"The stats <{header.name}> <{header.key}> not exist{hint}")
-        return reply(frame, body=series.data(self._clock.liveness()).encode())
+        return request.reply(body=series.data(self._clock.liveness()).encode())
 
 
 def tally(entries: list[tuple[str, int, int, bytes]], log_end: int) -> dict[str, tuple[int, int]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.timers.book import TimerBook
 from kappamq.broker.timers.progress import TimerMetrics
 from kappamq.broker.timers.timers import Timers
 from kappamq.clock import Clock
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import fastjson
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
+from kappamq.protocol.headers.admin import GetTimerCheckpoint, GetTimerMetrics
 
 
 class TimerAdmin:
@@ -24,11 +24,11 @@ class TimerAdmin:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_TIMER_CHECK_POINT: self.checkpoint, RequestCode.GET_TIMER_METRICS: self.metrics}
 
-    def checkpoint(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=self._book.files.checkpoint.encode())
+    def checkpoint(self, request: Request[GetTimerCheckpoint]) -> Frame:
+        return request.reply(body=self._book.files.checkpoint.encode())
 
-    def metrics(self, connection: Connection, frame: Frame) -> Frame:
-        return reply(frame, body=fastjson.dumps(self._metrics.table()))
+    def metrics(self, request: Request[GetTimerMetrics]) -> Frame:
+        return request.reply(body=fastjson.dumps(self._metrics.table()))
 
     def runtime(self) -> dict[str, str]:
         """RocketMQ's keys about timers; rates since the last time somebody asked."""

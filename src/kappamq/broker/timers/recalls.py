@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalOperation, NoPermission, TopicNotFound
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import RecallMessage, RecallMessageResponse
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.recall import RecallHandle, delete_key
@@ -43,9 +42,9 @@ class Recalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
-    async def recall(self, connection: Connection, frame: Frame) -> Frame:
+    async def recall(self, request: Request[RecallMessage]) -> Frame:
         """The answer says that the message will not be delivered; without one it may be or not."""
-        header = RecallMessage.decode(frame.ext)
+        header = request.header
         if not self._config.recall:
             raise NoPermission("recall failed, operation is forbidden: see recallMessageEnable")
         if self._topics.get(header.topic) is None:
@@ -74,13 +73,13 @@ class Recalls:
             }
             if header.producer_group:
                 pairs[properties.PRODUCER_GROUP] = header.producer_group
-            wishes.append(Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=connection.born))
+            wishes.append(Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=request.connection.born))
         if len(wishes) == 1:
             end = self._appender.append(wishes[0]).end
         else:
             end = self._appender.append_group(wishes)[-1].end
         await self._appender.answerable(end)
-        return reply(frame, header=RecallMessageResponse(message_id=handle.key, region=self._config.region))
+        return request.reply(header=RecallMessageResponse(message_id=handle.key, region=self._config.region))
 
     def _possible_times(self, due_ms: int) -> list[int]:
         """When a message may be due whose handle says `due_ms`: if it asked for a delay, its time has moved with the wall clock each

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from kappamq.broker.requests.answers import answer_when_stored
-from kappamq.broker.requests.bursts import Handler
+from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Draft, Placed
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.transactions.half_log import HalfLog
@@ -27,10 +27,9 @@ from kappamq.errors import (
     ProtocolError,
     TransactionFailed,
 )
-from kappamq.net.serving.connection import Connection
 from kappamq.protocol import names
 from kappamq.protocol.codes import RequestCode
-from kappamq.protocol.frame import Frame, reply
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import ResumeCheckHalfMessage
 from kappamq.protocol.headers.client import (
     TRANSACTION_COMMIT,
@@ -97,13 +96,16 @@ class Transactions:
 
     # -- ending ------------------------------------------------------------------------------------------------------------
 
-    def end(self, connection: Connection, frame: Frame) -> Awaitable[None] | Frame | None:
-        header = EndTransaction.decode(frame.ext)
+    def end(self, request: Request[EndTransaction]) -> Awaitable[None] | Frame | None:
+        header = request.header
         if header.decision == TRANSACTION_UNKNOWN:
             log.info(
-                "%s leaves transaction %s open: %s", connection, header.message_id, frame.remark or "no reason given"
+                "%s leaves transaction %s open: %s",
+                request.connection,
+                header.message_id,
+                request.remark or "no reason given",
             )
-            return reply(frame, remark="it stays open: a producer of the group will be asked")
+            return request.reply(remark="it stays open: a producer of the group will be asked")
         outcome = _OUTCOMES.get(header.decision)
         if outcome is None:
             raise InvalidParameter(
@@ -117,19 +119,20 @@ class Transactions:
             record = self._at_hand(root, named)
             known = self._log.halves.get(root) is not None or self._log.halves.ended(root) is not None
             if known and (record is not None or outcome is not Outcome.COMMITTED):
-                self._decide(connection, frame, header, outcome, root, record)
+                self._decide(request, outcome, root, record)
                 return None
-        return self._end_slowly(connection, frame, header, outcome)
+        return self._end_slowly(request, outcome)
 
-    async def _end_slowly(self, connection: Connection, frame: Frame, header: EndTransaction, outcome: Outcome) -> None:
+    async def _end_slowly(self, request: Request[EndTransaction], outcome: Outcome) -> None:
         """Something has to be read from the disk first."""
+        header = request.header
         named = await self._worker(self._log.record_at, header.log_offset)
         root = self._root(header, named)
         await self._log.recall(root, self._worker)
         record = self._at_hand(root, named)
         if record is None and outcome is Outcome.COMMITTED:
             record = await self._log.load_slowly(root, self._worker)
-        self._decide(connection, frame, header, outcome, root, record)
+        self._decide(request, outcome, root, record)
 
     def _at_hand(self, root: int, named: Record | None) -> Record | None:
         """What would be committed, if it need not be read from the disk. All copies of a half have the same to say."""
@@ -181,26 +184,18 @@ class Transactions:
                 f"The producer group wrong: {header.producer_group!r} cannot end what {group!r} has begun"
             )
 
-    def _decide(
-        self,
-        connection: Connection,
-        frame: Frame,
-        header: EndTransaction,
-        outcome: Outcome,
-        root: int,
-        record: Record | None,
-    ) -> None:
+    def _decide(self, request: Request[EndTransaction], outcome: Outcome, root: int, record: Record | None) -> None:
         half = self._log.halves.get(root)
         if half is None:
             end = self._decided_before(root, outcome)
         else:
-            self._check_time(header, half)
+            self._check_time(request.header, half)
             if outcome is Outcome.COMMITTED:
                 assert record is not None
                 end = self._log.commit(half, record)
             else:
                 end = self._log.roll_back(half)
-        answer_when_stored(self._writer, connection, frame, reply(frame), end)
+        answer_when_stored(self._writer, request, request.reply(), end)
 
     def _decided_before(self, root: int, outcome: Outcome) -> int:
         """Where the log is safe with the same decision. Raises TransactionFailed if it was another one."""
@@ -224,9 +219,9 @@ class Transactions:
 
     # -- once more ---------------------------------------------------------------------------------------------------------
 
-    async def resume(self, connection: Connection, frame: Frame) -> None:
+    async def resume(self, request: Request[ResumeCheckHalfMessage]) -> None:
         """An operator wants the producers of a transaction to be asked (again), named by the offset id of any copy."""
-        header = ResumeCheckHalfMessage.decode(frame.ext)
+        header = request.header
         try:
             log_offset = parse_offset_id(header.message_id or "").log_offset
         except ProtocolError as error:
@@ -247,4 +242,4 @@ class Transactions:
                 how = _SAID[ended[0]] if ended is not None else "it was ended before"
                 raise BrokerError(f"nobody needs to be asked about this transaction: {how}")
             self._log.reopen(record, root)
-        answer_when_stored(self._writer, connection, frame, reply(frame), self._log.end)
+        answer_when_stored(self._writer, request, request.reply(), self._log.end)

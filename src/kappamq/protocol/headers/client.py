@@ -49,22 +49,7 @@ class SendMessage(TopicHeader, code=RequestCode.SEND_MESSAGE):
 
     def short(self) -> SendMessageV2:
         """Return the same with the short names that Java clients prefer."""
-        return SendMessageV2(
-            producer_group=self.producer_group,
-            topic=self.topic,
-            default_topic=self.default_topic,
-            default_topic_queues=self.default_topic_queues,
-            queue_id=self.queue_id,
-            sys_flag=self.sys_flag,
-            born_ms=self.born_ms,
-            flag=self.flag,
-            properties=self.properties,
-            reconsume_times=self.reconsume_times,
-            unit_mode=self.unit_mode,
-            max_reconsume_times=self.max_reconsume_times,
-            batch=self.batch,
-            broker_name=self.broker_name,
-        )
+        return SendMessageV2.like(self)
 
 
 class SendMessageV2(TopicHeader, code=RequestCode.SEND_MESSAGE_V2):
@@ -87,22 +72,7 @@ class SendMessageV2(TopicHeader, code=RequestCode.SEND_MESSAGE_V2):
 
     def plain(self) -> SendMessage:
         """Return the same with long names, for code that does not care how it came."""
-        return SendMessage(
-            producer_group=self.producer_group,
-            topic=self.topic,
-            default_topic=self.default_topic,
-            default_topic_queues=self.default_topic_queues,
-            queue_id=self.queue_id,
-            sys_flag=self.sys_flag,
-            born_ms=self.born_ms,
-            flag=self.flag,
-            properties=self.properties,
-            reconsume_times=self.reconsume_times,
-            unit_mode=self.unit_mode,
-            max_reconsume_times=self.max_reconsume_times,
-            batch=self.batch,
-            broker_name=self.broker_name,
-        )
+        return SendMessage.like(self)
 
 
 class SendMessageResponse(Header):

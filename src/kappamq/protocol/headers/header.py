@@ -71,6 +71,14 @@ class Header(metaclass=Later):
         """
         raise NotImplementedError
 
+    @classmethod
+    def like(cls, other: Header) -> Self:
+        """Return a header with the values of another one that has the same fields: a tenth of what the constructor takes."""
+        assert len(cls.wire_names) == len(other.wire_names), f"{cls.__name__} has other fields than {other}"
+        same = object.__new__(cls)
+        same.__dict__.update(other.__dict__)
+        return same
+
 
 def integer(text: str, owner: str, name: str, bits: int) -> int:
     """Parse as strictly as Java does: an optional sign and digits, within `bits`."""
