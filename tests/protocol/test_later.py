@@ -64,12 +64,12 @@ def test_a_base_may_be_complete_already() -> None:
 def test_every_header_and_body_can_be_completed() -> None:
     """What a decorator would have said at import is said here."""
     for module in (
-        "headers_admin",
-        "headers_client",
-        "headers_nameserver",
-        "bodies_admin",
-        "bodies_clients",
-        "bodies_topics",
+        "headers.admin",
+        "headers.client",
+        "headers.nameserver",
+        "bodies.admin",
+        "bodies.clients",
+        "bodies.topics",
     ):
         for value in vars(import_module(f"kappamq.protocol.{module}")).values():
             if isinstance(value, type):
