@@ -19,7 +19,7 @@ def test_a_schema_is_a_projection() -> None:
 
     schema = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])
     assert check_schema(schema) == ("body", "queueOffset")
-    with pytest.raises(ConfigError, match="column body is binary, not string: give it as body binary"):
+    with pytest.raises(ConfigError, match="column body is binary, not string: declare it as body binary"):
         check_schema(StructType([StructField("body", StringType())]))
     with pytest.raises(ConfigError, match="no column 'bod'"):
         check_schema(StructType([StructField("bod", StringType())]))

@@ -241,7 +241,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "archive" / "_kappamq").mkdir(parents=True)
     (tmp_path / "archive" / "_kappamq" / "round-00000001.json").write_text(text)
-    with pytest.raises(StoreFormatError, match="is no manifest of an archive"), ArchiveFolder(tmp_path / "archive"):
+    with pytest.raises(StoreFormatError, match="is not a manifest of an archive"), ArchiveFolder(tmp_path / "archive"):
         pass
 
 

@@ -1,6 +1,6 @@
-"""Records in, columns out, with numpy: for executors that have no compiled kernel, because they got the package as a zip.
+"""From records to columns with numpy: for executors without the compiled kernel, because they got the package as a zip.
 
-The meaning is that of `native/pure_columns.py`, byte for byte; it goes over columns where the twin goes over rows.
+The semantics are those of `native/pure_columns.py`, byte for byte; it works by column where the twin works by row.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[in
     Texts that are no UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
     Raises ValueError where a place points outside of the data."""
     if len(places) % PLACE_BYTES:
-        raise ValueError(f"{len(places)} bytes are no places: each takes {PLACE_BYTES}")
+        raise ValueError(f"{len(places)} bytes are not a list of places: each takes {PLACE_BYTES}")
     table = np.frombuffer(places, np.int64).reshape(-1, PLACE_BYTES // 8)
     source = _Source(data, extra)
     made: dict[int, Column | MapColumn] = {}
