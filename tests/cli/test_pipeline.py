@@ -235,7 +235,7 @@ def test_archive_refuses_before_it_starts_spark(
         ([target, "-t", topic, "-t", "nosuchtopic"], 5, "topic 'nosuchtopic' does not exist"),
         ([target, "-t", topic, "-n", "127.0.0.1:1"], 4, "127.0.0.1:1"),
         ([str(tmp_path / "file" / "archive"), "-t", topic], 7, "is a file"),
-        ([target, "-t", topic, "--staging", target], 7, "lies in the archive"),
+        ([target, "-t", topic, "--staging", target], 7, "is inside the archive"),
     ):
         ran = run_kappamq("pipeline", "archive", "-n", cluster.nameserver, *arguments, "-o", "json")
         connection.close_all()
@@ -320,7 +320,7 @@ def test_an_audit_refuses_before_it_starts_spark(
         ([report, "--data", str(data), "-t", "tx"], 5, f"topic 'tx' does not exist in {data} (did you mean t?)"),
         ([report, "--data", str(data), "-t", "t", "-t", "nosuchtopic"], 5, "topic 'nosuchtopic' does not exist"),
         ([report, "--data", str(tmp_path)], 7, "is not a data directory: no commitlog folder found"),
-        ([report], 7, "This path is named by $KAPPAMQ_HOME"),
+        ([report], 7, "This path is given by $KAPPAMQ_HOME"),
         ([str(tmp_path / "other"), "--data", str(data)], 3, "contains files that are not an audit report"),
     ):
         ran = run_kappamq("pipeline", "audit", *arguments, "-o", "json")
@@ -338,5 +338,5 @@ def test_an_audit_of_no_messages_is_no_good_news(
     audited.found, audited.messages, audited.only_pattern = type(audited.found)(), 0, "x.*"
     told = run_kappamq("pipeline", "audit", str(tmp_path / "report"), "--data", str(data), "--pattern", "x.*")
     assert told.exit_code == 0
-    assert "warning: there were no messages to look at" in told.err
+    assert "warning: there were no messages to audit" in told.err
     assert "(only topics that match x.*)" in told.out.replace("\n", " ")

@@ -155,7 +155,7 @@ def _archived(out: Output, target: Path, done: Archived, seconds: float) -> None
         elif done.away:
             out.line(f"nothing new on the available brokers; {target} is not complete")
         elif done.gaps:
-            out.line(f"nothing new: the losses are recorded, and {target} has everything else in the topics")
+            out.line(f"nothing new: the losses are recorded, and {target} has the rest of the topics")
         else:
             out.line(f"nothing new: {target} has everything in the topics")
     if done.away:

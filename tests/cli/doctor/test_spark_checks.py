@@ -92,7 +92,7 @@ def test_another_python_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("node", "health", "told"),
     [
-        (probe.Node("a", "3.11.1", ("msgspec", "pyarrow"), False), Health.BAD, "no msgspec, pyarrow"),
+        (probe.Node("a", "3.11.1", ("msgspec", "pyarrow"), False), Health.BAD, "lacks msgspec, pyarrow"),
         (probe.Node("a", "3.9.1", (), True), Health.BAD, "Python 3.9.1 there"),
         (probe.Node("a", sys.version.split()[0], (), False), Health.NOTE, "no compiled kernel"),
         (probe.Node("a", sys.version.split()[0], (), True), Health.OK, "complete"),

@@ -207,7 +207,7 @@ def test_a_committed_round_is_finished_by_whatever_name_the_archive_is_opened(tm
 @pytest.mark.parametrize("below", [".", "tmp"])
 def test_staging_in_the_archive_is_refused(tmp_path: Path, below: str) -> None:
     root = tmp_path / "archive"
-    with pytest.raises(StoreError, match="lies in the archive"), ArchiveFolder(root, root / below):
+    with pytest.raises(StoreError, match="is inside the archive"), ArchiveFolder(root, root / below):
         pass
     assert not root.exists()
 

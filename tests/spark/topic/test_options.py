@@ -54,8 +54,8 @@ def test_times(text: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"tpic": "x"}, "no option 'tpic' \\(did you mean topic\\?\\)"),
-        ({"path": "/tmp"}, "no option 'path'"),
+        ({"tpic": "x"}, "unknown option 'tpic' \\(did you mean topic\\?\\)"),
+        ({"path": "/tmp"}, "unknown option 'path'"),
         ({"topicPattern": "a.*"}, "give either the option topic"),
         ({"topic": " , "}, "topic is empty"),
         ({"topic": "a b"}, "topic='a b'"),
@@ -73,7 +73,7 @@ def test_times(text: str, expected: int) -> None:
         ({"keys": " , "}, "keys=' , ' contains no key"),
         ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "choose one"),
         ({"endingTimestamp": "tomorrow"}, "is not a time"),
-        ({"columns": "body,bodi"}, "no column 'bodi' \\(did you mean body\\?\\)"),
+        ({"columns": "body,bodi"}, "unknown column 'bodi' \\(did you mean body\\?\\)"),
         ({"columns": "body,body"}, "named twice"),
         ({"minPartitions": "0"}, "integer above 0"),
         ({"maxBytesPerSecond": "1e6"}, "integer above 0"),

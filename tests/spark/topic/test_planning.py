@@ -46,7 +46,7 @@ def test_positions_of_all_queues() -> None:
 @pytest.mark.parametrize(
     ("queues", "told"),
     [
-        ({"broker-a/0": 1, "broker-a/1": 1, "broker-a/7": 1}, "no queue orders broker-a/7"),
+        ({"broker-a/0": 1, "broker-a/1": 1, "broker-a/7": 1}, "unknown queue orders broker-a/7"),
         ({"broker-a/0": 1}, "queue orders broker-a/1 is missing"),
         ({"broker-a/0": 20, "broker-a/1": 6}, "queue orders broker-a/1 ends at 5, and offset 6 is beyond that"),
     ],

@@ -69,7 +69,7 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, kappamq_broker: BrokerK
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tag": "x"}, r"no option 'tag' \(did you mean tags\?\)"),
+        ({"tag": "x"}, r"unknown option 'tag' \(did you mean tags\?\)"),
         ({"topic": "order"}, r"topic 'order' does not exist \(did you mean orders\?\)"),
         ({"filter": "price >"}, "filter='price >'"),
         ({"startingOffsets": '{"orders": {"x/0": 1}}'}, "no queue orders x/0"),

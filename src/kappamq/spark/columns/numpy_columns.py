@@ -48,7 +48,7 @@ def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[in
     Texts that are no UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
     Raises ValueError where a place points outside of the data."""
     if len(places) % PLACE_BYTES:
-        raise ValueError(f"{len(places)} bytes are not a list of places: each takes {PLACE_BYTES}")
+        raise ValueError(f"{len(places)} bytes are no places: each takes {PLACE_BYTES}")
     table = np.frombuffer(places, np.int64).reshape(-1, PLACE_BYTES // 8)
     source = _Source(data, extra)
     made: dict[int, Column | MapColumn] = {}
