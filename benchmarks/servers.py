@@ -48,7 +48,7 @@ class Broker:
                 break
             except ProcessFailed as error:
                 # Somebody's outgoing connection may take a port between the moment it is found free and that it is bound.
-                if "is taken" not in str(error) or attempt == START_TRIES - 1:
+                if "is in use" not in str(error) or attempt == START_TRIES - 1:
                     raise
         self.port = int(ready["broker"].rpartition(":")[2])
         return self

@@ -48,7 +48,7 @@ def test_a_failed_start_leaves_nothing_listening(tmp_path: Path) -> None:
         server.listen()
         taken = server.getsockname()[1]
         local = Local.at(tmp_path, nameserver_port=0, broker_port=taken, host="127.0.0.1", properties=SMALL)
-        with pytest.raises(ConfigError, match=f"port {taken} is taken"):
+        with pytest.raises(ConfigError, match=f"port {taken} is in use"):
             run(local.start())
     with pytest.raises(KappaError, match="not running"):
         local.nameserver  # noqa: B018
@@ -87,7 +87,7 @@ def test_a_port_in_the_properties_is_explicit(tmp_path: Path) -> None:
         taken = server.getsockname()[1]
         properties = {**SMALL, "listenPort": str(taken)}
         local = Local.at(tmp_path, nameserver_port=0, host="127.0.0.1", properties=properties)
-        with pytest.raises(ConfigError, match="is taken"):
+        with pytest.raises(ConfigError, match="is in use"):
             run(local.start())
 
 

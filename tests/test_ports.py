@@ -32,12 +32,12 @@ def test_an_explicit_port_is_taken_as_it_is() -> None:
 
 
 def test_an_explicit_port_that_is_taken_is_an_error() -> None:
-    with taken() as port, pytest.raises(ConfigError, match=f"port {port} is taken by another program; .*0 for any"):
+    with taken() as port, pytest.raises(ConfigError, match=f"port {port} is in use by another program; .*0 for any"):
         choose_port("broker", HOST, port, 1, (-2, 0, 1))
 
 
 def test_a_taken_neighbour_is_named() -> None:
-    with taken() as port, pytest.raises(ConfigError, match=f"port {port} is taken.*a broker on {port + 2} needs it"):
+    with taken() as port, pytest.raises(ConfigError, match=f"port {port} is in use.*a broker on {port + 2} needs it"):
         choose_port("broker", HOST, port + 2, 1, (-2, 0))
 
 
@@ -77,7 +77,7 @@ def test_no_free_port_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         choose_port("broker", HOST, 0, 1, (0,))
 
 
-@pytest.mark.parametrize(("host", "text"), [("192.0.2.1", "cannot listen on"), ("no such host", "no address")])
+@pytest.mark.parametrize(("host", "text"), [("192.0.2.1", "cannot listen on"), ("no such host", "not an address")])
 def test_addresses_that_are_not_ours(host: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         is_free(host, 12345)
@@ -121,7 +121,7 @@ def test_but_not_for_one_that_was_asked_for_nor_for_other_errors() -> None:
             stack.enter_context(taken(port))
             return bind(HOST, port, 1)
 
-        with pytest.raises(ConfigError, match=f"port {port} is taken"):
+        with pytest.raises(ConfigError, match=f"port {port} is in use"):
             asyncio.run(start_on_port("broker", HOST, port, 1, (0,), start))
 
     async def fail(port: int) -> None:

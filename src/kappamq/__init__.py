@@ -1,7 +1,6 @@
 """KappaMQ: a message broker that does what Apache RocketMQ does, and its client.
 
-The public names are loaded when they are first used, so that `import kappamq` costs a server or a script only what it
-needs.
+Public names are imported on first use, so that `import kappamq` loads only what a program needs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # type checkers take it for true; importing it from `typing` takes a third of our time
+TYPE_CHECKING = False  # type checkers assume True; importing it from `typing` would take a third of our import time
 if TYPE_CHECKING:
     from typing import Any
 

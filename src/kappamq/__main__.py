@@ -4,7 +4,7 @@ from kappamq import interrupts
 
 
 def main() -> None:
-    interrupts.end_at_once()  # before anything that takes time to load
+    interrupts.end_at_once()  # before the slow imports
     from kappamq.cli import app
 
     app()

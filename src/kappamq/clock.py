@@ -1,10 +1,10 @@
-"""The two kinds of time, both handed in so that tests and the simulator can hold them, and what is done about a wall clock that lies.
+"""The clocks, injected so that tests and the simulator control them, and the handling of wall clock jumps.
 
-*Message time* (milliseconds since 1970) goes into records and decides delay, retry, checks and retention. It follows the wall
-clock. It goes back only together with a wall clock that was set back, and never unnoticed: see `WatchedClock`.
+*Message time* (milliseconds since 1970) is stored in records and decides delays, retries, transaction checks and retention. It
+follows the wall clock, and moves back only when the wall clock was set back, which is always detected: see `WatchedClock`.
 *Liveness time* (seconds, monotonic, any origin) decides heartbeats, locks, idle connections and timeouts.
-*Uptime* (milliseconds since the machine started, sleep included) is the second witness: setting the wall clock does not move it.
-A clock that is slewed (NTP, adjtime) moves both witnesses alike, so any difference between them is a jump.
+*Uptime* (milliseconds since boot, sleep included) is the reference: setting the wall clock does not move it. A clock that is
+slewed (NTP, adjtime) moves both alike, so any difference between them is a jump.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from typing import Final, NamedTuple, Protocol
 
 TOLERANCE_MS: Final = 1000
-"""Smaller differences are no jump: message time follows them forward, and stands still until they are made up for."""
+"""Smaller differences are not a jump: message time follows them forward, and stands still until it is caught up."""
 STALL_MS: Final = 2000
-"""A wall clock that shows the same millisecond for so long stands still."""
+"""A wall clock that shows the same millisecond for this long has stalled."""
 SETTLE_MS: Final = 600_000
-"""A jump forward counts for deleting old files only after the wall clock has kept it for so long."""
+"""A jump forward counts for the deletion of old files only after the wall clock has kept it for this long."""
 _QUICK_MS = 10
 _READ_TRIES = 5
 _UPTIME_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -30,16 +30,16 @@ class Clock(Protocol):
         ...
 
     def liveness(self) -> float:
-        """Seconds since some fixed moment; unaffected by setting the wall clock."""
+        """Seconds since an arbitrary fixed point; unaffected by setting the wall clock."""
         ...
 
     def uptime_ms(self) -> int:
-        """Milliseconds since some fixed moment of this start of the machine, sleep included; unaffected by setting the wall clock."""
+        """Milliseconds since an arbitrary fixed point of this boot, sleep included; unaffected by setting the wall clock."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks, as they are."""
+    """The machine's clocks, unmodified."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class SystemClock:
 
 
 class Jump(NamedTuple):
-    """The wall clock was set: message time went from `from_ms` to `to_ms` in no time."""
+    """The wall clock was set: message time moved from `from_ms` to `to_ms` at once."""
 
     from_ms: int
     to_ms: int
@@ -65,28 +65,28 @@ class Jump(NamedTuple):
 
 
 class Discipline:
-    """Readings of two witnesses in, message time out. Pure.
+    """Computes message time from readings of the wall clock and the uptime. Pure.
 
-    While the witnesses agree, message time is the wall clock's. When they do not, the wall clock was set: message time goes on by
-    the uptime until somebody accepts the jump with `adopt`. If the wall clock is right again before that, nothing has happened.
-    A wall clock that stands still is passed by: message time goes on by the uptime, until the wall clock moves again."""
+    While the two agree, message time is the wall clock's. When they differ, the wall clock was set: message time continues by the
+    uptime until the owner accepts the jump with `adopt`. If the wall clock is right again before that, nothing happens.
+    While the wall clock is stalled, message time continues by the uptime until the wall clock moves again."""
 
     def __init__(self, wall_ms: int, uptime_ms: int) -> None:
-        self._agreed = wall_ms, uptime_ms  # the last readings that went together
-        self._moved = wall_ms, uptime_ms  # when the wall clock last showed something new
+        self._agreed = wall_ms, uptime_ms  # the last readings that agreed
+        self._moved = wall_ms, uptime_ms  # when the wall clock last changed
         self._last_ms = wall_ms
-        self._ahead_ms = 0  # how much of message time nobody but the wall clock vouches for,
-        self._settled_at = uptime_ms  # and when that is long enough
+        self._ahead_ms = 0  # how much of message time only the wall clock attests,
+        self._settled_at = uptime_ms  # and when it is accepted
         self.is_stalled = False
         self.pending_ms = 0  # the jump that waits for `adopt`
 
     @property
     def offset_ms(self) -> int:
-        """Wall clock minus uptime, when they last agreed: the same until the wall clock is set or the machine starts again."""
+        """Wall clock minus uptime when they last agreed: constant until the wall clock is set or the machine reboots."""
         return self._agreed[0] - self._agreed[1]
 
     def read(self, wall_ms: int, uptime_ms: int) -> int:
-        """Message time. Never less than before, except after `adopt`."""
+        """Return message time. Never less than before, except after `adopt`."""
         self._watch_movement(wall_ms, uptime_ms)
         agreed_wall, agreed_uptime = self._agreed
         expected_ms = agreed_wall + uptime_ms - agreed_uptime
@@ -110,7 +110,7 @@ class Discipline:
                 self._agreed = self._moved
 
     def adopt(self, wall_ms: int, uptime_ms: int) -> Jump | None:
-        """Follow the wall clock if it has jumped: what message time did because of it."""
+        """Accept a jump of the wall clock. Returns how message time moved, None if there was no jump."""
         before_ms = self.read(wall_ms, uptime_ms)
         if not self.pending_ms:
             return None
@@ -121,7 +121,7 @@ class Discipline:
         return Jump(before_ms, wall_ms)
 
     def unwitnessed(self, ms: int, uptime_ms: int) -> None:
-        """So much has passed while nobody watched, if the wall clock is right."""
+        """Note that this much time passed unobserved, if the wall clock is right."""
         self._lead(max(0, ms), uptime_ms)
 
     def _lead(self, step_ms: int, uptime_ms: int) -> None:
@@ -131,14 +131,14 @@ class Discipline:
             self._settled_at = uptime_ms + SETTLE_MS
 
     def settled_ms(self, uptime_ms: int) -> int:
-        """Message time without jumps forward that the wall clock has not kept for long: for what cannot be undone."""
+        """Message time without recent jumps forward, which may still be reverted: for decisions that cannot be undone."""
         return self._last_ms - (self._ahead_ms if uptime_ms < self._settled_at else 0)
 
 
 class WatchedClock:
-    """Message time of a store: a clock under `Discipline`. Whoever owns the store calls `adopt` often, and marks each jump.
+    """Message time of a store: a clock under `Discipline`. The owner of the store calls `adopt` often and records each jump.
 
-    For any thread: readings reach the discipline in the order in which they were taken."""
+    Thread-safe: readings reach the discipline in the order in which they were taken."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -157,17 +157,17 @@ class WatchedClock:
         return self._clock.uptime_ms()
 
     def adopt(self) -> Jump | None:
-        """Follow the wall clock if it was set."""
+        """Accept a jump of the wall clock, if there is one."""
         with self._lock:
             return self._discipline.adopt(*self._read_together())
 
     def unwitnessed(self, ms: int) -> None:
-        """So much has passed while nobody watched, if the wall clock is right."""
+        """Note that this much time passed unobserved, if the wall clock is right."""
         self._discipline.unwitnessed(ms, self._clock.uptime_ms())
 
     @property
     def is_stalled(self) -> bool:
-        """The wall clock stands still."""
+        """Whether the wall clock has stalled."""
         return self._discipline.is_stalled
 
     @property
@@ -175,12 +175,12 @@ class WatchedClock:
         return self._discipline.offset_ms
 
     def settled_ms(self) -> int:
-        """Message time by which files may be deleted."""
+        """The message time to use for deleting files."""
         self.message_ms()
         return self._discipline.settled_ms(self._clock.uptime_ms())
 
     def _read_together(self) -> tuple[int, int]:
-        """Both witnesses at the same moment: a process that was stopped between two readings has seen no jump."""
+        """Read both clocks at the same moment: a process suspended between two readings must not see a jump."""
         for _ in range(_READ_TRIES):
             before_ms = self._clock.uptime_ms()
             wall_ms = self._clock.message_ms()
@@ -191,7 +191,7 @@ class WatchedClock:
 
 
 class VirtualClock:
-    """A clock that stands still until it is told to move; all times move together unless one is named."""
+    """A clock that stands still until a test moves it; all times move together unless one is named."""
 
     __slots__ = ("_jumped_ms", "_liveness", "_message_ms")
 
@@ -210,31 +210,31 @@ class VirtualClock:
         return self._message_ms - self._jumped_ms
 
     def not_before(self, ms: int) -> None:
-        """Let time pass until it is `ms`, if that is still to come; liveness time stands still."""
+        """Advance message time to `ms`, if that is in the future; liveness time stands still."""
         if ms > self._message_ms:
             self._message_ms = ms
 
     def jump(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Set the wall clock forward or back: nothing else moves."""
+        """Set the wall clock forward or back; no other clock moves."""
         step_ms = round(seconds * 1000) + ms
         self._message_ms += step_ms
         self._jumped_ms += step_ms
 
     def stand_still(self, seconds: float) -> None:
-        """Let time pass that the wall clock does not show."""
+        """Let time pass while the wall clock is stalled."""
         self._jumped_ms -= round(seconds * 1000)
         self._liveness += seconds
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Let `seconds` and `ms` pass, added together, on all clocks."""
+        """Advance all clocks by `seconds` plus `ms`."""
         passed_ms = round(seconds * 1000) + ms
         if passed_ms < 0:
-            raise ValueError(f"time does not go back: {passed_ms} ms; `jump` sets the wall clock back")
+            raise ValueError(f"cannot advance by {passed_ms} ms; `jump` sets the wall clock back")
         self._message_ms += passed_ms
         self._liveness += passed_ms / 1000
 
     def advance_liveness(self, seconds: float) -> None:
-        """Let liveness time pass while message time stands still."""
+        """Advance liveness time only."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds} s")
+            raise ValueError(f"cannot advance by {seconds} s")
         self._liveness += seconds

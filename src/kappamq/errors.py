@@ -1,20 +1,20 @@
 """Every error KappaMQ raises, in one tree.
 
     KappaError
-    |- BrokerError and friends    a server answered with a response code: one class per code, see `KappaError.by_code`
+    |- BrokerError and others     a server answered with a response code: one class per code, see `KappaError.by_code`
     |- ProtocolError              the peer (or a file) sent bytes that are not what they claim to be
     |  |- FrameTooLarge
     |  `- HeaderError
     |- ConfigError                an option, property or configuration file is wrong: nothing was started
     |  `- NoSuchTopic             an option names a topic that does not exist; also a TopicNotFound
     |- DataLoss                   messages that a reader should have read are gone from their queue
-    |- StoreError                 the data directory cannot be used, or not as asked
+    |- StoreError                 the data directory cannot be used as requested
     |  `- StoreLocked StoreDamaged StoreReadOnly StoreFormatError DiskFull FlushFailed
-    `- ClientError                this side gave up before any server gave an answer
+    `- ClientError                the client gave up before a server answered
        `- SendTimeout RequestTimeout NoRoute (UnknownTopic) NotConnected (NotUnderstood) ClientClosed TooManyRequests
 
-Two questions have their answer on the class, so that no caller keeps lists of codes: which response code stands for the
-error on the wire (`code`), and whether trying again can help (`retry`).
+Two attributes of the class spare callers lists of codes: `code`, the response code that represents the error on the wire,
+and `retry`, whether a retry can help.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kappamq.protocol.codes import ResponseCode
 
 
 class Retry(enum.Enum):
-    """What a caller may do with a request that failed."""
+    """What a caller may do after a failed request."""
 
     NEVER = "never"  # the request itself is wrong, or repeating it could do harm
-    ELSEWHERE = "elsewhere"  # this broker cannot; another one that has the topic may
-    AFTER_ROUTE_REFRESH = "after route refresh"  # we asked the wrong place: look the route up again first
-    LATER = "later"  # the same place, after a pause
+    ELSEWHERE = "elsewhere"  # this broker cannot serve it; another one that has the topic may
+    AFTER_ROUTE_REFRESH = "after route refresh"  # it was sent to the wrong broker: refresh the route first
+    LATER = "later"  # the same broker, after a pause
 
 
 class KappaError(Exception):
-    """Base of all our errors. `code` is the response code that carries it, None if it never travels."""
+    """Base of all our errors. `code` is the response code that represents it, None if it is never sent."""
 
     code: ClassVar[ResponseCode | None] = None
     retry: ClassVar[Retry] = Retry.NEVER
@@ -43,7 +43,7 @@ class KappaError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # A subclass without a code of its own inherits the number for answering, but does not claim it.
+        # A subclass without a code of its own inherits the code for answering, but does not register for it.
         own = cls.__dict__.get("code")
         if own is not None:
             other = KappaError.by_code.setdefault(own, cls)
@@ -51,7 +51,7 @@ class KappaError(Exception):
 
     def __init__(self, message: str = "", *, response_code: int | None = None) -> None:
         super().__init__(message)
-        # The number that came over the wire; it differs from `code` only for numbers we have no class for.
+        # The code received; differs from `code` only for codes without a class.
         self.response_code: int | None = self.code if response_code is None else response_code
 
     @property
@@ -63,13 +63,13 @@ class KappaError(Exception):
 
 
 class BrokerError(KappaError):
-    """The server failed in a way it has no better code for."""
+    """The server failed without a more specific code."""
 
     code, retry = ResponseCode.SYSTEM_ERROR, Retry.ELSEWHERE
 
 
 class Busy(KappaError):
-    """Refused before anything was stored: too much is waiting already."""
+    """Refused before anything was stored, because the server is overloaded."""
 
     code, retry = ResponseCode.SYSTEM_BUSY, Retry.ELSEWHERE
 
@@ -83,19 +83,19 @@ class TransactionFailed(KappaError):
 
 
 class FlushTimeout(KappaError):
-    """Stored, but not known to be on disk. Sending it again would store it twice."""
+    """Stored, but not confirmed to be on disk. Sending it again would store it twice."""
 
     code = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 class SlaveNotAvailable(KappaError):
-    """Stored here, but no copy could be made. Sending it again would store it twice."""
+    """Stored, but there is no slave to replicate to. Sending it again would store it twice."""
 
     code = ResponseCode.SLAVE_NOT_AVAILABLE
 
 
 class SlaveTimeout(KappaError):
-    """Stored here, but no copy was confirmed in time. Sending it again would store it twice."""
+    """Stored, but not replicated in time. Sending it again would store it twice."""
 
     code = ResponseCode.FLUSH_SLAVE_TIMEOUT
 
@@ -105,7 +105,7 @@ class IllegalMessage(KappaError):
 
 
 class NotAvailable(KappaError):
-    """The broker cannot store just now: disk full, read-only, shutting down or a slave."""
+    """The broker cannot store messages now: disk full, read-only, shutting down, or a slave."""
 
     code, retry = ResponseCode.SERVICE_NOT_AVAILABLE, Retry.ELSEWHERE
 
@@ -127,7 +127,7 @@ class TopicExists(KappaError):
 
 
 class OffsetMoved(KappaError):
-    """The offset asked for lies outside the queue; the answer says where to go on."""
+    """The requested offset is outside the queue; the answer says where to continue."""
 
     code = ResponseCode.PULL_OFFSET_MOVED
 
@@ -143,13 +143,13 @@ class SubscriptionInvalid(KappaError):
 
 
 class SubscriptionUnknown(KappaError):
-    """The broker has not had this consumer's heartbeat yet, or the group does not subscribe to the topic."""
+    """The broker has not received this consumer's heartbeat yet, or the group does not subscribe to the topic."""
 
     code, retry = ResponseCode.SUBSCRIPTION_NOT_EXIST, Retry.LATER
 
 
 class SubscriptionOutdated(KappaError):
-    """The broker knows an older subscription than the pull names; the next heartbeat brings the new one."""
+    """The broker has an older subscription than the pull; the next heartbeat updates it."""
 
     code, retry = ResponseCode.SUBSCRIPTION_NOT_LATEST, Retry.LATER
 
@@ -195,24 +195,24 @@ class IllegalOperation(KappaError):
 
 
 class GoingAway(KappaError):
-    """The server is shutting down in good order: use another connection."""
+    """The server is shutting down gracefully: use another connection."""
 
     code, retry = ResponseCode.GO_AWAY, Retry.ELSEWHERE
 
 
-# --- errors that never travel as a code of their own ------------------------------------------------------------------
+# --- errors without a response code -----------------------------------------------------------------------------------
 
 
 class ProtocolError(KappaError):
-    """Bytes that are not what they claim to be. The connection they came by cannot be trusted any further."""
+    """Malformed bytes. The connection they came from can no longer be used."""
 
 
 class FrameTooLarge(ProtocolError):
-    """A length field claims more than the limit. Raised before anything is allocated for it."""
+    """A length field exceeds the limit. Raised before anything is allocated for it."""
 
 
 class HeaderError(ProtocolError):
-    """A request's header lacks a field or holds one that cannot be read. The connection itself is fine."""
+    """A request's header lacks a field or has an invalid one. The connection stays usable."""
 
 
 class ConfigError(KappaError):
@@ -220,19 +220,19 @@ class ConfigError(KappaError):
 
 
 class NoSuchTopic(ConfigError, TopicNotFound):
-    """An option names a topic that does not exist. To try again does not help: the name is wrong, or the topic must be created."""
+    """An option names a topic that does not exist. Retrying does not help: fix the name, or create the topic."""
 
     retry = Retry.NEVER
 
 
 class DataLoss(KappaError):
-    """Messages that a reader should have read are gone from their queue: retention was faster, or the queue lost its tail.
+    """Messages that a reader should have read are gone from their queue: retention deleted them, or the queue was truncated.
 
-    Reading again does not bring them back; a reader may be told to go on behind them."""
+    Reading again does not bring them back; a reader may be configured to continue after them."""
 
 
 class StoreError(KappaError):
-    """The data directory cannot be used, or not in the way asked for."""
+    """The data directory cannot be used as requested."""
 
 
 class StoreLocked(StoreError):
@@ -240,35 +240,35 @@ class StoreLocked(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """Bytes that had been safely on disk are no longer what they were. Nothing was cut away."""
+    """Data that had been flushed to disk has changed. Nothing was truncated."""
 
 
 class StoreFormatError(StoreError):
-    """A file has a name or size that does not fit the configuration, or is not ours."""
+    """A file has a name or size that does not match the configuration, or is not part of a store."""
 
 
 class StoreReadOnly(StoreError):
-    """The store takes no more writes until the broker is started again, or was opened for reading only."""
+    """The store accepts no writes until the broker is restarted, or was opened read-only."""
 
     retry = Retry.ELSEWHERE
 
 
 class FlushFailed(StoreReadOnly):
-    """fdatasync reported an error: what was not yet flushed may be lost, and writing on would hide it."""
+    """fdatasync reported an error: unflushed data may be lost, and continuing to write would hide that."""
 
 
 class DiskFull(StoreError):
-    """The disk guard refuses user writes. Reads go on, and writing resumes by itself once there is space."""
+    """The disk is too full for user writes. Reads continue, and writes resume once there is space."""
 
     retry = Retry.ELSEWHERE
 
 
 class ClientError(KappaError):
-    """This side gave up; no server has said anything about the request."""
+    """The client gave up before a server answered the request."""
 
 
 class SendTimeout(ClientError, TimeoutError):
-    """No answer in time. The message may or may not have been stored."""
+    """No answer in time. The message may have been stored."""
 
 
 class RequestTimeout(ClientError, TimeoutError):
@@ -278,24 +278,24 @@ class RequestTimeout(ClientError, TimeoutError):
 
 
 class NoRoute(ClientError):
-    """No name server could be asked, or none knows a broker for the topic."""
+    """No name server could be reached, or none knows a broker for the topic."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
 
 
 class UnknownTopic(NoRoute):
-    """The name servers were asked, and none knows the topic."""
+    """The name servers answered, and none knows the topic."""
 
 
 class NotConnected(ClientError, ConnectionError):
-    """The connection could not be made, or was lost before the answer came."""
+    """The connection could not be established, or was lost before the answer came."""
 
     retry = Retry.ELSEWHERE
 
 
 class NotUnderstood(NotConnected):
-    """Somebody answers at the address, but we cannot talk: one side wants TLS and the other not, a certificate is not trusted,
-    or it is not RocketMQ's protocol."""
+    """The server at the address cannot be used: only one side uses TLS, a certificate is not trusted, or it does not speak
+    RocketMQ's protocol."""
 
 
 class ClientClosed(ClientError):
@@ -303,16 +303,16 @@ class ClientClosed(ClientError):
 
 
 class TooManyRequests(ClientError):
-    """As many requests are waiting for answers as this client allows; slow down, or raise the limit."""
+    """The limit of requests in flight is reached; slow down, or raise the limit."""
 
     retry = Retry.LATER
 
 
 def for_code(code: int, remark: str | None = None) -> KappaError:
-    """Return (not raise) the error that stands for a response code other than SUCCESS.
+    """Return (not raise) the error for a response code other than SUCCESS.
 
-    Codes without a class of their own become a BrokerError that remembers the number in `response_code`: a server newer
-    than this client must still give a readable error.
+    Codes without a class become a BrokerError with the number in `response_code`: the error of a newer server must stay
+    readable.
     """
     kind: type[KappaError] | None = None
     name = f"code {code}"

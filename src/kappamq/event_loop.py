@@ -1,4 +1,4 @@
-"""Programs run on uvloop where it is installed, and on asyncio's own loop where it is not."""
+"""Runs programs on uvloop if it is installed, otherwise on asyncio's own loop."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ GARBAGE_THRESHOLDS = (5_000, 20, 50)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a program to its end, on uvloop where it is installed."""
-    # A worker that computes gives the interpreter back after this long when the loop wants it; the usual 5 ms would be a
-    # latency of 5 ms.
+    """Run a program to its end, on uvloop if it is installed."""
+    # How long a computing thread may keep the GIL when the loop wants it; the default of 5 ms would add 5 ms of latency.
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
 
 
 def spare_garbage_collections() -> None:
-    """Once everything is loaded: what is there now stays, and need not be looked at again.
+    """Freeze all objects allocated so far, so that garbage collections skip them. Call once everything is loaded.
 
-    A full collection stops all threads for as long as it takes to look at every object, and a peer that has large bodies read
-    brings on many of them. Nearly all that requests leave behind goes without it, as soon as nobody uses it."""
+    A full collection stops all threads while it visits every object, and a peer that sends large bodies triggers many of
+    them. Nearly all garbage of requests is freed by reference counting anyway."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

@@ -6,7 +6,7 @@
     with LocalThread(Local.at(Path("data"))) as local:      # from blocking code: a loop of its own in a thread
         Producer(nameserver=local.nameserver)
 
-Ports are chosen as ports.py says: None is the usual one or a free one, 0 any free one, a number exactly that one.
+Ports are chosen as in ports.py: None is the default port or a free one, 0 any free one, a number exactly that one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOP_S_MAX = 30.0
 
 
 class Local:
-    """A name server and a broker that know each other. Start it once, stop it once."""
+    """A name server and a broker connected to each other. Start it once, stop it once."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Local:
         self._other_nameservers = settings.broker.nameservers
         self.findings = findings or Findings()
         self._nameserver_config = nameserver
-        self.nameserver_port = nameserver_port  # as asked for: None, 0 or a number
+        self.nameserver_port = nameserver_port  # as requested: None, 0 or a number
         self.broker_port = broker_port
         self._clock = clock or SystemClock()
         self._files = files
@@ -71,12 +71,12 @@ class Local:
         clock: Clock | None = None,
         files: Files | None = None,
     ) -> Self:
-        """Everything in the directory `data`; `properties` as in broker.conf (RocketMQ's names or ours)."""
+        """Keep all data in the directory `data`; `properties` as in broker.conf (RocketMQ's names or ours)."""
         settings, findings = broker_settings(
             properties or {},
             defaults={"store": {"root": data}, "broker": {"listen_host": host}},
         )
-        # A port in the properties is as explicit as one in the arguments.
+        # A port in the properties counts as explicit, like one in the arguments.
         named = {"listenPort", "broker.port"} & (properties or {}).keys()
         if broker_port is None and named:
             broker_port = settings.broker.port
@@ -91,7 +91,7 @@ class Local:
         )
 
     async def start(self) -> Self:
-        """Returns when both answer. Raises ConfigError for a taken port, StoreError for the data directory."""
+        """Return when both servers answer. Raises ConfigError for a port in use, StoreError for the data directory."""
         host = self.settings.broker.listen_host
         try:
             self._nameserver = await start_on_port(
@@ -120,14 +120,14 @@ class Local:
         nameservers = (self.nameserver, *self._other_nameservers)
         changes: dict[str, dict[str, Any]] = {"broker": {"port": port, "nameservers": nameservers}}
         if self.settings.net.tls_mode == "enforcing":
-            changes["net"] = {"tls_outgoing": True}  # else the two could not speak to each other
+            changes["net"] = {"tls_outgoing": True}  # otherwise the two could not talk to each other
         self.settings = self.settings.replace(changes)
         broker = Broker(self.settings.broker, self.settings.store, self.settings.net, self._clock, files=self._files)
         await broker.start()
         return broker
 
     async def stop(self) -> None:
-        """The broker first, so that it can sign off at the name server. Fine to call twice."""
+        """Stop the broker first, so that it can unregister from the name server. May be called twice."""
         broker, self._broker = self._broker, None
         nameserver, self._nameserver = self._nameserver, None
         try:
@@ -158,7 +158,7 @@ class Local:
 
     @property
     def broker(self) -> str:
-        """host:port, as well."""
+        """host:port to reach it from this machine."""
         host, port = self.settings.broker.listen_host, self.running_broker.port
         return reachable(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
@@ -204,13 +204,13 @@ class LocalThread:
         """Run a coroutine on the loop of the servers."""
         if self._loop is None:
             work.close()
-            raise KappaError("the servers do not run: enter the context first")
+            raise KappaError("the servers are not running: enter the context first")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self) -> None:
         try:
             run(self._main())
-        except BaseException as error:  # handed to the thread that waits in __enter__ or __exit__
+        except BaseException as error:  # re-raised in the thread that waits in __enter__ or __exit__
             self._failure = error
         finally:
             self._started.set()

@@ -1,7 +1,7 @@
-"""Plain values that everyone may import: what a user sends, and what comes back.
+"""Plain values that every package may import: what a user sends and receives.
 
-Nothing here knows the wire. Property names that RocketMQ reserves (KEYS, TAGS, DELAY, WAIT ...) appear as fields of
-their own and never in `properties` of a `Message`; the protocol layer translates.
+Nothing here knows the wire format. Properties reserved by RocketMQ (KEYS, TAGS, DELAY, WAIT ...) are fields of their
+own and never in `properties` of a `Message`; the protocol layer translates.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Message:
 
     topic: str
     body: bytes
-    tags: str = ""  # one tag; consumers select by it without the broker reading the body
-    keys: tuple[str, ...] = ()  # searchable afterwards (`kappamq query key`); no blanks inside a key
-    properties: Mapping[str, str] = field(default_factory=dict)  # the application's own; none may be empty
-    flag: int = 0  # 32 bits that nobody but the application looks at
-    delay_level: int = 0  # 1..18 of the broker's levels; 0 delivers at once
-    wait_stored: bool = True  # False: answered without waiting for flush or copies
-    sharding_key: str = ""  # messages of one key keep their order when sent with the hash selection
+    tags: str = ""  # one tag; consumers can filter by it without the broker reading the message
+    keys: tuple[str, ...] = ()  # indexed for queries (`kappamq query key`); a key must not contain blanks
+    properties: Mapping[str, str] = field(default_factory=dict)  # the application's own; values must not be empty
+    flag: int = 0  # 32 bits for the application
+    delay_level: int = 0  # 1..18, a delay level of the broker; 0 delivers at once
+    wait_stored: bool = True  # False: answered without waiting for flush or replication
+    sharding_key: str = ""  # messages with the same key go to the same queue, in order
     transaction_id: str = ""
-    delay: float | timedelta | None = None  # seconds until it is delivered, to the millisecond
-    deliver_at: int | datetime | None = None  # when it is delivered: a datetime, or milliseconds since 1970
+    delay: float | timedelta | None = None  # seconds until delivery, to the millisecond
+    deliver_at: int | datetime | None = None  # delivery time: a datetime, or milliseconds since 1970
 
-    if TYPE_CHECKING:  # more is accepted than is kept: any buffer is a body, a text or a list are keys
+    if TYPE_CHECKING:  # accepts more than it stores: any buffer as body, a str or a list as keys
 
         def __init__(
             self,
@@ -55,59 +55,65 @@ class Message:
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str) or not self.topic:
-            raise TypeError(f"a message needs a topic, a text that is not empty; got {self.topic!r}")
+            raise TypeError(f"the topic of a message must be a non-empty str; got {self.topic!r}")
         if isinstance(self.body, str):
-            raise TypeError("a message body is bytes; encode the text first, for example body.encode()")
+            raise TypeError("a message body must be bytes; encode the text first, for example body.encode()")
         if not isinstance(self.body, bytes):
             try:
                 object.__setattr__(self, "body", bytes(memoryview(self.body)))
             except TypeError:
                 raise TypeError(
-                    "a message body is bytes (or a bytearray or memoryview): encode other things first, for example "
+                    "a message body must be bytes (or a bytearray or memoryview): encode other values first, for example "
                     f"json.dumps(body).encode(); got {self.body!r}"
                 ) from None
         if not isinstance(self.tags, str):
-            raise TypeError(f"tags is one text, and a message has one tag; got {self.tags!r}")
+            raise TypeError(f"tags must be a str with one tag; got {self.tags!r}")
         if self.tags != self.tags.strip() or "||" in self.tags or self.tags == "*":
-            raise ValueError(f"no subscription can name this tag: no blanks around it, no ||, not *; got {self.tags!r}")
-        # A lone text is the usual slip: ("order-7") is not a tuple, and iterating it would make seven keys.
+            raise ValueError(f"a tag must not be *, contain || or have leading or trailing blanks; got {self.tags!r}")
+        # A single str is the usual mistake: ("order-7") is not a tuple, and iterating it would give seven keys.
         keys: Iterable[str] = self.keys.split() if isinstance(self.keys, str) else self.keys
         if isinstance(keys, bytes) or not isinstance(keys, Iterable):
-            raise TypeError(f'keys are texts, such as ("order-7", "customer-3"); got {self.keys!r}')
+            raise TypeError(f'keys must be strings, such as ("order-7", "customer-3"); got {self.keys!r}')
         object.__setattr__(self, "keys", tuple(keys))
         for key in self.keys:
             if not isinstance(key, str) or not key or key != "".join(key.split()):
-                raise ValueError(f"a key is a text without blanks, because blanks separate keys; got {key!r}")
+                raise ValueError(f"a key must not contain blanks, because blanks separate keys; got {key!r}")
         if not isinstance(self.properties, Mapping):
-            raise TypeError(f'properties are a mapping of texts, such as {{"cups": "42"}}; got {self.properties!r}')
+            raise TypeError(
+                f'properties must be a mapping of strings, such as {{"cups": "42"}}; got {self.properties!r}'
+            )
         for name, value in self.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
-                raise TypeError(f"names and values of properties are texts; got {name!r}: {value!r}")
+                raise TypeError(f"names and values of properties must be strings; got {name!r}: {value!r}")
         if isinstance(self.flag, bool) or not isinstance(self.flag, int):
-            raise TypeError(f"flag is a signed 32 bit number; got {self.flag!r}")
+            raise TypeError(f"flag must be a signed 32-bit integer; got {self.flag!r}")
         if not -(1 << 31) <= self.flag < 1 << 31:
-            raise ValueError(f"flag is a signed 32 bit number; got {self.flag}")
+            raise ValueError(f"flag must be a signed 32-bit integer; got {self.flag}")
         if not isinstance(self.wait_stored, bool):
-            raise TypeError(f"wait_stored is True or False; got {self.wait_stored!r}")
+            raise TypeError(f"wait_stored must be True or False; got {self.wait_stored!r}")
         for field_name, text in (("sharding_key", self.sharding_key), ("transaction_id", self.transaction_id)):
             if not isinstance(text, str):
-                raise TypeError(f"{field_name} is a text; got {text!r}")
+                raise TypeError(f"{field_name} must be a str; got {text!r}")
         if isinstance(self.delay_level, bool) or not isinstance(self.delay_level, int):
             raise TypeError(
-                f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level!r}"
+                f"delay_level must be 0 (none) or one of the broker's levels, from 1; got {self.delay_level!r}"
             )
         if self.delay_level < 0:
-            raise ValueError(f"delay_level is 0 (none) or one of the broker's levels from 1 on; got {self.delay_level}")
+            raise ValueError(
+                f"delay_level must be 0 (none) or one of the broker's levels, from 1; got {self.delay_level}"
+            )
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
-            raise ValueError("a message is delivered later by delay_level, by delay or by deliver_at: give one of them")
+            raise ValueError("delay_level, delay and deliver_at exclude each other: set one of them")
         if isinstance(self.delay, bool) or not isinstance(self.delay, int | float | timedelta | None):
-            raise TypeError(f"delay is a number of seconds, or a timedelta; got {self.delay!r}")
+            raise TypeError(f"delay must be a number of seconds, or a timedelta; got {self.delay!r}")
         if isinstance(self.delay, float) and not math.isfinite(self.delay):
-            raise ValueError(f"delay is a number of seconds; got {self.delay!r}")
+            raise ValueError(f"delay must be a number of seconds; got {self.delay!r}")
         if self.delay_ms is not None and self.delay_ms < 0:
-            raise ValueError(f"delay is a number of seconds, or a timedelta, that is not negative; got {self.delay!r}")
+            raise ValueError(f"delay must not be negative; got {self.delay!r}")
         if isinstance(self.deliver_at, bool) or not isinstance(self.deliver_at, int | datetime | None):
-            raise TypeError(f"deliver_at is a datetime, or milliseconds since 1970 as int; got {self.deliver_at!r}")
+            raise TypeError(
+                f"deliver_at must be a datetime, or milliseconds since 1970 as int; got {self.deliver_at!r}"
+            )
 
     @property
     def delay_ms(self) -> int | None:
@@ -127,7 +133,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on one broker: the unit of order and of balancing."""
+    """One queue of a topic on one broker: the unit of ordering and of assignment to consumers."""
 
     topic: str
     broker: str
@@ -139,18 +145,18 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """One message as a consumer, a query or a reader of the store sees it; the body is decompressed."""
+    """One message as returned to a consumer, a query or a reader of the store; the body is decompressed."""
 
     topic: str
     body: bytes
     queue: MessageQueue
     queue_offset: int
     log_offset: int  # where the record starts in the broker's commit log
-    message_id: str  # given by the producer (UNIQ_KEY), else the offset id
-    offset_id: str  # names the broker's address and the log offset: what `query id` finds without an index
+    message_id: str  # assigned by the producer (UNIQ_KEY), else the offset id
+    offset_id: str  # contains the broker's address and the log offset, so `query id` needs no index
     tags: str = ""
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)  # all of them, the reserved ones too
+    properties: Mapping[str, str] = field(default_factory=dict)  # all of them, including the reserved ones
     born_ms: int = 0
     stored_ms: int = 0
     born_host: str = ""  # "ip:port"
@@ -170,24 +176,28 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redeliver:
-    """What a listener returns when its message is not done: it comes again later. Raising anything says the same.
+    """A listener returns this if it did not process its message, which is then redelivered later; so does raising an error.
 
-    `RETRY` is the plain form. Broadcast messages do not come again.
+    `RETRY` is the default form. Broadcast messages are not redelivered.
     """
 
-    level: int = 0  # delay level of the broker; 0: from the third level on, one more each time; -1: to the dead letters
-    pause_ms: int | None = None  # ordered consumption: how long the queue waits; None: as configured (`suspend_ms`)
-    done: int = 0  # of a list of messages: so many from its beginning are done
+    level: int = 0  # delay level; 0: from the third level on, one more each time; -1: dead-letter queue
+    pause_ms: int | None = (
+        None  # ordered consumption: how long the queue is blocked; None: as configured (`suspend_ms`)
+    )
+    done: int = 0  # for a list of messages: this many from its beginning were processed
 
     def __post_init__(self) -> None:
         for name in ("level", "done", "pause_ms"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int if name != "pause_ms" else int | None):
-                raise TypeError(f"{name} is a whole number; got {value!r}")
+                raise TypeError(f"{name} must be an int; got {value!r}")
         if self.level < -1:
-            raise ValueError(f"level is -1 (dead letters), 0 (the broker decides) or a delay level; got {self.level}")
+            raise ValueError(
+                f"level must be -1 (dead-letter queue), 0 (the broker decides) or a delay level; got {self.level}"
+            )
         if self.done < 0 or (self.pause_ms is not None and self.pause_ms < 0):
-            raise ValueError(f"done and pause_ms are not negative; got {self}")
+            raise ValueError(f"done and pause_ms must not be negative; got {self}")
 
 
 RETRY: Final = Redeliver()
@@ -196,22 +206,22 @@ RETRY: Final = Redeliver()
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A filter on message properties, for `subscribe`; made by `sql("price > 100 AND country = 'PE'")`."""
+    """A filter on message properties, for `subscribe`; created by `sql("price > 100 AND country = 'PE'")`."""
 
     expression: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str) or not self.expression.strip():
-            raise TypeError(f'an SQL filter is a text such as "price > 100"; got {self.expression!r}')
+            raise TypeError(f'an SQL filter must be a str such as "price > 100"; got {self.expression!r}')
 
 
 def sql(expression: str) -> SqlFilter:
-    """Select messages by their properties instead of by tags."""
+    """Filter messages by their properties instead of by tags."""
     return SqlFilter(expression)
 
 
 class SendStatus(enum.StrEnum):
-    """All of these mean *stored by the broker*; the last three that a promise beyond it was not kept in time."""
+    """All of these mean *stored by the broker*; the last three that a stronger guarantee was not met in time."""
 
     OK = "ok"
     FLUSH_TIMEOUT = "flush timeout"
@@ -228,8 +238,8 @@ class SendResult:
     offset_id: str = ""
     transaction_id: str = ""
     region: str = ""
-    trace_on: bool = True  # the broker allows traces
-    recall_handle: str = ""  # to take back a message that waits for its time
+    trace_on: bool = True  # the broker allows tracing
+    recall_handle: str = ""  # cancels a message before its delivery time
 
     @property
     def ok(self) -> bool:
@@ -237,34 +247,34 @@ class SendResult:
 
 
 class Decision(enum.StrEnum):
-    """What is to become of a transactional message."""
+    """The decision about a transactional message."""
 
-    COMMIT = "commit"  # consumers get it
-    ROLLBACK = "rollback"  # nobody ever gets it
-    UNKNOWN = "unknown"  # not decided yet, or not known here: the broker asks again later
+    COMMIT = "commit"  # deliver it to consumers
+    ROLLBACK = "rollback"  # never deliver it
+    UNKNOWN = "unknown"  # not decided yet, or unknown here: the broker checks again later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedMessage:
-    """A message that a broker sent but whose bytes are not what was stored. It is skipped; its neighbours are not."""
+    """A message whose bytes differ from what was stored. It is skipped; its neighbours are not."""
 
     queue: MessageQueue
-    queue_offset: int  # as far as that can be told from its neighbours
-    log_offset: int | None  # None: not even that can be believed
+    queue_offset: int  # as inferred from its neighbours
+    log_offset: int | None  # None: unknown
     reason: str
-    fingerprint: int = 0  # of its bytes: the same message, pulled again, has the same one
+    fingerprint: int = 0  # of its bytes: identifies the same message when pulled again
 
 
 class PullStatus(enum.StrEnum):
     FOUND = "found"
     NO_NEW = "no new message"
-    NO_MATCH = "no matching message"  # some were looked at, none fits the subscription; go on at next_offset
-    OFFSET_ILLEGAL = "offset illegal"  # outside the queue; go on at next_offset
+    NO_MATCH = "no matching message"  # the messages found do not match the subscription; continue at next_offset
+    OFFSET_ILLEGAL = "offset illegal"  # outside the queue; continue at next_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledBytes:
-    """A pull's answer as it came: `data` holds stored records back to back, unchecked. `kappamq.native` makes columns of them."""
+    """A pull's answer, undecoded: `data` holds stored records back to back, unchecked. `kappamq.native` converts them to columns."""
 
     status: PullStatus
     next_offset: int
@@ -282,7 +292,5 @@ class PullResult:
     max_offset: int
     messages: tuple[ReceivedMessage, ...] = ()
     suggested_broker_id: int = 0
-    damaged: tuple[DamagedMessage, ...] = ()  # skipped: not among the messages
-    missing: int = (
-        0  # offsets without a message, though all were asked for: the broker could not read them, or has none
-    )
+    damaged: tuple[DamagedMessage, ...] = ()  # skipped, not among the messages
+    missing: int = 0  # offsets of an unfiltered pull without a message: the broker could not read them, or has none

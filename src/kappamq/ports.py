@@ -1,7 +1,7 @@
-"""Choosing ports to listen on, and the addresses to reach them by.
+"""Choosing ports to listen on, and the addresses to reach them at.
 
-None takes the usual port, or any free one if that is taken; 0 takes any free one; a number takes exactly that one, and
-if another program has it, that is an error.
+None takes the default port, or any free one if that is in use; 0 takes any free one; a number takes exactly that one, and it is
+an error if another program uses it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from kappamq.errors import ConfigError
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
-# A broker also listens on port-2, and port+1 is where its copies will connect.
+# A broker also listens on port-2, and port+1 is reserved for replication.
 BROKER_PORT_OFFSETS = (-2, 0, 1)
 _PROBES_MAX = 200
-_QUIET_FROM = 20_000  # most of the well-known ones lie below
-_FIRST_OUTGOING = 32_768  # where Linux says nothing else; others begin higher
+_QUIET_FROM = 20_000  # most well-known ports are below
+_FIRST_OUTGOING = 32_768  # Linux's default if it is not configured; other systems begin higher
 _STARTS_MAX = 20
 
 T = TypeVar("T")
 
 
 def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: tuple[int, ...]) -> int:
-    """A port whose neighbours at `offsets` are free as well. `wanted` as at the top of this file."""
+    """Return a port whose neighbours at `offsets` are free as well. For `wanted` see the module docstring."""
     if wanted:
         lowest, highest = 1 - min(offsets), 65_535 - max(offsets)
         if not lowest <= wanted <= highest:
             also = " and ".join(f"port{offset:+d}" for offset in offsets if offset)
             why = f" (a {what} needs {also}, too)" if also else ""
-            raise ConfigError(f"the port of a {what} is 0 (any free one) or {lowest}..{highest}{why}; got {wanted}")
+            raise ConfigError(
+                f"the port of a {what} must be 0 (any free one) or {lowest}..{highest}{why}; got {wanted}"
+            )
         taken = [wanted + offset for offset in offsets if not is_free(host, wanted + offset)]
         if taken:
             first = wanted if wanted in taken else taken[0]
             also = f" (a {what} on {wanted} needs it, too)" if first != wanted else ""
             raise ConfigError(
-                f"port {first} is taken by another program{also}; choose another, or 0 for any free one; "
-                f"`ss -ltnp` shows who has it"
+                f"port {first} is in use by another program{also}; choose another, or 0 for any free one; "
+                f"`ss -ltnp` shows which"
             )
         return wanted
     if wanted is None and all(is_free(host, usual + offset) for offset in offsets):
@@ -50,7 +52,7 @@ def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: t
         port = random.choice(quiet) if quiet and probe < _PROBES_MAX // 2 else _any_free(host)
         if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
             return port
-    raise ConfigError(f"no free port for the {what} in {_PROBES_MAX} tries; does another program use them all?")
+    raise ConfigError(f"found no free port for the {what} in {_PROBES_MAX} attempts")
 
 
 async def start_on_port(
@@ -61,7 +63,7 @@ async def start_on_port(
     offsets: tuple[int, ...],
     start: Callable[[int], Awaitable[T]],
 ) -> T:
-    """Call `start` with a port chosen as above; with another one if somebody took it between choosing and listening."""
+    """Call `start` with a port chosen as above; choose again if another program took it between choosing and listening."""
     for _ in range(_STARTS_MAX):
         port = choose_port(what, host, wanted, usual, offsets)
         try:
@@ -71,7 +73,7 @@ async def start_on_port(
             if wanted or not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
                 raise
     raise ConfigError(
-        f"{_STARTS_MAX} times a port for the {what} was free and then taken by another program; try again"
+        f"could not listen on a free port for the {what} in {_STARTS_MAX} attempts: other programs took each of them first; try again"
     )
 
 
@@ -86,7 +88,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def _quiet_ports() -> range:
-    """Ports that the system does not give to outgoing connections. Any other could be gone when a server is started again on it."""
+    """Return ports that the system does not use for outgoing connections: others could be in use when a server restarts."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first_outgoing = int(file.read().split()[0])
@@ -109,10 +111,10 @@ def _listening(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )[0]
     except socket.gaierror as error:
-        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
+        raise ConfigError(f"{host} is not an address of this machine: {error.strerror}") from error
     found = socket.socket(family, kind, protocol)
     try:
-        # As servers do: a port whose old connections are still fading counts as free.
+        # As servers do: a port with connections in TIME_WAIT counts as free.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(1)
@@ -123,7 +125,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def reachable(address: str) -> str:
-    """An address to connect to from this machine for one that was listened on."""
+    """Return the address to connect to from this machine, given the one that a server listens on."""
     host, _, port = address.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)
     return f"{host}:{port}"

@@ -55,7 +55,7 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, which: int) ->
         config = BrokerConfig(port=port, listen_host="127.0.0.1", name="b")
         store = StoreConfig(root=tmp_path, segment_bytes=1 << 20, message_bytes_max=1000, index_enabled=False)
         broker = Broker(config, store, NetConfig(), SystemClock(), kernel="twin")
-        with pytest.raises(ConfigError, match=f"port {port + which} is taken"):
+        with pytest.raises(ConfigError, match=f"port {port + which} is in use"):
             await broker.start()
         await eventually(lambda: open_descriptors() <= before)
         await broker.stop()  # nothing to do

@@ -87,7 +87,7 @@ def test_without_descriptors_clients_that_are_here_notice_nothing(
             assert len(await client.read("t")) == 13
 
     loop(test())
-    assert sum("turned away" in record.message for record in caplog.records) == 1
+    assert sum("refusing new connections" in record.message for record in caplog.records) == 1
 
 
 def test_sockets_leave_descriptors_for_files(caplog: pytest.LogCaptureFixture) -> None:

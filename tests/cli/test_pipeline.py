@@ -192,7 +192,7 @@ def test_rebuild_says_what_it_did(calls: list[Any], monkeypatch: pytest.MonkeyPa
     for text in (
         "bytes 100 to 200 of the log",
         "'a/b'",
-        "1 queue of which the log holds no message",
+        "1 queue without messages in the log",
         "1 topic left out: deleted",
     ):
         assert text in told.err.replace("\n", " ")
@@ -231,11 +231,11 @@ def test_archive_refuses_before_it_starts_spark(
     (tmp_path / "file").touch()
     target = str(tmp_path / "archive")
     for arguments, code, told in (
-        ([target, "-t", topic + "x"], 5, f"there is no topic '{topic}x' (did you mean {topic}?)"),
-        ([target, "-t", topic, "-t", "nosuchtopic"], 5, "there is no topic 'nosuchtopic'"),
+        ([target, "-t", topic + "x"], 5, f"topic '{topic}x' does not exist (did you mean {topic}?)"),
+        ([target, "-t", topic, "-t", "nosuchtopic"], 5, "topic 'nosuchtopic' does not exist"),
         ([target, "-t", topic, "-n", "127.0.0.1:1"], 4, "127.0.0.1:1"),
         ([str(tmp_path / "file" / "archive"), "-t", topic], 7, "is a file"),
-        ([target, "-t", topic, "--staging", target], 7, "lies in the archive"),
+        ([target, "-t", topic, "--staging", target], 7, "is inside the archive"),
     ):
         ran = run_kappamq("pipeline", "archive", "-n", cluster.nameserver, *arguments, "-o", "json")
         connection.close_all()
@@ -317,11 +317,11 @@ def test_an_audit_refuses_before_it_starts_spark(
     report = str(tmp_path / "report")
     monkeypatch.setenv("KAPPAMQ_HOME", str(tmp_path / "home"))
     for arguments, code, told in (
-        ([report, "--data", str(data), "-t", "tx"], 5, f"there is no topic 'tx' in {data} (did you mean t?)"),
-        ([report, "--data", str(data), "-t", "t", "-t", "nosuchtopic"], 5, "there is no topic 'nosuchtopic'"),
+        ([report, "--data", str(data), "-t", "tx"], 5, f"topic 'tx' does not exist in {data} (did you mean t?)"),
+        ([report, "--data", str(data), "-t", "t", "-t", "nosuchtopic"], 5, "topic 'nosuchtopic' does not exist"),
         ([report, "--data", str(tmp_path)], 7, "is not a data directory: no commitlog folder found"),
-        ([report], 7, "This path is named by $KAPPAMQ_HOME"),
-        ([str(tmp_path / "other"), "--data", str(data)], 3, "holds files that are no report"),
+        ([report], 7, "This path is given by $KAPPAMQ_HOME"),
+        ([str(tmp_path / "other"), "--data", str(data)], 3, "contains files that are not an audit report"),
     ):
         ran = run_kappamq("pipeline", "audit", *arguments, "-o", "json")
         assert (ran.exit_code, told in ran.problem["error"]) == (code, True), ran
@@ -329,7 +329,7 @@ def test_an_audit_refuses_before_it_starts_spark(
     monkeypatch.delenv("KAPPAMQ_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     ran = run_kappamq("pipeline", "audit", report, "-o", "json")
-    assert "the usual place, as there is no --data" in ran.problem["error"]
+    assert "the default, since neither --data" in ran.problem["error"]
 
 
 def test_an_audit_of_no_messages_is_no_good_news(
@@ -338,5 +338,5 @@ def test_an_audit_of_no_messages_is_no_good_news(
     audited.found, audited.messages, audited.only_pattern = type(audited.found)(), 0, "x.*"
     told = run_kappamq("pipeline", "audit", str(tmp_path / "report"), "--data", str(data), "--pattern", "x.*")
     assert told.exit_code == 0
-    assert "warning: there were no messages to look at" in told.err
+    assert "warning: there were no messages to audit" in told.err
     assert "(only topics that match x.*)" in told.out.replace("\n", " ")

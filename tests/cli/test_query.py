@@ -46,4 +46,4 @@ def test_an_id_without_its_topic_gets_advice_first(kappamq: Any) -> None:
     (sent,) = kappamq("send", "-t", "tea", "-b", "x", "-o", "json").json
     ran = kappamq("query", "id", sent["id"], "-o", "json")
     assert ran.exit_code == 2
-    assert ran.problem["error"].endswith("this id was given by a producer: add --topic TOPIC")
+    assert ran.problem["error"].endswith("this id was assigned by a producer: add --topic TOPIC")

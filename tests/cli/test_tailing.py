@@ -81,4 +81,4 @@ def test_a_queue_that_fails_does_not_hold_up_the_others(
     assert run(tail.run()) == 2
     shown = capsys.readouterr()
     assert {json.loads(line)["queue"] for line in shown.out.splitlines()} == {1}
-    assert "pulled the plug; trying again" in shown.err
+    assert "pulled the plug; retrying" in shown.err

@@ -11,7 +11,7 @@ from tests.cli.conftest import run_kappamq
 def test_the_life_of_a_topic(kappamq: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = kappamq("topic", "create", topic, "--queues", "3")
     assert made.exit_code == 0, made.err
-    assert f"made {topic} with 3 queues on broker-a" in made.out
+    assert f"created {topic} with 3 queues on broker-a" in made.out
 
     listed = [row["topic"] for row in kappamq("topic", "list", "-o", "json").json]
     assert topic in listed
@@ -36,7 +36,7 @@ def test_the_life_of_a_topic(kappamq: Any, topic: str, monkeypatch: pytest.Monke
 
     nobody = kappamq("topic", "delete", topic)
     assert nobody.exit_code == 2
-    assert "--yes deletes" in " ".join(nobody.err.split())
+    assert "use --yes to delete" in " ".join(nobody.err.split())
     with monkeypatch.context() as patched:
         patched.setattr("kappamq.cli.topic.on_a_terminal", lambda: True)
         assert kappamq("topic", "delete", topic, stdin="n\n").exit_code == 1
@@ -94,7 +94,7 @@ def test_queues_taken_away_are_told(kappamq: Any, topic: str) -> None:
     fewer = kappamq("topic", "update", topic, "-q", "1")
     assert fewer.exit_code == 0
     told = " ".join(fewer.err.split())
-    assert "queues 1 to 3 are not read any more" in told
+    assert "queues 1 to 3 are no longer read" in told
     assert "--read-queues 4" in told
     assert kappamq("topic", "update", topic, "--read-queues", "4").err == ""
 
@@ -104,15 +104,15 @@ def test_a_topic_that_exists_is_not_changed(kappamq: Any, topic: str) -> None:
     other = kappamq("topic", "create", topic, "-o", "json")
     assert (other.exit_code, other.out) == (6, "")
     assert other.problem["error"] == (
-        f"{topic} exists already with 4 queues: nothing changed; `kappamq topic update {topic}` changes it"
+        f"{topic} already exists with 4 queues: nothing changed; `kappamq topic update {topic}` changes it"
     )
     closed = kappamq("topic", "create", topic, "-q", "4", "--permission", "r", "--order")
     assert closed.exit_code == 6
-    assert "exists already with 4 queues, permission rw, not ordered: nothing changed" in " ".join(closed.err.split())
+    assert "already exists with 4 queues, permission rw, not ordered: nothing changed" in " ".join(closed.err.split())
     reading = kappamq("topic", "create", topic, "-q", "2", "--read-queues", "3", "-o", "json")
-    assert "exists already with 4 queues: nothing changed" in reading.problem["error"]
+    assert "already exists with 4 queues: nothing changed" in reading.problem["error"]
     same = kappamq("topic", "create", topic, "-q", "4")
-    assert (same.exit_code, same.out) == (0, f"{topic} exists already with 4 queues on broker-a\n")
+    assert (same.exit_code, same.out) == (0, f"{topic} already exists with 4 queues on broker-a\n")
     (row,) = kappamq("topic", "create", topic, "-q", "4", "-o", "json").json
     assert (row["write_queues"], row["read_queues"], row["permission"], row["order"]) == (4, 4, "rw", False)
 
@@ -131,6 +131,6 @@ def test_a_name_that_is_misspelt(kappamq: Any) -> None:
     ):
         ran = kappamq(*command, "-o", "json")
         assert ran.exit_code == 5, (command, ran)
-        assert ran.problem["error"] == "there is no topic 'invoice' (did you mean invoices?)"
+        assert ran.problem["error"] == "topic 'invoice' does not exist (did you mean invoices?)"
     gone = kappamq("topic", "delete", "zzz", "-o", "json")
-    assert (gone.exit_code, gone.problem["error"]) == (5, "there is no topic 'zzz': nothing was deleted")
+    assert (gone.exit_code, gone.problem["error"]) == (5, "topic 'zzz' does not exist: nothing was deleted")

@@ -129,7 +129,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
                 f"127.0.0.1:{free_port()}", 4, ("no name server answers", "Is one running?"), ("Connection refused",)
             ),
             "broker gone": Place(
-                f"127.0.0.1:{alone}", 4, (f"no broker is registered with 127.0.0.1:{alone}",), ("knows no broker",)
+                f"127.0.0.1:{alone}",
+                4,
+                (f"no broker is registered with 127.0.0.1:{alone}",),
+                (f"no broker is registered with 127.0.0.1:{alone}",),
             ),
             "broker does not answer": Place(
                 f"127.0.0.1:{orphan}", 4, (f"broker {dead} does not answer", "refused"),
@@ -139,13 +142,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
             "a web server's port": Place(
                 f"127.0.0.1:{web}", 4, ("no name server could be used", "web server"), ("web server",)
             ),
-            "TLS only": Place(secret.nameserver, 4, ("speaks TLS only", "--tls"), ("speaks TLS only", "--tls")),
+            "TLS only": Place(secret.nameserver, 4, ("requires TLS", "--tls"), ("requires TLS", "--tls")),
             "TLS not offered": Place(
                 plain.nameserver, 4, ("does not offer TLS", "without --tls"), ("does not offer TLS", "without --tls"),
                 options=("--tls-no-verify",),
             ),
             "not trusted": Place(
-                secret.nameserver, 4, ("no TLS with", "--tls-ca"), ("no TLS with", "--tls-ca"), options=("--tls",)
+                secret.nameserver, 4, ("TLS handshake with", "--tls-ca"), ("TLS handshake with", "--tls-ca"), options=("--tls",)
             ),
         }  # fmt: skip
         assert tuple(found) == PLACES

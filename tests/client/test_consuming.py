@@ -275,7 +275,7 @@ def test_two_broadcasting_consumers_of_one_name_are_told_to_take_two(
     options: dict[str, Any] = {"group": group, "topics": topic, "broadcasting": True, "offsets_dir": tmp_path}
     with Consumer(config=kit.client_config, **options):
         second = Consumer(config=kit.client_config, **options)
-        with pytest.raises(errors.ConfigError, match="`instance` of its own"):
+        with pytest.raises(errors.ConfigError, match="give each its own `instance`"):
             second.start()
     with Consumer(config=kit.client_config, **options):
         pass  # the first one has left

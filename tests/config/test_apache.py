@@ -58,7 +58,7 @@ def test_unknown_names_are_named_with_a_guess() -> None:
 def test_a_role_that_asks_for_copies_starts_with_a_warning_and_shows_what_holds() -> None:
     made, findings = broker_settings({"brokerRole": "SYNC_MASTER"}, defaults=ROOT)
     assert findings.lines() == [
-        "without effect: brokerRole=SYNC_MASTER (slaves and copies are not built yet, so this broker keeps the only copy of "
+        "without effect: brokerRole=SYNC_MASTER (slaves and replication are not implemented yet, so this broker has the only copy of "
         "its messages)"
     ]
     assert rendered(made)["brokerRole"] == "ASYNC_MASTER"
@@ -112,18 +112,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("brokerRole", "SLAVE", "slaves and copies are not built yet.*ASYNC_MASTER or SYNC_MASTER"),
-        ("brokerId", "1", "broker_id must be 0.*slaves are not built yet.*set by brokerId"),
-        ("aclEnable", "true", "open broker"),
+        ("brokerRole", "SLAVE", "slaves and replication are not implemented yet.*ASYNC_MASTER or SYNC_MASTER"),
+        ("brokerId", "1", "broker_id must be 0.*slaves are not implemented yet.*set by brokerId"),
+        ("aclEnable", "true", "the broker would be open"),
         ("enableDLegerCommitLog", "true", "Raft"),
-        ("inSyncReplicas", "2", "copies"),
-        ("storePathCommitLog", "/other", "always lies in /data/commitlog"),
+        ("inSyncReplicas", "2", "replication"),
+        ("storePathCommitLog", "/other", "is always /data/commitlog"),
         ("listenPort", "1", "port-2 .*set by listenPort"),
-        ("listenPort", "abc", "listenPort must be a whole number"),
+        ("listenPort", "abc", "listenPort must be an integer"),
         ("mappedFileSizeCommitLog", "1048576", "set by mappedFileSizeCommitLog"),
         ("net.idle_s", "soon", "net.idle_s must be a number"),
         ("tls.server.mode", "enforcing", "tls_cert"),
-        ("net.proxies_trusted", "10.1.2.300", "'10.1.2.300' is no network: expected something like 10.1.0.0/16"),
+        ("net.proxies_trusted", "10.1.2.300", "'10.1.2.300' is not a network: expected something like 10.1.0.0/16"),
     ],
 )
 def test_what_cannot_be_honoured_is_an_error(name: str, value: str, why: str) -> None:
@@ -137,7 +137,7 @@ def test_a_link_to_itself_is_left_to_the_store(tmp_path: Path) -> None:
     checkpoint.symlink_to(checkpoint)
     for given_properties in ({}, {"storeCheckpoint": str(checkpoint)}):
         broker_settings(given_properties, defaults={"store": {"root": tmp_path}})
-    with pytest.raises(ConfigError, match="always lies in"):
+    with pytest.raises(ConfigError, match="is always"):
         broker_settings({"storeCheckpoint": "/other"}, defaults={"store": {"root": tmp_path}})
 
 
@@ -204,7 +204,7 @@ def test_changes_while_running() -> None:
         ("pullMessageThreadPoolNums", "3", NoPermission, "no effect"),
         ("teapot", "1", InvalidParameter, "unknown property teapot"),
         ("fileReservedTim", "1", InvalidParameter, "did you mean fileReservedTime"),
-        ("fileReservedTime", "x", InvalidParameter, "whole number"),
+        ("fileReservedTime", "x", InvalidParameter, "integer"),
         ("fileReservedTime", "-1", InvalidParameter, "retention_hours"),
         ("cleanFileForciblyEnable", "maybe", InvalidParameter, "true or false"),
         ("aclEnable", "true", InvalidParameter, "authentication"),
@@ -253,7 +253,7 @@ def test_name_server_settings() -> None:
     shown = apache.rendered_nameserver(made)
     assert (shown["listenPort"], shown["kvConfigPath"]) == ("19876", "/ns/kvConfig.json")
     assert (shown["enableControllerInNamesrv"], shown["writeBufferHighWaterMark"]) == ("false", "0")
-    with pytest.raises(ConfigError, match="controller that elects masters is not built yet"):
+    with pytest.raises(ConfigError, match="controller that elects masters is not implemented yet"):
         nameserver_settings({"enableControllerInNamesrv": "true"})
 
 

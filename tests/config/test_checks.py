@@ -36,7 +36,7 @@ def test_the_rest() -> None:
         checks.at_least("x", 2, 3)
     with pytest.raises(ConfigError, match="one of a, b"):
         checks.one_of("x", "c", ("a", "b"))
-    with pytest.raises(ConfigError, match="not empty"):
+    with pytest.raises(ConfigError, match="non-empty"):
         checks.not_empty("x", " ")
 
 
@@ -67,10 +67,10 @@ class Settings:
 
 def test_values_must_be_of_their_declared_type() -> None:
     for name, wrong, accepted in [
-        ("count", 1.5, "a whole number"),
-        ("count", True, "a whole number"),
-        ("count", None, "a whole number"),
-        ("name", 5, "a text"),
+        ("count", 1.5, "an integer"),
+        ("count", True, "an integer"),
+        ("count", None, "an integer"),
+        ("name", 5, "a string"),
         ("on", "yes", "True or False"),
         ("on", 1, "True or False"),
         ("place", 5, "a path or None"),

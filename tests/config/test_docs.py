@@ -20,16 +20,16 @@ A broker reads RocketMQ's `broker.conf` (`kappamq broker -c broker.conf`), and `
 is RocketMQ's, or ours as `part.field` (`store.flush_interval_ms`), which reaches every field below. The file is in the
 format of `java.util.Properties`, in UTF-8.
 
-- A value that cannot be read, or that asks for something KappaMQ does not do, is an error: nothing is started. All
-  problems of a file are told at once, each with its line.
-- A name of RocketMQ 5.3 that has no effect here (thread pools, memory mappings ...) is listed as a warning.
-- A name that nobody knows is listed as a warning with a guess what was meant; with `--strict`, and in `--set`, it is an
+- A value that is invalid, or that requests something KappaMQ does not support, is an error: nothing is started. All
+  problems of a file are reported at once, each with its line.
+- A property of RocketMQ 5.3 that has no effect here (thread pools, memory mappings ...) is reported as a warning.
+- An unknown property is reported as a warning with a guess what was meant; with `--strict`, and in `--set`, it is an
   error.
 
-`live` names can be changed while the broker runs (`mqadmin updateBrokerConfig`); others are refused with code 16, unknown
-names and bad values with code 29, and then nothing of that request is applied.
+`live` properties can be changed at run time (`mqadmin updateBrokerConfig`); others are refused with code 16, unknown
+names and invalid values with code 29, and then nothing of that request is applied.
 
-This page is made from the code by `python -m tests.config.test_docs`; a test keeps it so.
+This page is generated from the code by `python -m tests.config.test_docs`; a test keeps it current.
 """
 
 REFUSED_HEAD = """## Values that are refused

@@ -31,7 +31,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None
     head, *lines = str(caught.value).splitlines()
     assert head == "9 problems:"
     expected = [
-        (3, "listenPort must be a whole number"),
+        (3, "listenPort must be an integer"),
         (4, "unknown property brokerNmae (did you mean brokerName?)"),
         (6, "flushDiskType must be"),
         (7, "aclEnable=true cannot be honoured"),

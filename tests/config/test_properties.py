@@ -34,7 +34,7 @@ def test_reads_what_java_reads(text: str, expected: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x=1\n=2\n", "broker.conf, line 2: there is no name"),
+        ("x=1\n=2\n", "broker.conf, line 2: no name before"),
         ("a=1\n\na=2\n", "line 3: a was already given in line 1"),
         ("a=\\u00g1", "line 1: .*four hexadecimal digits"),
         ("a=\\u1", "four hexadecimal digits"),

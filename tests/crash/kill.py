@@ -135,7 +135,7 @@ class KillRounds:
     def _start_and_kill_early(self) -> None:
         process: Child = self.server.launch()
         time.sleep(self._dice.uniform(*EARLY_S))
-        if not process.running and "is taken" not in process.complaint():
+        if not process.running and "is in use" not in process.complaint():
             raise ProcessFailed(f"the broker ended by itself:\n{process.complaint()}")
         process.kill()
 

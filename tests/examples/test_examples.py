@@ -42,7 +42,7 @@ EXPECTED = {
     "dead_letters.py": "sent again: 2 orders, each billed once",
     "transaction.py": "shipping heard of: order 1, order 3",
     "delay.py": "in the order of their times: half a second, at a time, level 1",
-    "admin.py": "deleted: there is no topic",
+    "admin.py": "deleted: topic 'example-admin-",
 }
 ON_SPARK = {
     "spark_read.py": "green: 3\nblack: 1\noolong: 1",

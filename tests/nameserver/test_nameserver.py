@@ -143,7 +143,7 @@ def test_taken_port() -> None:
     async def scenario() -> None:
         async with running() as server:
             second = NameServer(NameServerConfig(listen_host="127.0.0.1", port=server.port), SystemClock())
-            with pytest.raises(ConfigError, match=f"port {server.port} is taken"):
+            with pytest.raises(ConfigError, match=f"port {server.port} is in use"):
                 await second.start()
             await second.stop()
             await second.stop()

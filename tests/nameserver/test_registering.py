@@ -141,9 +141,9 @@ def test_a_connection_that_is_lost_meanwhile_leaves_nothing(monkeypatch: pytest.
 def test_what_is_wrong_with_it_is_told() -> None:
     async def main() -> None:
         server = service()
-        with pytest.raises(BrokerError, match="a topic name has 1 to 255 characters, not 300"):
+        with pytest.raises(BrokerError, match="a topic name must have 1 to 255 characters, not 300"):
             await ask(server, header(), body([*MANY, "x" * 300]).encode())
-        with pytest.raises(BrokerError, match="the limit is 999"):
+        with pytest.raises(BrokerError, match="exceed the limit of 999"):
             await ask(service(topics_max=999), header(), body(MANY).encode())
         assert known(server) == 0
         assert not server._registering._lines

@@ -14,7 +14,7 @@ def test_each_name_is_warned_about_once_a_minute(caplog: pytest.LogCaptureFixtur
     warnings.warn("b", "other trouble", now=10.0)
     assert caplog.messages == ["trouble 0", "other trouble"]
     warnings.warn("a", "trouble again", now=PERIOD_S)
-    assert caplog.messages[2:] == ["999 more warnings about broker name a were left out", "trouble again"]
+    assert caplog.messages[2:] == ["suppressed 999 more warnings about broker name a", "trouble again"]
 
 
 def test_what_was_left_out_is_told_although_nothing_more_happens(caplog: pytest.LogCaptureFixture) -> None:
@@ -25,7 +25,7 @@ def test_what_was_left_out_is_told_although_nothing_more_happens(caplog: pytest.
     assert len(caplog.messages) == 2
     for _ in range(2):
         warnings.settle(now=5.0 + PERIOD_S)
-        assert caplog.messages[2:] == ["2 more warnings about broker name a were left out"]
+        assert caplog.messages[2:] == ["suppressed 2 more warnings about broker name a"]
 
 
 def test_any_number_of_names_takes_bounded_memory_and_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -34,5 +34,7 @@ def test_any_number_of_names_takes_bounded_memory_and_log(caplog: pytest.LogCapt
         warnings.warn(f"n{number}", "trouble", now=0.0)
     assert len(caplog.messages) == NAMES_MAX
     warnings.settle(now=PERIOD_S)
-    assert caplog.messages[NAMES_MAX:] == [f"warnings about more than {NAMES_MAX} broker names: 500 were left out"]
+    assert caplog.messages[NAMES_MAX:] == [
+        f"suppressed 500 warnings about further broker names (more than {NAMES_MAX} names)"
+    ]
     assert not warnings._told

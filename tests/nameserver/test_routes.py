@@ -109,13 +109,13 @@ def test_expiry() -> None:
 
 def test_first_registration_with_one_topic_is_refused() -> None:
     table: RouteTable[str] = RouteTable()
-    with pytest.raises(BrokerError, match=r"register broker failed: b at 10\.0\.0\.1:10911 is new here"):
+    with pytest.raises(BrokerError, match=r"register broker failed: b at 10\.0\.0\.1:10911 is not registered yet"):
         table.register(header(), body(["T"]), "one", 0.0)
     assert table.cluster_info() == ClusterInfo()
     table.register(header(), body([]), "one", 0.0)
     table.register(header(), body(["T"], counter=1), "one", 0.0)
     assert table.topics() == ["T"]
-    with pytest.raises(BrokerError, match="is new here"):
+    with pytest.raises(BrokerError, match="is not registered yet"):
         table.register(header(address=SLAVE, broker_id=1), body(["T"]), "two", 0.0)
 
 
@@ -167,7 +167,7 @@ def test_broker_changes_its_name_or_cluster() -> None:
     table.register(header("new", cluster="other"), body(), "three", 0.0)
     assert table.cluster_info().clusters == {"other": {"new"}}
     assert table.connection_lost("two") == table.connection_lost("one") == []
-    with pytest.raises(BrokerError, match=r"broker name new is taken by 10\.0\.0\.1:10911 of cluster other"):
+    with pytest.raises(BrokerError, match=r"broker name new is in use by 10\.0\.0\.1:10911 of cluster other"):
         table.register(header("new", SLAVE, cluster="c", broker_id=1), body(), "four", 0.0)
 
 
@@ -278,10 +278,10 @@ def test_topics_by_hand() -> None:
     assert set(addresses(table.route("T"))) == {"b"}
     table.register_topic("W", [QueueData("b", 1, 1, 6)])
     for topic, queues, reason in (
-        ("T", [QueueData("nobody")], "no broker nobody is known"),
+        ("T", [QueueData("nobody")], "no broker nobody is registered here"),
         ("", [QueueData("b")], "1 to 255 characters"),
         ("t" * 256, [QueueData("b")], "1 to 255 characters"),
-        ("X", [QueueData("b")], "3 topics are registered"),
+        ("X", [QueueData("b")], "the limit of 3 registered topics is reached"),
     ):
         with pytest.raises(BrokerError, match=reason):
             table.register_topic(topic, queues)
@@ -297,15 +297,15 @@ def test_unit_topics() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda: (header(""), body()), "a broker name has 1 to 255 characters"),
-        (lambda: (header("x" * 256), body()), "a broker name has 1 to 255 characters"),
-        (lambda: (header(cluster=""), body()), "a cluster name has"),
-        (lambda: (header(address=""), body()), "a broker address has"),
+        (lambda: (header(""), body()), "a broker name must have 1 to 255 characters"),
+        (lambda: (header("x" * 256), body()), "a broker name must have 1 to 255 characters"),
+        (lambda: (header(cluster=""), body()), "a cluster name must have"),
+        (lambda: (header(address=""), body()), "a broker address must have"),
         (lambda: (header(broker_id=-1), body()), "broker id -1 is negative"),
-        (lambda: (header(), body(["", "T"])), "a topic name has"),
-        (lambda: (header(), body(["t" * 256, "T"])), "a topic name has"),
-        (lambda: (header("e", SLAVE), body()), "1 brokers are registered, that is the limit"),
-        (lambda: (header(), body(["V", "W"])), "2 topics would come on top of 2; the limit is 3"),
+        (lambda: (header(), body(["", "T"])), "a topic name must have"),
+        (lambda: (header(), body(["t" * 256, "T"])), "a topic name must have"),
+        (lambda: (header("e", SLAVE), body()), "the limit of 1 registered brokers is reached"),
+        (lambda: (header(), body(["V", "W"])), "2 new topics besides 2 registered ones exceed the limit of 3"),
     ],
 )
 def test_refused_registrations_change_nothing(

@@ -153,7 +153,7 @@ def test_two_brokers_that_take_turns_do_not_fill_the_log(caplog: pytest.LogCaptu
     assert caplog.text.count("two running brokers") == 1
     server.clock.advance(60)
     server.service.expire()
-    assert "99 more warnings about broker name b were left out" in caplog.text
+    assert "suppressed 99 more warnings about broker name b" in caplog.text
 
 
 @pytest.mark.parametrize(("version", "standard", "quoted"), [(400, None, False), (400, True, True), (401, None, True)])

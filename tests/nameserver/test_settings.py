@@ -32,7 +32,7 @@ def test_what_was_shown_may_be_sent_back() -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "reason"),
     [
-        (b"listenPort=1\n", NoPermission, "cannot be changed while the name server runs"),
+        (b"listenPort=1\n", NoPermission, "cannot be changed at run time"),
         (b"kvConfigPath=/etc/kvConfig.json\n", NoPermission, "cannot be changed"),
         (b"configStorePath=/etc\n", NoPermission, "has no effect"),
         (b"nonsense=1\n", BrokerError, "unknown property nonsense"),

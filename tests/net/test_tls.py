@@ -306,10 +306,10 @@ def test_a_broker_that_should_speak_tls_to_its_name_server_says_so(
         await names.start()
         try:
             async with running(tmp_path, nameservers=(names.address,)):
-                await eventually(lambda: "speaks TLS only" in caplog.text)
+                await eventually(lambda: "requires TLS" in caplog.text)
         finally:
             await names.stop()
 
     run(test())
     assert "in broker.conf tls.enable=true" in caplog.text
-    assert "this port takes TLS only" in caplog.text, "and the name server says who came without it"
+    assert "does not use TLS, which this port requires" in caplog.text, "and the name server says who came without it"

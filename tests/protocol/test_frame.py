@@ -133,7 +133,7 @@ def test_loose_json_is_read(header: bytes, expected: Frame) -> None:
     [
         (b"", "at least 8 bytes"),
         (b"\0\0\0\4\0\0\0", "at least 8 bytes"),
-        (struct.pack(">ii", 5, 0), "5 bytes follow its length, but 4 do"),
+        (struct.pack(">ii", 5, 0), "announces 5 bytes after its length, but has 4"),
         (struct.pack(">ii", 4, 2 << 24), "unknown form of header 2"),
         (struct.pack(">ii", 4, -1), "unknown form of header 255"),
         (struct.pack(">ii", 4, 9), "header of 9 bytes does not fit"),
@@ -146,10 +146,10 @@ def test_loose_json_is_read(header: bytes, expected: Frame) -> None:
         (json_frame(b'{"code":1,"remark":"\xff"}'), "not UTF-8"),
         (json_frame(b'{"code":' + b"[" * 100_000), "nested deeper"),
         (binary_frame(b""), "ends too early"),
-        (binary_frame(bytes(13) + struct.pack(">ii", 9, 0)), "says that 9 bytes follow, but 4 do"),
-        (binary_frame(bytes(13) + struct.pack(">ii", -1, 0)), "says that -1 bytes follow"),
+        (binary_frame(bytes(13) + struct.pack(">ii", 9, 0)), "announces 9 bytes, but 4 follow"),
+        (binary_frame(bytes(13) + struct.pack(">ii", -1, 0)), "announces -1 bytes"),
         (binary_frame(bytes(13) + struct.pack(">ii", 0, 0) + b"x"), "1 bytes are left over"),
-        (binary_frame(bytes(13) + struct.pack(">iih", 0, 2, -1)), "says that -1 bytes follow"),
+        (binary_frame(bytes(13) + struct.pack(">iih", 0, 2, -1)), "announces -1 bytes"),
         (binary_frame(bytes(13) + struct.pack(">i", 1) + b"\xff" + bytes(4)), "not UTF-8"),
     ],
 )

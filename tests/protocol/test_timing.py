@@ -16,7 +16,7 @@ def test_numbers() -> None:
     for text, expected in [("3", 3), ("-1", -1), ("+2", 2), ("0", 0), ("9" * 18, 10**18 - 1)]:
         assert number({"DELAY": text}, "DELAY") == expected
     for text in ("x", "1.5", "", "-", "9" * 19, "\u0663", "1 "):
-        with pytest.raises(IllegalMessage, match="DELAY must be a whole number"):
+        with pytest.raises(IllegalMessage, match="DELAY must be an integer"):
             number({"DELAY": text}, "DELAY")
 
 

@@ -15,7 +15,7 @@ PLANNING = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read 
     main(infile, outfile)
   File "/x/kappamq/spark/topic/topics.py", line 47, in bounds
     raise ConfigError(f"there is no topic")
-kappamq.errors.ConfigError: there is no topic 'order' (did you mean orders?): kappamq.errors is no topic
+kappamq.errors.ConfigError: topic 'order' does not exist (did you mean orders?): kappamq.errors is no topic
  SQLSTATE: 38000
 """
 IN_A_TASK = """An error occurred while calling o70.collectToPython.
@@ -33,7 +33,7 @@ HIDDEN = "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize: kappamq.errors.Config
 @pytest.mark.parametrize(
     ("text", "kind", "told"),
     [
-        (PLANNING, ConfigError, "there is no topic 'order' (did you mean orders?): kappamq.errors is no topic"),
+        (PLANNING, ConfigError, "topic 'order' does not exist (did you mean orders?): kappamq.errors is no topic"),
         (IN_A_TASK, StoreDamaged, "orders: the broker ended its answers at 3,\nmessage 5 was expected"),
         (HIDDEN, ConfigError, "the option topic is empty"),
         ("kappamq.errors.Unheard: new", KappaError, "new"),

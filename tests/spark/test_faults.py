@@ -178,12 +178,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
-    "misspelt": ({"topik": "tea"}, "there is no option 'topik' (did you mean topic?)"),
-    "unknown topic": ({"topic": "te"}, "there is no topic 'te' (did you mean tea?)"),
+    "misspelt": ({"topik": "tea"}, "unknown option 'topik' (did you mean topic?)"),
+    "unknown topic": ({"topic": "te"}, "topic 'te' does not exist (did you mean tea?)"),
     "nobody": ({"nameservers": "127.0.0.1:1"}, "127.0.0.1:1"),
     "silence": ({"nameservers": "<silent>"}, "<silent>"),
     "schema": ({"schema": "body string"}, "column body is binary, not string"),
-    "no column": ({"schema": "bodi binary"}, "there is no column 'bodi' (did you mean body?)"),
+    "no column": ({"schema": "bodi binary"}, "unknown column 'bodi' (did you mean body?)"),
     "damage": ({"format": "kappamq.store", "path": "<hostile>"}, "bytes "),
 }
 

@@ -152,7 +152,7 @@ def test_a_second_broker_comes_goes_and_comes_back(tea: KappaTarget, tmp_path: P
 
 def test_a_topic_that_is_gone_at_the_start_is_an_error(tea: KappaTarget) -> None:
     wrong = ReadOptions.parse({"nameservers": tea.nameserver, "topic": "tee"})
-    with pytest.raises(ConfigError, match=r"there is no topic 'tee' \(did you mean tea\?\)"):
+    with pytest.raises(ConfigError, match=r"topic 'tee' does not exist \(did you mean tea\?\)"):
         StreamReader(wrong, ["body"]).initialOffset()
 
 

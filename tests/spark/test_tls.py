@@ -93,9 +93,9 @@ def bodies(batches: Iterator[pa.RecordBatch]) -> list[bytes]:
 def test_an_error_names_the_option_that_helps(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "_answered", set())  # as in a new process: no patience
     plain = {name: value for name, value in given.items() if not name.startswith("tls")}
-    with pytest.raises(NotConnected, match=r"speaks TLS only.*in Spark the option tls"):
+    with pytest.raises(NotConnected, match=r"requires TLS.*in Spark the option tls"):
         BatchReader(ReadOptions.parse(plain), ["body"]).partitions()
-    with pytest.raises(NotConnected, match=r"no TLS with .*in Spark the option tlsCa"):
+    with pytest.raises(NotConnected, match=r"TLS handshake with .*in Spark the option tlsCa"):
         BatchReader(ReadOptions.parse({**plain, "tls": "true"}), ["body"]).partitions()
     with pytest.raises(ConfigError, match=r"none\.pem"):
         BatchReader(ReadOptions.parse({**plain, "tlsCa": "/none.pem"}), ["body"]).partitions()
@@ -135,8 +135,8 @@ def test_options_and_environment(given: dict[str, str], environment: dict[str, s
     [
         ({"tls": "maybe"}, {}, "tls='maybe' must be true or false"),
         ({}, {"KAPPAMQ_TLS": "maybe"}, r"\$KAPPAMQ_TLS='maybe' must be true or false"),
-        ({"tls": "false", "tlsCa": "a"}, {}, "tls=false switches TLS off, and tlsCa is for TLS"),
-        ({"tlsCert": "c", "tlsKey": "k"}, {}, "tlsCert is for TLS, which is off: set the option tls to true"),
+        ({"tls": "false", "tlsCa": "a"}, {}, "tls=false disables TLS, but tlsCa is set"),
+        ({"tlsCert": "c", "tlsKey": "k"}, {}, "tlsCert requires TLS: set the option tls to true"),
         ({"tls": "true", "tlsCert": "c"}, {}, "tlsCert and tlsKey belong together"),
     ],
 )

@@ -256,11 +256,11 @@ def test_a_listener_that_hangs_is_named(caplog: pytest.LogCaptureFixture) -> Non
         producer.send(Message("tea", b"cup"))
         assert entered.wait(30)
         # A little later than the listener: a request that was still out may be named first.
-        eventually(lambda: why() == "not settled after 0.1 s: a consumer of group g is not done with 1 messages")
+        eventually(lambda: why() == "not settled after 0.1 s: a consumer of group g has 1 messages in flight")
         began = kit.clock.message_ms()
         kit.clock.advance("1s")
         assert kit.clock.message_ms() == began + 1000
-        assert "message time was moved on before all had settled: " in caplog.text
+        assert "message time was advanced before everything had settled: " in caplog.text
         released.set()
         eventually(lambda: why() == "")
 

@@ -1,6 +1,6 @@
-"""The command line. Each family of commands has a file; whatever is heavy is imported inside the command that needs it.
+"""The command line. Each family of commands has its own file; heavy modules are imported inside the command that needs them.
 
-`kappamq --help` is answered often and must be quick: this file and those of the commands import typer and little else.
+`kappamq --help` must be fast: this file and those of the commands import typer and little else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         show_version(Format.TEXT)

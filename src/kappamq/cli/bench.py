@@ -1,6 +1,6 @@
-"""`kappamq bench`: how fast a cluster takes messages from here, and hands them back. A bounded amount of work.
+"""`kappamq bench`: measures how fast a cluster stores and delivers messages. The amount of work is bounded.
 
-The load is our own asyncio client, so the figures are about the client as much as about the broker; `make bench` in the
+The load comes from our own asyncio client, so the figures measure the client as much as the broker; `make bench` in the
 source tree measures the broker alone.
 """
 
@@ -21,16 +21,16 @@ from kappamq.cli.shared.usage import topic_name, wrong
 @clustered
 def bench(
     cluster: Cluster,
-    topic: Annotated[str, typer.Option(help="Made if it does not exist.", callback=topic_name)] = "kappamq_bench",
+    topic: Annotated[str, typer.Option(help="Created if it does not exist.", callback=topic_name)] = "kappamq_bench",
     messages: Annotated[int, typer.Option(min=1, max=100_000_000, help="How many to send.")] = 20_000,
     size: Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes in a body.")] = 100,
     connections: Annotated[int, typer.Option(min=1, max=1000)] = 4,
-    inflight: Annotated[int, typer.Option(min=1, max=10_000, help="Requests under way per connection.")] = 16,
-    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages in a request.")] = 1,
+    inflight: Annotated[int, typer.Option(min=1, max=10_000, help="Requests in flight per connection.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages per request.")] = 1,
     consume: Annotated[bool, typer.Option(help="Read them back as well.")] = True,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Send messages as fast as they are taken, then read them back."""
+    """Send messages as fast as the cluster accepts them, then read them back."""
     from kappamq.cli.load import Work, send_and_receive
     from kappamq.event_loop import run
 

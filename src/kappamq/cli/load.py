@@ -1,4 +1,4 @@
-"""The load behind `kappamq bench`: many sends under way on several connections, then everything read back once."""
+"""The load of `kappamq bench`: many sends in flight on several connections, then everything is read back once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kappamq.client.producer.producer import AsyncProducer
 from kappamq.errors import KappaError
 from kappamq.message import Message
 
-IDLE_S = 10.0  # reading back gives up when nothing has come for this long
-FAILURES_MAX = 100  # a broker that refuses everything should not be asked a million times
+IDLE_S = 10.0  # reading back gives up after this long without a message
+FAILURES_MAX = 100  # stop after this many failures
 
 
 @dataclass(slots=True)
 class Sent:
-    """What the senders have done so far."""
+    """The progress of the senders."""
 
     messages: int = 0
     requests: int = 0
@@ -59,7 +59,7 @@ class Work:
 
 
 async def send_and_receive(work: Work, consume: bool, cluster: Cluster, out: Output) -> bool:
-    """Do the work and show the figures. Returns whether anything failed or is missing."""
+    """Run the load and show the figures. Returns whether anything failed or is missing."""
     sent, seconds = await send_all(work, cluster, out)
     figures = {"what": "send", **sent.figures(seconds, work.size)}
     rows = [figures]
@@ -76,7 +76,7 @@ async def send_and_receive(work: Work, consume: bool, cluster: Cluster, out: Out
     for text in sent.failures[:3]:
         out.warn(f"a send failed: {text}")
     if not complete:
-        out.warn(f"only {rows[-1]['received']} of {sent.messages} came back within {IDLE_S:.0f} s of silence")
+        out.warn(f"received only {rows[-1]['received']} of {sent.messages} messages before {IDLE_S:.0f} s without one")
     return bool(sent.failures) or not complete
 
 
@@ -95,7 +95,7 @@ async def send_all(work: Work, cluster: Cluster, out: Output) -> tuple[Sent, flo
 
     async with AsyncExitStack() as stack:
         producers = [
-            # An instance name of its own gives each producer its own connections.
+            # A distinct instance name gives each producer its own connections.
             await stack.enter_async_context(
                 AsyncProducer(
                     **cluster.options, group="kappamq_bench", instance=f"bench{number}", send_timeout_ms=10_000
@@ -103,7 +103,7 @@ async def send_all(work: Work, cluster: Cluster, out: Output) -> tuple[Sent, flo
             )
             for number in range(work.connections)
         ]
-        # The first send finds the route, connects, and may make the topic; it is not measured. Where it fails, all fail.
+        # The first send fetches the route, connects, and may create the topic; it is not measured. If it fails, all fail.
         for producer in producers:
             await producer.send(Message(work.topic, body))
         began = time.perf_counter()
@@ -135,7 +135,7 @@ async def _send_one(producer: AsyncProducer, topic: str, body: bytes, count: int
 
 
 async def receive_all(work: Work, expected: int, cluster: Cluster, out: Output) -> dict[str, Any]:
-    """Read as many messages as were sent, with a group of its own that begins at the start of the topic."""
+    """Read as many messages as were sent, with a new group that begins at the start of the topic."""
     received = 0
     group = f"kappamq_bench_{secrets.token_hex(4)}"
     began = time.perf_counter()

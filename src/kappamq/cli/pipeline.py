@@ -57,7 +57,7 @@ def pipeline() -> None:
 @clustered
 def archive(
     cluster: Cluster,
-    target: Annotated[Path, typer.Argument(help="The directory of the archive; made if it is not there.")],
+    target: Annotated[Path, typer.Argument(help="The directory of the archive; created if it does not exist.")],
     topic: Annotated[
         list[str] | None, typer.Option("--topic", "-t", help="A topic; may be repeated.", show_default=False)
     ] = None,
@@ -71,7 +71,7 @@ def archive(
         str | None, typer.Option(help="Show the progress as this consumer group's lag.", show_default=False)
     ] = None,
     round_: Annotated[
-        int, typer.Option("--round", min=1, max=100_000_000, help="Messages that become visible at once.")
+        int, typer.Option("--round", min=1, max=100_000_000, help="Messages per round, which become visible together.")
     ] = 2_000_000,
     max_bytes_per_second: Annotated[
         int | None, typer.Option(min=1, help="Read limit per task, in bytes per second.", show_default=False)
@@ -80,14 +80,14 @@ def archive(
     staging: Annotated[
         Path | None,
         typer.Option(
-            help="For files not yet finished, on the same disk; default: beside the archive.", show_default=False
+            help="Directory for unfinished files, on the same disk; default: beside the archive.", show_default=False
         ),
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Copy topics to Parquet, by day and topic: only what is new, each message once. Safe to interrupt and re-run."""
+    """Copy topics to Parquet, by day and topic: only new messages, each one once. Safe to interrupt and re-run."""
     if bool(topic) == bool(pattern):
         raise wrong("--topic", "give --topic (one or more) or --pattern")
     from kappamq.spark.engine import check_installed
@@ -153,16 +153,17 @@ def _archived(out: Output, target: Path, done: Archived, seconds: float) -> None
                 f"retention may delete them"
             )
         elif done.away:
-            out.line(f"nothing new on the brokers that are there; {target} is not complete")
+            out.line(f"nothing new on the available brokers; {target} is not complete")
         elif done.gaps:
-            out.line(f"nothing new: the losses are recorded, and {target} has what else the topics hold")
+            out.line(f"nothing new: the losses are recorded, and {target} has the rest of the topics")
         else:
-            out.line(f"nothing new: {target} has everything that the topics hold")
+            out.line(f"nothing new: {target} has everything in the topics")
     if done.away:
         brokers = sorted({queue.broker for queue in done.away})
         out.warn(
-            f"{counted(len(done.away), 'queue')} of {', '.join(brokers)} could not be read: the broker is away. What came in there since "
-            f"the last run is not in {target}: keep it from retention, and run this again when it is back"
+            f"{counted(len(done.away), 'queue')} of {', '.join(brokers)} could not be read: the broker is not available. "
+            f"Messages stored there since the last run are not in {target}: make sure that retention does not delete them, "
+            "and run this again when the broker is back"
         )
         raise typer.Exit(int(Exit.UNREACHABLE))
 
@@ -170,9 +171,9 @@ def _archived(out: Output, target: Path, done: Archived, seconds: float) -> None
 @app.command()
 @spoken
 def rebuild(
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a broker that is stopped.")],
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a stopped broker.")],
     skip_damage: Annotated[
-        bool, typer.Option("--skip-damage", help="Pass over bytes of the log that are no records, and list them.")
+        bool, typer.Option("--skip-damage", help="Skip bytes of the log that are not records, and list them.")
     ] = False,
     set_: SetOption = None,
     master: MasterOption = None,
@@ -225,15 +226,13 @@ def _rebuilt(out: Output, done: Rebuilt) -> None:
         )  # fmt: skip
         return
     for start, stop in done.damage:
-        out.warn(f"bytes {start} to {stop} of the log are no records: passed over")
+        out.warn(f"bytes {start} to {stop} of the log are not records: skipped")
     for topic in done.left_out:
-        out.warn(f"messages of topic {topic!r} have no queue: no folder can have that name")
+        out.warn(f"messages of topic {topic!r} have no queue: its name cannot be a directory name")
     if done.kept_queues:
-        out.note(
-            f"{counted(len(done.kept_queues), 'queue')} of which the log holds no message: files kept as they were"
-        )
+        out.note(f"{counted(len(done.kept_queues), 'queue')} without messages in the log: files left unchanged")
     if done.deleted_topics:
-        out.note(f"{counted(len(done.deleted_topics), 'topic')} left out: deleted, though the log has its messages")
+        out.note(f"{counted(len(done.deleted_topics), 'topic')} left out: deleted, though the log still has messages")
     out.line(
         f"{counted(done.records, 'record')} ({size(done.log_end - done.log_min)} of log): {counted(done.queue_entries, 'entry')} in "
         f"{counted(done.queues, 'queue')}, {counted(done.index_entries, 'entry')} in {counted(done.index_files, 'index file')}, in "
@@ -244,7 +243,7 @@ def _rebuilt(out: Output, done: Rebuilt) -> None:
 @app.command()
 @spoken
 def audit(
-    report: Annotated[Path, typer.Argument(help="The directory of the report; an older report there is replaced.")],
+    report: Annotated[Path, typer.Argument(help="The directory of the report; an existing report is replaced.")],
     data: DataOption = None,
     topic: Annotated[
         list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.", show_default=False)
@@ -253,13 +252,13 @@ def audit(
         str | None, typer.Option(help="Only topics that match this regular expression.", show_default=False)
     ] = None,
     late: Annotated[
-        float, typer.Option(min=0, max=1e9, help="Report as late anything that takes longer than this many seconds.")
+        float, typer.Option(min=0, max=1e9, help="Report anything that takes longer than this many seconds as late.")
     ] = 10.0,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=1e9, help="Seconds that clocks may differ, and born times may go back.")
+        float, typer.Option(min=0, max=1e9, help="Seconds by which clocks may differ, and born times may go back.")
     ] = 1.0,
-    trace_topic: Annotated[str, typer.Option(help="Where clients write traces.")] = "RMQ_SYS_TRACE_TOPIC",
-    top: Annotated[int, typer.Option(min=1, max=100_000, help="Rows of the tables of keys, tags and producers.")] = 50,
+    trace_topic: Annotated[str, typer.Option(help="The topic of message traces.")] = "RMQ_SYS_TRACE_TOPIC",
+    top: Annotated[int, typer.Option(min=1, max=100_000, help="Rows in the tables of keys, tags and producers.")] = 50,
     examples: Annotated[
         int, typer.Option(min=1, max=100_000, help="Maximum findings listed per rule and topic.")
     ] = 100,
@@ -267,7 +266,7 @@ def audit(
     conf: ConfOption = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Look for lost, duplicated, reordered and late messages in a data directory, and for what is heavy; writes tables and a page."""
+    """Find lost, duplicated, reordered and late messages in a data directory, and hot spots; writes tables and a page."""
     if topic and pattern:
         raise wrong("--topic", "give --topic (one or more) or --pattern, or none for all")
     from kappamq.spark.engine import check_installed
@@ -303,7 +302,7 @@ def _audited(out: Output, report: Path, done: Audited, seconds: float) -> None:
     told = done.summary()
     rows = done.found.rows()
     if not done.messages:
-        out.warn("there were no messages to look at: this says nothing about the store")
+        out.warn("there were no messages to audit: this says nothing about the store")
     if out.json:
         first = {row["rule"]: row for row in reversed(rows)}
         rules = [rule | {"example": first.get(rule["rule"])} for rule in told["rules"]]
@@ -327,7 +326,7 @@ def _audited(out: Output, report: Path, done: Audited, seconds: float) -> None:
 
 
 def _place(row: dict[str, Any]) -> str:
-    """Where a finding lies, in a few words."""
+    """Return the place of a finding, in a few words."""
     queue = "" if row["queue"] is None else f"/{row['queue']}"
     parts = [
         f"{row['topic']}{queue}" if row["topic"] else "",

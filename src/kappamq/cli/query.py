@@ -1,4 +1,4 @@
-"""`kappamq query ...`: find messages that are stored, by key, by id or by time."""
+"""`kappamq query ...`: finds stored messages by key, id or time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 FROM_HELP = "A time, e.g. '2026-11-15 10:00', '10:00', '15m' (ago) or milliseconds since 1970."
 FromOption = Annotated[str, typer.Option("--from", help=FROM_HELP)]
 ToOption = Annotated[str, typer.Option("--to", help="A time like --from.")]
-LongOption = Annotated[bool, typer.Option("--long", "-l", help="Everything about each message, not one line.")]
+LongOption = Annotated[bool, typer.Option("--long", "-l", help="Show all fields of each message, not one line.")]
 
 
 @app.command()
@@ -57,7 +57,7 @@ def id_(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", "-t", help="Needed for ids given by a producer.", show_default=False, callback=topic_name
+            "--topic", "-t", help="Required for ids assigned by a producer.", show_default=False, callback=topic_name
         ),
     ] = None,
     timeout: TimeoutOption = 5.0,
@@ -83,14 +83,14 @@ def time_(
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Find messages by when they were stored, oldest first."""
+    """Find messages by their store time, oldest first."""
     begin, end = _span(from_, to)
     found = cluster.ask(timeout, lambda admin: admin.query_by_time(topic, begin, end, count=count, tags=tags), topic)
-    _show(Output(output), found, f"{topic} got no message in that time", long)
+    _show(Output(output), found, f"{topic} has no messages from that time", long)
 
 
 def _check_place(message_id: str) -> None:
-    """Without a topic only an offset id will do, and what is none can be seen."""
+    """Without a topic only an offset id can be found; report other ids as usage errors."""
     from kappamq.errors import ProtocolError
     from kappamq.protocol.records.ids import ID_CHARACTERS, could_be_id, parse_offset_id
 
@@ -98,20 +98,20 @@ def _check_place(message_id: str) -> None:
         parse_offset_id(message_id)
     except ProtocolError:
         if could_be_id(message_id):
-            raise wrong("--topic", "this id was given by a producer: add --topic TOPIC") from None
+            raise wrong("--topic", "this id was assigned by a producer: add --topic TOPIC") from None
         form = " or ".join(map(str, ID_CHARACTERS))
         raise wrong(
-            "ID", f"{message_id} is not an id: those have {form} hexadecimal digits; a key is found by `query key`"
+            "ID", f"{message_id} is not an id: ids have {form} hexadecimal digits; use `query key` to find a key"
         ) from None
 
 
 def _span(begin: str, end: str) -> tuple[int, int]:
     now_ms = int(time.time() * 1000)
-    # "now" includes what was stored while we were asking; a broker's clock may be a little ahead of ours.
+    # "now" includes what is stored during the query; a broker's clock may be a little ahead of ours.
     begin_ms = parse_time("--from", begin, now_ms)
     end_ms = now_ms + 60_000 if end == "now" else parse_time("--to", end, now_ms)
     if begin_ms > end_ms:
-        raise wrong("--from", f"{begin} is behind --to {end}: nothing can be in between")
+        raise wrong("--from", f"{begin} is after --to {end}")
     return begin_ms, end_ms
 
 

@@ -1,4 +1,4 @@
-"""`kappamq send`: messages from the command line, a file or a pipe."""
+"""`kappamq send`: sends messages from the command line, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT_MAX = 1_000_000
 def send(
     cluster: Cluster,
     topic: Annotated[
-        str, typer.Option("--topic", "-t", help="Made by the broker if it does not exist yet.", callback=topic_name)
+        str, typer.Option("--topic", "-t", help="Created by the broker if it does not exist yet.", callback=topic_name)
     ],
     body: Annotated[str | None, typer.Option("--body", "-b", help="The text to send.", show_default=False)] = None,
     file: Annotated[
@@ -37,24 +37,24 @@ def send(
     lines: Annotated[
         bool, typer.Option("--lines", help="One message for every line of the file that is not empty.")
     ] = False,
-    tags: Annotated[str, typer.Option(help="A tag that consumers can select by.")] = "",
+    tags: Annotated[str, typer.Option(help="A tag that consumers can filter by.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A key to find it by; may be repeated.")] = None,
     property_: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
     order_key: Annotated[
-        str | None, typer.Option(help="Messages of one order key keep their order.", show_default=False)
+        str | None, typer.Option(help="Messages with the same order key keep their order.", show_default=False)
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=COUNT_MAX, help="Send it this many times.")] = 1,
     timeout: TimeoutOption = 3.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Send one message, a file, or every line of one."""
+    """Send one message, a file, or every line of a file."""
     out = Output(output)
     if (body is None) == (file is None):
         raise wrong("--body", "give the message with --body TEXT, or with --file PATH (- for standard input)")
     if lines and file is None:
-        raise wrong("--lines", "it needs --file PATH (- for standard input)")
+        raise wrong("--lines", "requires --file PATH (- for standard input)")
     values = {"tags": tags, "keys": tuple(key or ()), "properties": _pairs(property_)}
     from kappamq.message import Message
 
@@ -63,7 +63,7 @@ def send(
             try:
                 message = Message(topic, content, **values)  # type: ignore[arg-type]
             except (TypeError, ValueError) as error:
-                raise wrong("--key", error) from None  # all else has been looked at
+                raise wrong("--key", error) from None  # everything else has been validated
             for _ in range(count):
                 yield message
 
@@ -112,7 +112,7 @@ def _tell(out: Output, result: SendResult, ms: float) -> None:
 
 def _bodies(body: str | None, file: Path | None, lines: bool) -> Iterator[bytes]:
     if body is not None:
-        # Arguments may hold bytes that are not UTF-8; they travel as they were typed.
+        # Arguments may contain bytes that are not UTF-8; they are sent as typed.
         yield body.encode("utf-8", "surrogateescape")
         return
     assert file is not None

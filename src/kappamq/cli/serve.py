@@ -1,4 +1,4 @@
-"""`up`, `nameserver` and `broker`: programs that run until they are told to stop."""
+"""`up`, `nameserver` and `broker`: the servers, which run until they are stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 PortOption = Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)]
 AdvertiseOption = Annotated[
     str | None,
-    typer.Option("--advertise", help="The host (or host:port) that clients are told.", show_default=False),
+    typer.Option("--advertise", help="The host (or host:port) that clients connect to.", show_default=False),
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="A property file with RocketMQ's names.", show_default=False)
@@ -78,14 +78,14 @@ def up(
     tell_findings(out, local.findings)
 
     def ready(seconds: float) -> None:
-        # 0 or a number asks for what comes; who asked for nothing expects the usual ports.
+        # With 0 or a number the port was chosen explicitly; without, users expect the default ports.
         port = local.nameserver.rpartition(":")[2]
         if nameserver_port is None and port != str(NAMESERVER_PORT):
             use = f"export KAPPAMQ_NAMESERVER={local.nameserver}"
-            out.warn(f"port {NAMESERVER_PORT} is taken, using {port}: {use}")
+            out.warn(f"port {NAMESERVER_PORT} is in use, using {port} instead: {use}")
         port = local.broker.rpartition(":")[2]
         if local.broker_port is None and port != str(BROKER_PORT):
-            out.warn(f"port {BROKER_PORT} (or a neighbour that a broker needs) is taken, using {port}")
+            out.warn(f"port {BROKER_PORT} (or a neighbour that a broker needs) is in use, using {port} instead")
         if out.json:
             out.raw({"nameserver": local.nameserver, "broker": local.broker, "data": str(local.data)})
             return
@@ -168,7 +168,7 @@ def broker(
     output: OutputOption = Format.TEXT,
     verbose: VerboseOption = False,
 ) -> None:
-    """Start a broker; `-c broker.conf` takes RocketMQ's property names."""
+    """Start a broker; `-c broker.conf` accepts RocketMQ's property names."""
     out = Output(Format.JSON if json else output)
     prepare_process(verbose)
     from kappamq.clock import SystemClock
@@ -217,7 +217,7 @@ def broker(
         registered = list(settings.broker.nameservers)
         out.line(
             f"[bold green]broker is ready[/] in {seconds:.2f} s on [bold]{address}[/]  {about(settings)}\n"
-            f"  name servers  {', '.join(registered) or 'none: only clients that know the address find it'}\n"
+            f"  name servers  {', '.join(registered) or 'none: only clients that know the address can find it'}\n"
             f"  data          {settings.store.root}",
             broker=address,
             name=settings.broker.name,
@@ -228,7 +228,7 @@ def broker(
     run_server(start, stop, ready, out)
 
 
-# --- what the three share ---------------------------------------------------------------------------------------------
+# --- shared by the three ----------------------------------------------------------------------------------------------
 
 
 def version() -> str:
@@ -254,9 +254,9 @@ def tell_findings(out: Output, findings: Findings) -> None:
 
 
 def prepare_process(verbose: bool) -> None:
-    """Logging to standard error, and as many descriptors as the system lets us have.
+    """Log to standard error, and raise the limit of file descriptors as far as the system allows.
 
-    Ctrl-C ends the process at once until the event loop takes signals: the modules of a server take a while to load.
+    Ctrl-C ends the process at once until the event loop handles signals: the modules of a server take a while to load.
     """
     import logging
     import resource
@@ -273,16 +273,16 @@ def prepare_process(verbose: bool) -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            logging.getLogger(__name__).warning("open files stay limited to %d; `ulimit -n` raises it", soft)
+            logging.getLogger(__name__).warning("the limit of open files is %d; raise it with `ulimit -n`", soft)
 
 
 def process_seconds() -> float:
-    """Seconds since this process began, imports and all; what a user has waited."""
+    """Return the seconds since this process started, including imports: what a user has waited."""
     import os
     import time
 
     try:
-        # Field 22 counts clock ticks since the machine started; the name in field 2 may hold blanks and brackets.
+        # Field 22 counts clock ticks since boot; the name in field 2 may contain blanks and brackets.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
@@ -290,12 +290,12 @@ def process_seconds() -> float:
 
 
 def give_memory_back() -> None:
-    """Large blocks of memory come and go with every second under load. glibc learns to keep them, one by one, in a heap that
-    never shrinks: have it give them back to the system."""
+    """Make glibc return large blocks to the system. Under load they are allocated and freed every second, and glibc would
+    adapt and keep them in a heap that never shrinks."""
     import ctypes
 
     threshold, megabyte = -3, 1 << 20
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none, and need none
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has and needs it
     if mallopt is not None:
         mallopt(threshold, megabyte)
 
@@ -306,9 +306,9 @@ def run_server(
     ready: Callable[[float], None],
     out: Output,
 ) -> None:
-    """Start, say so, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once.
+    """Start, report that, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once.
 
-    Ctrl-C before it was ready is an interruption (exit code 130), SIGTERM is not: who manages services means no harm.
+    Ctrl-C before it was ready is an interruption (exit code 130), SIGTERM is not: it is the normal way to stop a service.
     """
     import asyncio
     import os
@@ -348,7 +348,7 @@ def run_server(
         except BaseException:
             waiting.cancel()
             raise
-        spare_garbage_collections()  # takes some 25 ms: before anybody is told to come
+        spare_garbage_collections()  # takes some 25 ms: do it before clients connect
         ready(process_seconds())
         await waiting
         out.note("stopping ...")

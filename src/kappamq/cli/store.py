@@ -1,4 +1,4 @@
-"""`kappamq store ...`: look into a data directory, ours or a Java broker's, running or not. Nothing is written."""
+"""`kappamq store ...`: inspects a data directory, ours or a Java broker's, running or not. Writes nothing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from kappamq.store.verify.report import Report
 
 _LOOKED_AT_MAX = 100_000
-"""Records behind what the queues know that `inspect` looks at: it is to be quick, `verify` counts them all."""
+"""How many undispatched records `inspect` counts: it must be fast, `verify` counts them all."""
 
-app = typer.Typer(
-    cls=Family, help="Look into a data directory and check it.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(cls=Family, help="Inspect and verify a data directory.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
@@ -40,7 +38,7 @@ def inspect(
     set_: SetOption = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Show the files, topics and queues of a store, and records of its log if asked to."""
+    """Show the files, topics and queues of a store, and optionally records of its log."""
     from kappamq.store.reader import StoreReader
 
     out = Output(output)
@@ -63,7 +61,7 @@ def inspect(
             out.note(f"{counted(total, 'message')} in {counted(len(by_queue), 'queue')}")
             if missing := summary["not_in_queues"]:
                 least = "at least " if missing >= _LOOKED_AT_MAX else ""
-                who = "the broker is about to enter" if summary["state"] == "running" else "the next start enters"
+                who = "the broker is about to add" if summary["state"] == "running" else "the next start adds"
                 out.note(f"not in their queues yet: {least}{counted(missing, 'record')} of the log; {who} them")
         if log:
             _records(out, reader, at, log)
@@ -96,7 +94,7 @@ def verify(
 
 
 def _config(data: Path | None, set_: list[str] | None) -> StoreConfig:
-    """The sizes of index files are not written anywhere: `--set` names them where they are not the usual ones."""
+    """Index file sizes are not stored anywhere: `--set` gives them where they are not the defaults."""
     from kappamq.config import apache
 
     root = store_directory(data)
@@ -117,7 +115,7 @@ def _summary(reader: StoreReader) -> dict[str, Any]:
     return {
         "data": str(reader.root),
         "state": state,
-        "process": process or abort.pid(),  # of the broker that runs, or that left the file when it crashed
+        "process": process or abort.pid(),  # of the running broker, or of the one that crashed and left the file
         "log_min_offset": log.min,
         "log_max_offset": log.end(),
         "log_files": len(log.starts),
@@ -144,7 +142,7 @@ def _print_summary(out: Output, summary: dict[str, Any]) -> None:
     process = f"process {summary['process']}" if summary["process"] else "unknown process"
     state = {
         "stopped": "stopped cleanly",
-        "running": f"a broker has it open ({process}); what follows is one moment of it",
+        "running": f"a broker has it open ({process}); this is a snapshot",
         "crashed": f"the last broker ({process}) did not stop cleanly; the next start recovers",
     }[summary["state"]]
     out.console().print(
@@ -160,7 +158,7 @@ def _print_summary(out: Output, summary: dict[str, Any]) -> None:
 
 
 def _not_in_queues(reader: StoreReader) -> int:
-    """Records that a broker has stored, and has not entered into their queues before it ended; counts no further than is quick."""
+    """Count the records that a broker stored but did not add to their queues before it ended, up to a limit that is fast."""
     from itertools import islice
 
     from kappamq.store.files import Files
@@ -171,7 +169,7 @@ def _not_in_queues(reader: StoreReader) -> int:
 
     position, _why = Position.load(reader.root / "kappamq.position", Files())
     if position is None and not AbortFile(reader.root).exists():
-        return 0  # a Java broker that has stopped in good order has entered everything
+        return 0  # a Java broker that stopped cleanly has added everything
     queues = reader.queues()
     ends = {(queue.topic, queue.queue_id): queue.max for queue in queues}
     start = position.dispatched if position is not None else _newest_entry(reader, queues)
@@ -184,7 +182,7 @@ def _not_in_queues(reader: StoreReader) -> int:
 
 
 def _newest_entry(reader: StoreReader, queues: list[QueueRange]) -> int:
-    """The newest log offset that a queue knows, else where the log begins."""
+    """Return the newest log offset in any queue, else the start of the log."""
     lasts = [reader.entries(queue.topic, queue.queue_id, queue.max - 1, queue.max) for queue in queues if queue.count]
     known = [log_offset for entries in lasts for _number, log_offset, _size, _code in entries]
     return max((at for at in known if at < reader.log.limit), default=reader.log.min)
@@ -218,7 +216,7 @@ def _by_topic(by_queue: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _records(out: Output, reader: StoreReader, start: int | None, count: int) -> None:
-    """Records in log order; damage is shown where it lies, and passed over."""
+    """Print records in log order; damage is shown in its place, and skipped."""
     from kappamq.cli.shared import messages
     from kappamq.store.log.log_reader import Damage
 
@@ -228,7 +226,7 @@ def _records(out: Output, reader: StoreReader, start: int | None, count: int) ->
         if isinstance(found, Damage):
             if found.tail:
                 break
-            out.warn(f"bytes {found.start} to {found.stop} are no records: {found.why}")
+            out.warn(f"bytes {found.start} to {found.stop} are not records: {found.why}")
             continue
         messages.log_line(out, found.record, found.size)
 
@@ -245,7 +243,7 @@ def _tell(out: Output, report: Report) -> None:
         }
         del found["problems_max"]
         for problem in found["problems"]:
-            del problem["fix"]  # for a running broker
+            del problem["fix"]  # used by a running broker
         out.raw({**named, **found, "ok": report.ok})
         return
     from rich.markup import escape
@@ -259,13 +257,13 @@ def _tell(out: Output, report: Report) -> None:
         f"index   {counted(report.index_entries, 'entry')} in {counted(report.index_files, 'file')}"
     )
     if report.forgotten:
-        console.print(f"{counted(report.forgotten, 'record')} of topics that were deleted")
+        console.print(f"{counted(report.forgotten, 'record')} of deleted topics")
     if report.torn_tail:
-        console.print(f"behind the last record, {escape(report.torn_tail)}: the next start cuts it off")
+        console.print(f"after the last record, {escape(report.torn_tail)}: the next start truncates it")
     if report.undispatched or report.unindexed:
         console.print(
             f"not in their queues yet: {counted(report.undispatched, 'record')}; not in the index yet: "
-            f"{counted(report.unindexed, 'record')}. A running broker is about to enter them, else the next start does"
+            f"{counted(report.unindexed, 'record')}. A running broker is about to add them, otherwise the next start does"
         )
     for problem in report.problems:
         console.print(Text(str(problem), style="red"))
@@ -273,7 +271,7 @@ def _tell(out: Output, report: Report) -> None:
     if hidden:
         console.print(f"... and {hidden} more (--problems shows more)")
     console.print(
-        "[bold green]everything is as it should be[/]"
+        "[bold green]no problems found[/]"
         if report.ok
         else f"[bold red]{counted(report.problem_count, 'problem')}[/]; nothing was changed"
     )

@@ -1,4 +1,4 @@
-"""`kappamq tail`: see the messages of a topic as they come. Joins no group, so nobody misses one because of it."""
+"""`kappamq tail`: prints the messages of a topic as they arrive. Joins no group, so consumers are not affected."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def tail(
     topic: TopicArgument,
     from_: Annotated[str, typer.Option("--from", help="end, start, or a time such as '10:00' or '15m' (ago).")] = "end",
     tags: Annotated[str, typer.Option(help="Only these tags, as in 'paid || new'.")] = "*",
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after this many.")] = None,
-    follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow ends at what is the end now.")] = True,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Exit after this many.")] = None,
+    follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow exits at the current end.")] = True,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Print the messages of a topic as they come, in the order in which they were stored; Ctrl-C ends."""
+    """Print the messages of a topic as they arrive, in the order in which they were stored; Ctrl-C exits."""
     from kappamq.cli.tailing import Tail
     from kappamq.errors import UnknownTopic
     from kappamq.event_loop import run
@@ -38,7 +38,7 @@ def tail(
     except UnknownTopic as error:
         raise cluster.with_hint(error, topic) from None
     except KeyboardInterrupt:
-        out.note("stopped")  # the usual end of it
+        out.note("stopped")  # the usual way to end it
     unreadable = [
         f"{counted(number, 'message')} {why}"
         for number, why in (
@@ -50,6 +50,6 @@ def tail(
     if unreadable:
         fail(
             out,
-            f"not everything could be shown: {', '.join(unreadable)}; run `kappamq store verify` there",
+            f"some messages could not be shown: {', '.join(unreadable)}; run `kappamq store verify` on the broker's machine",
             Exit.FAILED,
         )

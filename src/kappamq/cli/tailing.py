@@ -1,7 +1,7 @@
-"""Reading all queues of a topic at once, merged into one line in the order in which messages were stored.
+"""Reads all queues of a topic at once and merges them in the order in which messages were stored.
 
-A message is shown when nothing older can come any more: when every other queue has shown its next one, or has been read
-to its end. What comes in while all are at their ends is collected for a moment and then shown in order.
+A message is shown when no older one can arrive: when every other queue has a next message, or has been read to its end.
+Messages that arrive while all queues are at their ends are collected for a moment and then shown in order.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kappamq.protocol.names import TOOLS_GROUP
 
 HOLD_S = 15.0  # how long the broker may hold an empty pull
 PAUSE_S = 1.0  # after an error
-COLLECT_S = 0.02  # answers to pulls of different queues come in any order
-WAITING_MAX = 256  # messages of a queue read ahead of the screen
+COLLECT_S = 0.02  # answers from different queues arrive in any order
+WAITING_MAX = 256  # messages of a queue to read ahead
 
 
 class Line:
-    """What was read of one queue and waits for its turn."""
+    """Messages of one queue that wait for their turn."""
 
     def __init__(self, queue: MessageQueue, offset: int) -> None:
         self.queue = queue
         self.offset = offset
         self.waiting: deque[ReceivedMessage] = deque()
-        self.behind = True  # older messages than those of other queues may still come
+        self.behind = True  # older messages than those of other queues may still arrive
         self.room = asyncio.Event()
 
 
@@ -50,7 +50,7 @@ class Tail:
         self.follow = follow
         self.cluster = cluster
         self.out = out
-        self.damaged = 0  # messages that could not be shown: what the broker sent is not what was stored
+        self.damaged = 0  # damaged messages, which cannot be shown
         self.missing = 0  # offsets that the broker left out
         self._changed = asyncio.Event()
         self._lines: list[Line] = []
@@ -58,12 +58,12 @@ class Tail:
         self._running = 0
 
     async def run(self) -> int:
-        """Returns how many messages were shown."""
+        """Return how many messages were shown."""
         async with AsyncPullConsumer(**self.cluster.options, group=TOOLS_GROUP) as reader:
             queues = await reader.queues(self.topic)
             starts = await asyncio.gather(*(self._first(reader, queue) for queue in queues))
             if self.follow:
-                self.out.note(f"{counted(len(queues), 'queue')} of {self.topic}; Ctrl-C ends")
+                self.out.note(f"{counted(len(queues), 'queue')} of {self.topic}; Ctrl-C exits")
             self._lines = [Line(queue, start) for queue, start in zip(queues, starts, strict=True)]
             self._running = len(self._lines)
             tasks = [asyncio.create_task(self._read(reader, number)) for number in range(len(self._lines))]
@@ -84,7 +84,7 @@ class Tail:
         return await reader.search(queue, self.start)
 
     async def _read(self, reader: AsyncPullConsumer, number: int) -> None:
-        """Fill one line until its queue ends, which it does only if nobody follows it."""
+        """Fill one line until its queue ends, which it does only without --follow."""
         line = self._lines[number]
         try:
             if self.follow:
@@ -101,7 +101,7 @@ class Tail:
 
     async def _follow(self, reader: AsyncPullConsumer, number: int) -> None:
         line = self._lines[number]
-        # What is stored from now on is new for everybody; only what lies before is to be merged.
+        # Messages stored from now on are new; only earlier ones have to be merged.
         line.behind = line.offset < await reader.max_offset(line.queue)
         self._changed.set()
         while True:
@@ -110,7 +110,7 @@ class Tail:
             except KappaError as error:
                 if error.retry is Retry.NEVER:
                     raise
-                self.out.warn(f"{line.queue}: {error}; trying again")
+                self.out.warn(f"{line.queue}: {error}; retrying")
                 await self._arrived(number, [], behind=False)  # the others need not wait for it
                 await asyncio.sleep(PAUSE_S)
                 continue
@@ -139,7 +139,7 @@ class Tail:
                 if self.follow:
                     await asyncio.sleep(COLLECT_S)
                 continue
-            # None is missing; that stays so until one runs empty.
+            # All lines have a message; that stays so until one runs empty.
             missing = False
             while self._heads and not missing and shown != self.count:
                 message, missing = self._pop()
@@ -148,7 +148,7 @@ class Tail:
         return shown
 
     def _pop(self) -> tuple[ReceivedMessage, bool]:
-        """The oldest message, and whether its line is now the one to wait for."""
+        """Return the oldest message, and whether its line is now the one to wait for."""
         _, number = heapq.heappop(self._heads)
         line = self._lines[number]
         message = line.waiting.popleft()

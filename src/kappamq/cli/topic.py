@@ -1,4 +1,4 @@
-"""`kappamq topic ...`: what topics there are, where their queues lie, and how much is in them."""
+"""`kappamq topic ...`: lists, creates, changes and deletes topics, and shows their routes and offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kappamq.client.admin.admin import AsyncAdmin
 
 app = typer.Typer(
-    cls=Family, help="List, make, change, delete and look at topics.", no_args_is_help=True, rich_markup_mode=None
+    cls=Family, help="List, create, change, delete and inspect topics.", no_args_is_help=True, rich_markup_mode=None
 )
 
 ClusterNameOption = Annotated[
@@ -26,7 +26,8 @@ ClusterNameOption = Annotated[
 ]
 QueuesOption = Annotated[int | None, typer.Option("--queues", "-q", min=1, max=65_536, help="Queues per broker.")]
 ReadQueuesOption = Annotated[
-    int | None, typer.Option(min=1, max=65_536, help="If another number than is written to.", show_default=False)
+    int | None,
+    typer.Option(min=1, max=65_536, help="If different from the number of write queues.", show_default=False),
 ]
 
 
@@ -55,11 +56,11 @@ def letters(bits: int) -> str:
 @clustered
 def list_(
     cluster: Cluster,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also the system's, retry and dead-letter topics.")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Include system, retry and dead-letter topics.")] = False,
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """List the topics that the name server knows."""
+    """List the topics that are registered with the name server."""
     out = Output(output)
 
     async def work(admin: AsyncAdmin) -> list[str]:
@@ -72,7 +73,7 @@ def list_(
     for topic in topics:
         out.line(_escaped(topic), topic=topic)
     if not topics:
-        out.note("no topics yet; the first message sent to one makes it")
+        out.note("no topics yet; the first message sent to a topic creates it")
 
 
 @app.command()
@@ -89,7 +90,7 @@ def create(
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Make a topic on every broker; one that exists is not changed: `topic update` does that."""
+    """Create a topic on every broker; an existing topic is not changed: use `topic update`."""
     out = Output(output)
     wanted = {
         "write_queues": queues,
@@ -103,7 +104,7 @@ def create(
         before = [row for row in await _settings_if_any(admin, topic) if row["broker"] in asked]
         if any(row[name] != value for row in before for name, value in wanted.items()):
             return before, []
-        # Also where it exists: another broker may not have it yet, and the same settings change nothing.
+        # Also where it exists: another broker may lack it, and equal settings change nothing.
         await admin.create_topic(
             topic, queues, read_queues=read_queues, permission=permission.bits, order=order, cluster=only_cluster
         )
@@ -113,7 +114,7 @@ def create(
     if not rows:
         fail(
             out,
-            f"{topic} exists already with {_told_settings(before, wanted)}: nothing changed; `kappamq topic update {topic}` changes it",
+            f"{topic} already exists with {_told_settings(before, wanted)}: nothing changed; `kappamq topic update {topic}` changes it",
             Exit.REFUSED,
         )
     if out.json:
@@ -121,9 +122,9 @@ def create(
         return
     where = ", ".join(row["broker"] for row in rows)
     if len(before) == len(rows):
-        out.line(f"[bold]{_escaped(topic)}[/] exists already with {counted(queues, 'queue')} on {_escaped(where)}")
+        out.line(f"[bold]{_escaped(topic)}[/] already exists with {counted(queues, 'queue')} on {_escaped(where)}")
     else:
-        out.line(f"made [bold]{_escaped(topic)}[/] with {counted(queues, 'queue')} on {_escaped(where)}")
+        out.line(f"created [bold]{_escaped(topic)}[/] with {counted(queues, 'queue')} on {_escaped(where)}")
 
 
 @app.command()
@@ -139,7 +140,7 @@ def update(
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Change what is named of a topic that exists; messages in queues taken away are out of reach."""
+    """Change the named settings of an existing topic; messages in removed queues become unreadable."""
 
     out = Output(output)
 
@@ -160,23 +161,26 @@ def update(
 def delete(
     cluster: Cluster,
     topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     only_cluster: ClusterNameOption = None,
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Delete a topic and with it every message in it."""
+    """Delete a topic with all its messages."""
     from kappamq.errors import TopicNotFound
 
     try:
         if not yes:
-            cluster.ask(timeout, lambda admin: admin.route(topic))  # no question about a topic that is not there
+            cluster.ask(timeout, lambda admin: admin.route(topic))  # do not ask about a topic that does not exist
             if not on_a_terminal():
-                raise wrong("--yes", f"standard input is no terminal, so nobody can confirm: --yes deletes {topic}")
+                raise wrong(
+                    "--yes",
+                    f"standard input is not a terminal, so this cannot be confirmed: use --yes to delete {topic}",
+                )
             typer.confirm(f"Delete {topic} and every message in it?", abort=True, err=True)
         cluster.ask(timeout, lambda admin: admin.delete_topic(topic, cluster=only_cluster))
     except TopicNotFound:
-        nothing = TopicNotFound(f"there is no topic {topic!r}: nothing was deleted")
+        nothing = TopicNotFound(f"topic {topic!r} does not exist: nothing was deleted")
         raise cluster.with_hint(nothing, topic, timeout) from None
     Output(output).line(f"deleted [bold]{_escaped(topic)}[/]", topic=topic, deleted=True)
 
@@ -190,7 +194,7 @@ def route(
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Show which brokers hold the topic's queues, under which addresses."""
+    """Show which brokers have the topic's queues, and their addresses."""
 
     async def work(admin: AsyncAdmin) -> list[dict[str, Any]]:
         found = await admin.route(topic)
@@ -220,7 +224,7 @@ def status(
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Show for each queue where it starts and ends, and when it got its last message."""
+    """Show the first and the next offset of each queue, and when its last message was stored."""
     out = Output(output)
     found = cluster.ask(timeout, lambda admin: admin.topic_stats(topic), topic)
     rows: list[dict[str, Any]] = [
@@ -257,7 +261,7 @@ async def _settings(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]]:
 
 
 def _told_settings(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> str:
-    """The number of queues, and what else is not as it was wanted; of the first broker that differs."""
+    """Return the number of queues, and which other settings differ from the requested ones, of the first broker that differs."""
     row = next(row for row in rows if any(row[name] != value for name, value in wanted.items()))
     told = [counted(row["write_queues"], "queue")]
     if row["read_queues"] not in (row["write_queues"], wanted["read_queues"]):
@@ -279,14 +283,14 @@ async def _settings_if_any(admin: AsyncAdmin, topic: str) -> list[dict[str, Any]
 
 
 def _tell_out_of_reach(out: Output, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """Fewer queues to read from: what is in the others is still there, but nobody will see it."""
+    """Warn after the number of read queues shrank: messages in the others still exist, but consumers do not see them."""
     had = {row["broker"]: row["read_queues"] for row in before}
     lost = [row for row in after if row["read_queues"] < had.get(row["broker"], 0)]
     if lost:
         most = max(had[row["broker"]] for row in lost)
         out.warn(
-            f"queues {min(row['read_queues'] for row in lost)} to {most - 1} are not read any more: what is in them is out of "
-            f"reach until the topic has {most} queues again (--read-queues {most}). Admin.resize_topic empties them first"
+            f"queues {min(row['read_queues'] for row in lost)} to {most - 1} are no longer read: their messages are not "
+            f"readable until the topic has {most} queues again (--read-queues {most}). Admin.resize_topic empties them first"
         )
 
 

@@ -1,6 +1,6 @@
-"""The client: producers, consumers and admins, for asyncio and for plain programs.
+"""The client: producers, consumers and admins, for asyncio and for blocking programs.
 
-Names are loaded when they are first used; nothing here needs uvloop, the compiled kernel or the store.
+Names are imported on first use; nothing here requires uvloop, the compiled kernel or the store.
 """
 
 from __future__ import annotations

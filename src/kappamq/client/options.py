@@ -1,9 +1,9 @@
-"""The keyword arguments of each kind of client as types, for whoever hands them on: the testing kit, a factory of your own.
+"""The keyword arguments of each kind of client as types, for code that passes them on: the testing kit, your own factory.
 
     def my_consumer(**options: Unpack[ConsumerOptions]) -> Consumer:
         return Consumer("10.0.0.7:9876", **options)
 
-A misspelt option, or one of the wrong type, is found by mypy and pyright. The fields of ClientConfig are in `ClientOptions`.
+mypy and pyright find misspelt options and values of the wrong type. The fields of ClientConfig are in `ClientOptions`.
 """
 
 from __future__ import annotations

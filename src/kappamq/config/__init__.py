@@ -1,1 +1,1 @@
-"""One frozen dataclass per part of the system, checked once at the door; `apache.py` reads RocketMQ's properties."""
+"""One frozen dataclass per part of the system, validated on creation; `apache.py` reads RocketMQ's properties."""

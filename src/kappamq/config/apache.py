@@ -1,7 +1,7 @@
-"""RocketMQ's broker.conf and namesrv.conf as our configuration, and back.
+"""Converts RocketMQ's broker.conf and namesrv.conf to our configuration, and back.
 
-Names are RocketMQ's, or our own as `part.field` (`store.flush_interval_ms`) for what RocketMQ has no name for. A value
-that cannot be honoured is an error; one that has no effect here, or that nobody knows, is reported, never dropped.
+Names are RocketMQ's, or our own as `part.field` (`store.flush_interval_ms`) where RocketMQ has none. A value that cannot
+be honoured is an error; one that has no effect here, or an unknown one, is reported, never ignored silently.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PARTS: dict[str, type[Any]] = {
     "nameserver": NameServerConfig,
 }
 
-# Directories that RocketMQ lets one place anywhere; here they have their place below the root.
+# Directories that RocketMQ lets users place anywhere; here they are always below the root.
 _PLACES = {
     "storePathCommitLog": "commitlog",
     "storePathConsumeQueue": "consumequeue",
@@ -60,11 +60,11 @@ _FORCIBLE_RATIO = 0.85  # RocketMQ's default for diskSpaceCleanForciblyRatio
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What is to be told about a set of properties besides their values."""
+    """What to report about a set of properties besides their values."""
 
-    missed: tuple[str, ...] = ()  # values that ask for what is not here: a sentence for each feature
-    ignored: tuple[str, ...] = ()  # known to RocketMQ, without effect here
-    unknown: tuple[str, ...] = ()  # known to nobody; each with a guess what was meant
+    missed: tuple[str, ...] = ()  # values that request an absent feature: a sentence per feature
+    ignored: tuple[str, ...] = ()  # RocketMQ properties without effect here
+    unknown: tuple[str, ...] = ()  # unknown; each with a guess what was meant
 
     def lines(self) -> list[str]:
         found = []
@@ -109,7 +109,7 @@ def broker_settings(
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[BrokerSettings, Findings]:
-    """Build a broker's configuration from properties. Raises ConfigError, which names all that is wrong with them.
+    """Build a broker's configuration from properties. Raises ConfigError, which lists all problems.
 
     `defaults` and `overrides` are fields by part ({"store": {"root": ...}}) that lose and win against `given`.
     """
@@ -117,7 +117,7 @@ def broker_settings(
     values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_UNSET, ("broker", "store", "net"), problems)
     merged = _merge(defaults, values, overrides)
     if "root" not in merged.get("store", {}):
-        raise ConfigError("no data directory: give storePathRootDir (or --data)")
+        raise ConfigError("no data directory: set storePathRootDir (or --data)")
     _check_places(given, Path(merged["store"]["root"]), problems)
     merged.setdefault("broker", {})["properties"] = dict(given)
     broker = _build(BrokerConfig, "broker", merged, sources, given, problems)
@@ -144,10 +144,10 @@ def nameserver_settings(
 
 
 def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSettings:
-    """Apply a change to a running broker (request 25): all of it, or an error and nothing.
+    """Apply a change to a running broker (request 25) completely, or raise an error and change nothing.
 
-    Only names marked `live` may change. Raises InvalidParameter for unknown names and bad values, NoPermission for
-    names that need a restart. A value equal to the present one always passes: tools send whole files back.
+    Only properties marked `live` may change. Raises InvalidParameter for unknown names and invalid values, NoPermission for
+    properties that need a restart. A value equal to the current one is always accepted, since tools send whole files back.
     """
     present = rendered(settings)
     values: dict[str, dict[str, Any]] = {}
@@ -169,7 +169,7 @@ def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSetting
         except (ConfigError, ValueError) as error:
             raise InvalidParameter(str(error)) from None
         if not setting.live:
-            raise NoPermission(f"{name} cannot be changed while the broker runs: put it into broker.conf and restart")
+            raise NoPermission(f"{name} cannot be changed at run time: put it into broker.conf and restart")
         values.setdefault(setting.part, {})[setting.field] = value
     values.setdefault("broker", {})["properties"] = {**settings.broker.properties, **given}
     try:
@@ -179,13 +179,13 @@ def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSetting
 
 
 def check_unset(unset: Unset, text: str) -> None:
-    """Judge a change, while a server runs, of a property that sets nothing here. Raises NoPermission, ConfigError."""
+    """Validate a change at run time of a property that sets nothing here. Raises NoPermission, ConfigError."""
     if not unset.holds(text):
         raise NoPermission(f"{unset.name}={text} has no effect, so it cannot be changed: {unset.because}")
 
 
 def rendered(settings: BrokerSettings) -> dict[str, str]:
-    """The present values under RocketMQ's names (request 26), and the properties given that have none of ours."""
+    """Return the current values under RocketMQ's names (request 26), and the given properties without a field of ours."""
     shown = _rendered(settings, settings.broker.properties, BROKER_SETTINGS, BROKER_UNSET)
     shown["cleanFileForciblyEnable"] = BOOLEAN.show(settings.store.delete_unexpired_ratio is not None)
     return dict(sorted(shown.items()))
@@ -204,7 +204,7 @@ def _rendered(
     unset: Mapping[str, Unset],
 ) -> dict[str, str]:
     shown = {name: text for name, text in given.items() if name not in SECRET}
-    # What was given for a feature that is absent does not hold: the value that switches it off does.
+    # For an absent feature show the value that disables it, not the one that was given.
     shown.update({each.name: each.shown for each in unset.values() if each.shown is not None})
     for setting in known.values():
         value = getattr(getattr(settings, setting.part), setting.field)
@@ -214,7 +214,7 @@ def _rendered(
 
 
 def is_known(name: str) -> bool:
-    """Whether any of the tables, or a field of ours, has the name. For `--set`, where a slip must not pass."""
+    """Return whether a property is known, RocketMQ's or ours. For `--set`, where a typo must not pass."""
     part, _, field = name.partition(".")
     return (
         name in BROKER_SETTINGS
@@ -231,7 +231,7 @@ def unknown_name(name: str) -> str:
     return _guess(name, {**BROKER_SETTINGS, **NAMESERVER_SETTINGS})
 
 
-# --- from here on: how the above is done ------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _values(
@@ -241,10 +241,10 @@ def _values(
     parts: tuple[str, ...],
     problems: Problems,
 ) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], str], Findings]:
-    """Sort properties into fields by part; also which property set which field, for messages."""
+    """Sort properties into fields by part; also return which property set which field, for messages."""
     values: dict[str, dict[str, Any]] = {}
     sources: dict[tuple[str, str], str] = {}
-    missed: dict[str, list[str]] = {}  # by the reason
+    missed: dict[str, list[str]] = {}  # by reason
     ignored: list[str] = []
     unknown: list[str] = []
     forcibly: bool | None = None
@@ -281,7 +281,7 @@ def _values(
 
 
 def _own(name: str, parts: tuple[str, ...]) -> Setting | None:
-    """`store.flush_interval_ms` -> the field, and how to read it."""
+    """`store.flush_interval_ms` -> the field, and how to parse it."""
     part, _, field = name.partition(".")
     if part not in parts or field == "properties":
         return None
@@ -335,7 +335,7 @@ def _build(
         try:
             return config(**values)
         except ConfigError as error:
-            # The dataclass names its own fields; whoever wrote the file knows them by RocketMQ's names.
+            # The dataclass names its own fields; the author of the file knows them by RocketMQ's names.
             named = {
                 field: name
                 for (of, field), name in sources.items()
@@ -348,13 +348,13 @@ def _build(
             problems.wrong(first, f"{error} (set by {', '.join(named.values())})")
             if "root" in named:
                 problems.settle()  # it cannot be left out
-            # It tells the first problem only; without what caused it, it tells the next.
+            # Each attempt reports only the first problem; leave out its cause to find the next.
             for field in named:
                 del values[field]
 
 
 def _check_agreement(name: str, value: Any, other: str, other_value: Any, given: Mapping[str, str]) -> None:
-    """Two names of one field may both be given. In one file they must agree; from --set, the last one wins."""
+    """Two names of one field may both be given. In one file they must agree; with --set, the last one wins."""
     if value != other_value and file_of(given[name]) == file_of(given[other]):
         raise ConfigError(
             f"{name}={given[name]} contradicts {other}={given[other]}: both set the same; keep one of them"
@@ -366,11 +366,9 @@ def _check_places(given: Mapping[str, str], root: Path, problems: Problems) -> N
         text = given.get(name, "").strip()
         if not text or text == "null":
             continue
-        # Not Path.resolve: it fails for a link to itself, and the store can tell better what is wrong with that.
+        # Not Path.resolve: it fails for a link to itself, for which the store has a better error.
         if os.path.realpath(os.path.expanduser(text)) != os.path.realpath(root.expanduser() / below):
-            problems.wrong(
-                given[name], f"{name}={text} cannot be honoured: it always lies in {root / below}; leave it out"
-            )
+            problems.wrong(given[name], f"{name}={text} cannot be honoured: it is always {root / below}; leave it out")
 
 
 def _guess(name: str, settings: Mapping[str, Setting]) -> str:

@@ -1,8 +1,8 @@
 """RocketMQ's properties that set nothing here, grouped by the feature they belong to.
 
-This is the one source for three questions about such a property: is it known, what does `getBrokerConfig` show for it, and
-what happens if somebody sets it. Dashboards and migrations read the values, so a feature that is absent shows the value
-that switches it off. A property without such a value (a thread count, an interval) is known, but not shown.
+This is the single source of truth for such a property: whether it is known, what `getBrokerConfig` shows for it, and what
+happens if it is set. Dashboards and migrations read the values, so an absent feature shows the value that disables it. A
+property without such a value (a thread count, an interval) is known, but not shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kappamq.errors import ConfigError
 
-_NO_VALUE = ("", "null")  # Java tools write null for what is not set
+_NO_VALUE = ("", "null")  # Java tools write null for unset values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Feature:
 
     because: str
     required: Mapping[str, str] = field(default_factory=dict)
-    """Values, separated by |, that a broker starts with. Another one asks for something that would be missed: refused."""
+    """Values, separated by |, that a broker accepts. Any other requests a feature that would be missed, and is refused."""
     shown: Mapping[str, str] = field(default_factory=dict)
-    """The value that holds here. Another one has no effect, and the operator is told so."""
+    """The value that applies here. Any other has no effect, and is reported."""
     tuning: str = ""
     """Names without a value that would mean "off". They are known, have no effect, and are not shown."""
 
@@ -38,7 +38,7 @@ class Unset:
     shown: str | None = None
 
     def holds(self, text: str) -> bool:
-        """Whether the value describes what is so here anyway. Raises ConfigError if it is refused."""
+        """Return whether the value describes the actual behaviour. Raises ConfigError if it is refused."""
         if self.required and not any(_same(text, value) for value in self.required):
             good = " or ".join(value or "(empty)" for value in self.required)
             raise ConfigError(
@@ -54,7 +54,7 @@ def _same(text: str, value: str) -> bool:
 
 BROKER_FEATURES: tuple[Feature, ...] = (
     Feature(
-        because="slaves and copies are not built yet, so this broker keeps the only copy of its messages",
+        because="slaves and replication are not implemented yet, so this broker has the only copy of its messages",
         required={
             "brokerRole": "ASYNC_MASTER|SYNC_MASTER",
             "inSyncReplicas": "1",
@@ -80,7 +80,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="a controller that elects masters is not built yet",
+        because="a controller that elects masters is not implemented yet",
         required={"enableControllerMode": "false", "enableSlaveActingMaster": "false"},
         shown={
             "controllerAddr": "",
@@ -95,13 +95,13 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="a Raft group (DLedger) is not built yet",
+        because="a Raft group (DLedger) is not implemented yet",
         required={"enableDLegerCommitLog": "false"},
         shown={"enableBatchPush": "false"},
         tuning="dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId storePathDLedgerCommitLog",
     ),
     Feature(
-        because="authentication and authorization are not built yet, and an open broker would be a surprise",
+        because="authentication and authorization are not implemented yet, and the broker would be open to everyone",
         required={"aclEnable": "false", "authenticationEnabled": "false", "authorizationEnabled": "false"},
         shown={"migrateAuthFromV1Enabled": "false"},
         tuning="""
@@ -189,7 +189,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         tuning="mapperFileSizeBatchConsumeQueue",
     ),
     Feature(
-        because="readers of cold data are not limited: they are served beside the loop",
+        because="readers of cold data are not limited: they are served by worker threads",
         required={"disableConsumeIfConsumerReadSlowly": "false"},
         shown={
             "coldCtrStrategyEnable": "false",
@@ -201,7 +201,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         tuning="cgColdReadThreshold globalColdReadThreshold timerColdDataCheckIntervalMs",
     ),
     Feature(
-        because="name servers are given in namesrvAddr",
+        because="name servers are configured in namesrvAddr",
         required={"fetchNamesrvAddrByAddressServer": "false", "fetchNameSrvAddrByDnsLookup": "false"},
         tuning="fetchNamesrvAddrInterval updateNameServerAddrPeriod",
     ),
@@ -263,7 +263,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="accounts are not kept, and figures of topics and groups are kept as long as these exist",
+        because="there are no accounts, and statistics of topics and groups are kept as long as these exist",
         shown={
             "accountStatsEnable": "false",
             "accountStatsPrintZeroValues": "false",
@@ -277,7 +277,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         tuning="commercialBaseCount commercialSizePerMsg sampleCountThreshold sampleSteps",
     ),
     Feature(
-        because="one event loop serves all requests; there are no thread pools with queues before them",
+        because="one event loop serves all requests; there are no thread pools with request queues",
         shown={"brokerFastFailureEnable": "false", "asyncSendEnable": "true", "isolateLogEnable": "false"},
         tuning="""
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
@@ -293,7 +293,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="sockets are asyncio's, not Netty's; the system chooses the sizes of their buffers",
+        because="sockets are asyncio's, not Netty's; the system chooses their buffer sizes",
         shown={
             "clientCloseSocketIfTimeout": "false",
             "clientPooledByteBufAllocatorEnable": "false",
@@ -325,7 +325,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="the log is written with pwrite, a turn of the loop at a time, and mapped only to be read",
+        because="the log is written with pwrite, once per turn of the event loop, and memory-mapped only for reading",
         shown={
             "debugLockEnable": "false",
             "fastFailIfNoBufferInStorePool": "false",
@@ -350,7 +350,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="queues and index are built from the log by one thread, live and when a store is opened",
+        because="queues and index are built from the log by one thread, at run time and when a store is opened",
         shown={
             "dispatchFromSenderThread": "false",
             "enableAsyncReput": "false",
@@ -371,7 +371,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="all topics are registered in one request every period, and a changed topic alone at once",
+        because="all topics are registered in one request every period, and a changed topic individually at once",
         shown={
             "compatibleWithOldNameSrv": "true",
             "compressedRegister": "false",
@@ -383,11 +383,11 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         tuning="cleanOfflineBrokerInterval splitMetadataSize splitRegistrationSize",
     ),
     Feature(
-        because="a broker is a process of its own",
+        because="a broker always runs in its own process",
         shown={"inBrokerContainer": "false", "isBrokerContainer": "false", "isInBrokerContainer": "false"},
     ),
     Feature(
-        because="offsets of broadcasting consumers are kept by the consumers",
+        because="broadcasting consumers store their own offsets",
         shown={"enableBroadcastOffsetStore": "false"},
         tuning="broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond",
     ),
@@ -417,7 +417,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
 
 NAMESERVER_FEATURES: tuple[Feature, ...] = (
     Feature(
-        because="a controller that elects masters is not built yet",
+        because="a controller that elects masters is not implemented yet",
         required={"enableControllerInNamesrv": "false"},
         tuning="""
         controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
@@ -426,7 +426,7 @@ NAMESERVER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="sockets are asyncio's, not Netty's; the system chooses the sizes of their buffers",
+        because="sockets are asyncio's, not Netty's; the system chooses their buffer sizes",
         shown={
             "enableShutdownGracefully": "false",
             "serverNettyWorkerGroupEnable": "false",
@@ -444,7 +444,7 @@ NAMESERVER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="a name server answers from its start on",
+        because="a name server answers as soon as it has started",
         shown={"enableTopicList": "true", "needWaitForService": "false"},
         tuning="configBlackList configStorePath rocketmqHome waitSecondsForService",
     ),
@@ -452,7 +452,7 @@ NAMESERVER_FEATURES: tuple[Feature, ...] = (
 
 
 def unset(features: Iterable[Feature]) -> dict[str, Unset]:
-    """Every property of the features, by name."""
+    """Return every property of the features, by name."""
     found: dict[str, Unset] = {}
     for feature in features:
         for name in dict.fromkeys((*feature.required, *feature.shown, *feature.tuning.split())):

@@ -15,7 +15,7 @@ Part = Literal["broker", "store", "net", "nameserver"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is read from text and shown as text."""
+    """How a value is parsed from text and formatted as text."""
 
     name: str
     read: Callable[[str], Any]
@@ -24,7 +24,7 @@ class Kind:
 
 def _integer(text: str) -> int:
     if not text.lstrip("+-").isdecimal() or not text.isascii():
-        raise ValueError("a whole number")
+        raise ValueError("an integer")
     return int(text)
 
 
@@ -38,7 +38,7 @@ def _boolean(text: str) -> bool:
 def _percent(text: str) -> float:
     value = _integer(text)
     if not 1 <= value <= 100:
-        raise ValueError("a whole number of percent from 1 to 100")
+        raise ValueError("an integer percentage from 1 to 100")
     return value / 100
 
 
@@ -68,7 +68,7 @@ def _choice(**names: str) -> Kind:
 
 
 def _scaled(factor: int) -> Kind:
-    """A size in bytes that we keep as a count of units."""
+    """A size in bytes that we store as a count of units."""
 
     def read(text: str) -> int:
         return -(-_integer(text) // factor)
@@ -84,7 +84,7 @@ def _path(text: str) -> Path:
     try:
         return Path(text.strip()).expanduser()
     except RuntimeError:
-        raise ValueError("a path; the ~ in front of it names nobody who has a home here") from None
+        raise ValueError("a path; no home directory is known for its ~ prefix") from None
 
 
 TEXT = Kind("text", _text, str)
@@ -96,7 +96,7 @@ SECONDS = Kind("seconds", _integer, lambda value: str(round(value)))
 ADDRESSES = Kind("addresses", _addresses, ";".join)
 PATH = Kind("path", _path, str)
 
-# RocketMQ names the file, we keep the directory; a file of another name would not be found again.
+# RocketMQ configures the file, we the directory; a file with another name would not be found again.
 _KV_PATH = Kind("path", lambda text: _directory_of(text, "kvConfig.json"), lambda root: str(root / "kvConfig.json"))
 
 
@@ -109,7 +109,7 @@ def _directory_of(text: str, file_name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One RocketMQ property that sets one field. `live`: may be changed while the broker runs (request 25)."""
+    """One RocketMQ property that sets one field. `live`: may be changed at run time (request 25)."""
 
     name: str
     part: Part
@@ -234,5 +234,5 @@ _NAMESERVER: list[Setting] = [
 BROKER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_BROKER, *_STORE, *_NET)}
 NAMESERVER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_NAMESERVER, *_NET)}
 
-# Secrets are never shown, neither by request 26 nor in an error.
+# Secrets are never shown, neither by request 26 nor in errors.
 SECRET = frozenset({"tls.server.keyPassword", "initAuthenticationUser", "innerClientAuthenticationCredentials"})

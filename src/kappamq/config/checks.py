@@ -1,4 +1,4 @@
-"""The few checks that configuration values share. Each names the field, the value and what would be right."""
+"""Checks shared by configuration classes. Each error names the field, the value and what is accepted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|(?!\d+$)[^\[\]:\s/;,]+", re.ASCII)  # digits alone: rather a port
+_HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|(?!\d+$)[^\[\]:\s/;,]+", re.ASCII)  # not digits alone, which are rather a port
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\[\]:\s/;,]+):(\d{1,5})", re.ASCII)
 
 
@@ -30,7 +30,7 @@ def at_least(name: str, value: float, low: float) -> None:
 
 
 def of_declared_types(config: object) -> None:
-    """Refuse values of a dataclass that are not of their field's type. A text is taken for a path where one is expected."""
+    """Refuse values of a dataclass that do not have their field's type. A str is converted where a Path is expected."""
     for name, kinds in _plain_types(type(config)).items():  # type: ignore[arg-type]  # a class can be hashed
         value = getattr(config, name)
         if isinstance(value, str) and Path in kinds:
@@ -42,7 +42,7 @@ def of_declared_types(config: object) -> None:
 
 @functools.cache
 def _plain_types(kind: type) -> dict[str, tuple[type, ...]]:
-    """The fields of a dataclass that are numbers, texts, paths or booleans, or None. The others have checks of their own."""
+    """Return the fields of a dataclass that are numbers, strings, paths or booleans, or None. Others have their own checks."""
     found: dict[str, tuple[type, ...]] = {}
     for name, hint in get_type_hints(kind).items():
         parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
@@ -52,9 +52,9 @@ def _plain_types(kind: type) -> dict[str, tuple[type, ...]]:
 
 
 _KINDS: Final[dict[type, str]] = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
-    str: "a text",
+    str: "a string",
     bool: "True or False",
     Path: "a path",
     NoneType: "None",
@@ -74,17 +74,17 @@ def address(name: str, value: str) -> None:
 
 
 def with_port(text: str, port: int) -> str:
-    """`host` or `[ipv6]` -> with the port that is usual; anything else as it is, for `address` to judge."""
+    """Add the default port to `host` or `[ipv6]`; anything else is unchanged, for `address` to validate."""
     return f"{text}:{port}" if _HOST.fullmatch(text) else text
 
 
 def not_empty(name: str, value: str) -> None:
     if not value or value != value.strip():
-        raise ConfigError(f"{name} must be a text that is not empty and has no blanks around it; got {value!r}")
+        raise ConfigError(f"{name} must be a non-empty string without leading or trailing blanks; got {value!r}")
 
 
 def durations_ms(name: str, value: str) -> tuple[int, ...]:
-    """`1s 5m 2h` -> milliseconds of each."""
+    """Convert `1s 5m 2h` to milliseconds."""
     found = [re.fullmatch(r"(\d{1,9})([smhd])", part, re.ASCII) for part in value.split()]
     if not found or None in found:
         raise ConfigError(f"{name} must be durations such as 1s 5m 2h 1d, separated by blanks; got {value!r}")

@@ -1,4 +1,4 @@
-"""What producers, consumers and admins share. Defaults are those of RocketMQ's clients where they have one."""
+"""Configuration shared by producers, consumers and admins. Defaults are those of RocketMQ's clients where they have one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def default_nameservers() -> tuple[str, ...]:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """`a:1;b:2` or `a:1,b:2` -> ("a:1", "b:2"). A host alone means the usual port of a name server."""
+    """`a:1;b:2` or `a:1,b:2` -> ("a:1", "b:2"). A host alone means the default port of a name server."""
     parts = (part.strip() for part in text.replace(",", ";").split(";"))
     return tuple(with_port(part, NAMESERVER_PORT) for part in parts if part)
 
@@ -33,74 +33,74 @@ def split_addresses(text: str) -> tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
     nameservers: tuple[str, ...] = field(default_factory=default_nameservers)  # host:port, or host alone for port 9876
-    instance: str = "DEFAULT"  # tells clients of one process apart; DEFAULT becomes pid + start time
-    unit: str = ""  # RocketMQ's unit name, part of the client id; hardly anybody needs it
+    instance: str = "DEFAULT"  # distinguishes clients of one process; DEFAULT becomes pid + start time
+    unit: str = ""  # RocketMQ's unit name, part of the client id; rarely needed
 
     # Times.
-    connect_timeout_ms: int = 3000  # smaller: dead servers are noticed sooner, slow networks are taken for dead
-    request_timeout_ms: int = 3000  # anything but sends and pulls
-    send_timeout_ms: int = 3000  # over all tries of one send
-    route_poll_ms: int = 30_000  # smaller: new queues are found sooner, more questions to the name server
+    connect_timeout_ms: int = 3000  # smaller: dead servers are noticed sooner, but slow networks look dead
+    request_timeout_ms: int = 3000  # all requests except sends and pulls
+    send_timeout_ms: int = 3000  # over all attempts of one send
+    route_poll_ms: int = 30_000  # smaller: new queues are found sooner, more requests to the name server
     heartbeat_ms: int = 30_000  # must stay well below the broker's client expiry (120 s)
-    commit_ms: int = 5000  # consumer offsets to the broker. larger: more is delivered again after a crash
-    rebalance_ms: int = 20_000  # how often a group's queues are shared out anew without being told to
+    commit_ms: int = 5000  # commits consumer offsets. larger: more redeliveries after a crash
+    rebalance_ms: int = 20_000  # how often a group rebalances without being notified
 
     # Producer.
     send_retries: int = 2  # on another broker, within send_timeout_ms
-    send_try_timeout_ms: int = 0  # for one try; 0: all that is left. smaller: silent brokers are left sooner
-    latency_faults: bool = False  # leave brokers that answer slowly alone for a while
-    retry_not_stored_ok: bool = False  # also when stored but not flushed or copied: may store twice
-    default_topic: str = "TBW102"  # whose route tells where a topic that does not exist yet may be made
-    default_topic_queues: int = 4  # of a topic that a send makes; the broker may allow fewer
-    message_bytes_max: int = 4 * MIB  # larger ones are refused here; the broker has a limit of its own
+    send_try_timeout_ms: int = 0  # for one attempt; 0: all that is left. smaller: moves on from silent brokers sooner
+    latency_faults: bool = False  # avoid brokers that answer slowly for a while
+    retry_not_stored_ok: bool = False  # also retry when stored but not flushed or replicated: may store twice
+    default_topic: str = "TBW102"  # its route says where a new topic may be created
+    default_topic_queues: int = 4  # of an automatically created topic; the broker may allow fewer
+    message_bytes_max: int = 4 * MIB  # larger ones are refused here; the broker has its own limit
     compress_over_bytes: int = 4 * KIB  # smaller: less traffic, more CPU
     compress_level: int = 5  # of zlib (up to 9) and zstd (up to 22). larger: smaller bodies, more CPU
-    compress_kind: Literal["zlib", "lz4", "zstd"] = "zlib"  # lz4 is the fastest; it and zstd need consumers of 5.0 on
-    inflight_max: int = 65_535  # requests without an answer per connection
-    inflight_bytes_max: int = 100 * MIB  # bytes of sends without an answer
-    inflight_full: Literal["wait", "raise"] = "wait"  # what a send does that is beyond these limits
-    check_threads: int = 4  # questions about transactions that are worked on at once
-    checks_waiting_max: int = 2000  # beyond it questions are dropped, the broker asks again
+    compress_kind: Literal["zlib", "lz4", "zstd"] = "zlib"  # lz4 is fastest; lz4 and zstd need 5.0 consumers
+    inflight_max: int = 65_535  # requests in flight per connection
+    inflight_bytes_max: int = 100 * MIB  # bytes of sends in flight
+    inflight_full: Literal["wait", "raise"] = "wait"  # what a send does when these limits are reached
+    check_threads: int = 4  # transaction checks processed concurrently
+    checks_waiting_max: int = 2000  # beyond it checks are dropped, and the broker repeats them
 
     # Consumer.
-    pull_batch: int = 32  # messages of one pull at most
+    pull_batch: int = 32  # messages per pull
     pull_hold_ms: int = 15_000  # how long the broker may hold an empty pull
     pull_timeout_ms: int = 30_000  # must be longer than pull_hold_ms
-    pull_pause_on_error_ms: int = 1000  # before a pull that failed is made again
-    cached_messages_max: int = 1000  # per queue, fetched but not consumed
+    pull_pause_on_error_ms: int = 1000  # before a failed pull is retried
+    cached_messages_max: int = 1000  # per queue, pulled but not acknowledged
     cached_bytes_max: int = 100 * MIB  # per queue
-    consume_span_max: int = 2000  # between the smallest and largest unconsumed offset of a queue
-    cached_all_max: int = 10_000  # lite pull: fetched but not polled, of all queues together
-    topic_messages_max: int | None = None  # as cached_messages_max, for all our queues of a topic together
-    topic_bytes_max: int | None = None  # as cached_bytes_max, for all our queues of a topic together
-    consume_threads: int = 20  # listeners at once: threads, or tasks of an async function
-    consume_batch: int = 1  # above 1 the listener gets a list, of up to so many messages of one queue
-    consume_timeout_ms: int = 15 * 60_000  # a listener that takes longer has failed; it is not waited for any more
-    reconsume_max: int = -1  # how often a failed message comes again, then it is dead; -1: 16, in order: for ever
-    again_ms: int = 5000  # pause before a failed message that the broker does not take back is tried again here
+    consume_span_max: int = 2000  # between the smallest and largest unacknowledged offset of a queue
+    cached_all_max: int = 10_000  # lite pull: pulled but not polled, over all queues
+    topic_messages_max: int | None = None  # like cached_messages_max, for all our queues of a topic together
+    topic_bytes_max: int | None = None  # like cached_bytes_max, for all our queues of a topic together
+    consume_threads: int = 20  # concurrent listener calls: threads, or tasks of an async function
+    consume_batch: int = 1  # above 1 the listener gets a list of up to this many messages of one queue
+    consume_timeout_ms: int = 15 * 60_000  # a listener that takes longer has failed; it is no longer waited for
+    reconsume_max: int = -1  # redeliveries before the dead-letter queue; -1: 16, when ordered: no limit
+    again_ms: int = 5000  # pause before a failed message that no broker takes back is retried locally
 
-    # Consumer, in order.
-    suspend_ms: int = 1000  # how long a queue waits when its message failed
-    lock_renew_ms: int = 20_000  # how often locks on queues are renewed
+    # Ordered consumers.
+    suspend_ms: int = 1000  # how long a queue is blocked after its message failed
+    lock_renew_ms: int = 20_000  # how often queue locks are renewed
     lock_lease_ms: int = 30_000  # without renewal the lock counts as lost; must stay well below the broker's 60 s
 
-    # Consumer, broadcasting.
-    offsets_dir: Path | None = None  # where how far we are is kept; None: ~/.rocketmq_offsets, as RocketMQ's clients
+    # Broadcasting consumers.
+    offsets_dir: Path | None = None  # where offsets are stored; None: ~/.rocketmq_offsets, as RocketMQ's clients
 
     # Message trace.
-    trace: bool = False  # tell the trace topic about every message sent and consumed
+    trace: bool = False  # write a trace of every message sent and consumed
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # where traces go
     trace_batch: int = 10  # entries in one trace message
     trace_flush_ms: int = 5000  # a trace is sent after this even if the message is not full
     trace_waiting_max: int = 4096  # beyond it traces are dropped and counted. larger: more memory if brokers are slow
 
-    clock: Clock | None = None  # None: the machine's; the testing kit hands in its own
+    clock: Clock | None = None  # None: the machine's clock; the testing kit passes its own
 
     # TLS.
-    tls: bool = False  # speak TLS with name servers and brokers
+    tls: bool = False  # use TLS with name servers and brokers
     tls_verify: bool = True  # off: encrypted, but anyone may pose as the server
     tls_trust: Path | None = None  # None: the system's certificates
-    tls_cert: Path | None = None  # our own certificate (PEM), for servers that ask for one
+    tls_cert: Path | None = None  # our own certificate (PEM), for servers that require one
     tls_key: Path | None = None  # its key (PEM)
     tls_key_password: str | None = None  # of an encrypted key
 
@@ -114,7 +114,7 @@ class ClientConfig:
             whole = (with_port(str(nameserver), NAMESERVER_PORT) for nameserver in self.nameservers)
             object.__setattr__(self, "nameservers", tuple(whole))
         if not self.nameservers:
-            raise ConfigError("nameservers is empty: give at least one host:port")
+            raise ConfigError("nameservers is empty: set at least one host:port")
         for nameserver in self.nameservers:
             address("nameservers", nameserver)
         not_empty("instance", self.instance)
@@ -170,11 +170,11 @@ class ClientConfig:
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_cert and tls_key belong together: give both, or none")
+            raise ConfigError("tls_cert and tls_key belong together: set both, or none")
 
 
 class ClientOptions(TypedDict, total=False):
-    """The fields of ClientConfig as keyword arguments of every client, for type checkers; a test keeps both the same."""
+    """The fields of ClientConfig as keyword arguments of every client, for type checkers; a test keeps both in sync."""
 
     nameservers: tuple[str, ...]
     instance: str

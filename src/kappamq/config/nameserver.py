@@ -1,4 +1,4 @@
-"""What a name server is told."""
+"""Configuration of a name server."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from kappamq.config.checks import at_least, between, not_empty
 class NameServerConfig:
     listen_host: str = "0.0.0.0"  # "127.0.0.1": reachable from this machine only
     port: int = 9876  # 0: any free one
-    root: Path | None = None  # where kvConfig.json is kept; None: in memory only, gone after a restart
+    root: Path | None = None  # where kvConfig.json is stored; None: in memory only, lost at a restart
 
-    scan_ms: int = 5000  # how often expired brokers are looked for
-    broker_expiry_ms: int = 120_000  # for brokers that name no time-out of their own
+    scan_ms: int = 5000  # how often expired brokers are removed
+    broker_expiry_ms: int = 120_000  # for brokers without a timeout of their own
     order_messages: bool = False  # route answers carry orderTopicConf
     order_topics_to_brokers: bool = True  # registration answers carry the ORDER_TOPIC_CONFIG table
-    delete_topics_on_registration: bool = False  # a topic missing from a registration is forgotten
-    acting_master: bool = False  # the slave with the smallest id stands in, read-only, for a lost master
-    list_topics: bool = True  # off: nobody may ask for all topics
-    notify_min_broker_id: bool = False  # brokers are told when the smallest id of their group changes
+    delete_topics_on_registration: bool = False  # a topic missing from a registration is removed
+    acting_master: bool = False  # the slave with the smallest id acts, read-only, for a lost master
+    list_topics: bool = True  # off: requests for all topics are refused
+    notify_min_broker_id: bool = False  # notify brokers when the smallest id of their group changes
     environment: str = "center"  # a label, part of RocketMQ's KV configuration
-    cluster_test: bool = False  # no effect but in the answer to getNamesrvConfig
+    cluster_test: bool = False  # only shown in the answer to getNamesrvConfig
 
-    topics_max: int = 1_000_000  # over all brokers; larger: a broken broker can fill more memory
-    brokers_max: int = 10_000  # larger: more memory a broken network can take
-    kv_bytes_max: int = 16 << 20  # larger: operators may keep more in the KV configuration
+    topics_max: int = 1_000_000  # over all brokers; larger: a broken broker can use more memory
+    brokers_max: int = 10_000  # larger: a broken network can use more memory
+    kv_bytes_max: int = 16 << 20  # larger: operators may store more in the KV configuration
 
-    # The Apache properties this configuration was made from, for the answer to getNamesrvConfig.
+    # The Apache properties this configuration was created from, for the answer to getNamesrvConfig.
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

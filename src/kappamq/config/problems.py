@@ -1,4 +1,4 @@
-"""All that is wrong with a set of properties, told at once and with its place: nobody likes to start a broker five times."""
+"""Collects all problems of a set of properties with their places, so that a broker need not be started once per problem."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kappamq.errors import ConfigError
 
 
 class Written(str):
-    """A value that knows where it was written. It is carried through dictionaries like any other text."""
+    """A value with the place it came from. It can be used like any other str."""
 
     file: str
     line: int
@@ -18,22 +18,22 @@ class Written(str):
 
 
 def place_of(value: str) -> str:
-    """`broker.conf, line 3`, or nothing if that is not known."""
+    """Return `broker.conf, line 3`, or an empty str if that is unknown."""
     if not isinstance(value, Written):
         return ""
     return f"{value.file}, line {value.line}" if value.line else value.file
 
 
 def file_of(value: str) -> str:
-    """The file (or option) alone."""
+    """Return the file (or option) alone."""
     return value.file if isinstance(value, Written) else ""
 
 
 class Problems:
-    """Collects what is wrong. Unknown names alone are no reason to stop; beside other problems they are told as well."""
+    """Collects problems. Unknown names alone are not an error; beside other problems they are reported as well."""
 
     def __init__(self) -> None:
-        self._wrong: list[tuple[str, str]] = []  # (value, what is wrong with it)
+        self._wrong: list[tuple[str, str]] = []  # value, problem
         self._unknown: list[tuple[str, str]] = []
 
     def wrong(self, value: str, text: object) -> None:
@@ -43,7 +43,7 @@ class Problems:
         self._unknown.append((value, f"unknown property {name}"))
 
     def settle(self) -> None:
-        """Raises ConfigError if anything is wrong."""
+        """Raise ConfigError if there are problems."""
         if not self._wrong:
             return
         told = sorted([*self._wrong, *self._unknown], key=lambda one: _order(one[0]))
@@ -54,5 +54,5 @@ class Problems:
 
 
 def _order(value: str) -> tuple[str, int]:
-    """As in the file; what has no place comes last."""
+    """In the order of the file; values without a place come last."""
     return (value.file, value.line) if isinstance(value, Written) else ("\uffff", 0)

@@ -1,8 +1,8 @@
-"""The text format of `java.util.Properties`, which broker.conf and the bodies of configuration requests are written in.
+"""The text format of `java.util.Properties`, used by broker.conf and the bodies of configuration requests.
 
-Reading follows Java's rules: `#` and `!` start comments, a trailing backslash continues the line, the name ends at the
-first unescaped `=`, `:` or blank, and `\\uXXXX` stands for a character. Unlike Java we read UTF-8, not Latin-1, and a
-name given twice is reported instead of the first being forgotten silently.
+Parsing follows Java's rules: `#` and `!` start comments, a trailing backslash continues the line, the name ends at the
+first unescaped `=`, `:` or blank, and `\\uXXXX` is a character escape. Unlike Java we read UTF-8, not Latin-1, and a name
+given twice is an error instead of silently overriding the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from kappamq.config.problems import Written
 from kappamq.errors import ConfigError
 
-TEXT_BYTES_MAX = 1 << 20  # far more than any real file; a request body claims to be one, too
+TEXT_BYTES_MAX = 1 << 20  # far more than any real file; also limits request bodies
 
 _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -21,7 +21,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def parse(text: str, *, where: str = "properties", located: bool = False) -> dict[str, str]:
     """Return the properties in the order of the text. Raises ConfigError naming `where` and the line.
 
-    `located`: the values know their lines (`config.problems.Written`).
+    `located`: the values carry their lines (`config.problems.Written`).
     """
     if len(text) > TEXT_BYTES_MAX:
         raise ConfigError(
@@ -32,7 +32,7 @@ def parse(text: str, *, where: str = "properties", located: bool = False) -> dic
     for number, line in _logical_lines(text):
         name, value = _split(line, where, number)
         if not name:
-            raise ConfigError(f"{where}, line {number}: there is no name before the separator in {line!r}")
+            raise ConfigError(f"{where}, line {number}: no name before the separator in {line!r}")
         if name in result and result[name] != value:
             raise ConfigError(
                 f"{where}, line {number}: {name} was already given in line {first_line[name]} with another value; "
@@ -51,17 +51,17 @@ def parse_bytes(data: bytes, *, where: str = "properties", located: bool = False
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: not UTF-8 text at byte {error.start}; save the file as UTF-8") from None
     if "\0" in text:
-        raise ConfigError(f"{where}: holds zero bytes; this is no property file")
+        raise ConfigError(f"{where}: contains zero bytes; this is not a property file")
     return parse(text, where=where, located=located)
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """The text that `parse` reads back to the same properties, one per line."""
+    """Return the text that `parse` reads back to the same properties, one per line."""
     return "".join(f"{_escape(name, name=True)}={_escape(value)}\n" for name, value in properties.items())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with comments dropped and continuations joined, each with the number of its first natural line."""
+    """Yield lines without comments and with continuations joined, each with the number of its first physical line."""
     pending: list[str] = []
     start = 0
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -94,7 +94,7 @@ def _split(line: str, where: str, number: int) -> tuple[str, str]:
     name, rest = line[:position], line[position:].lstrip(_BLANK)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANK)
-    # Java keeps blanks at the end of a value; in a configuration file they are always an accident.
+    # Java keeps trailing blanks of a value; in a configuration file they are always an accident.
     return _unescape(name, where, number), _unescape(rest, where, number).rstrip(_BLANK)
 
 
@@ -120,7 +120,7 @@ def _unescape(text: str, where: str, number: int) -> str:
         else:
             out.append(_ESCAPES.get(char, char))
     try:
-        return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs written as two \u
+        return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16")  # joins surrogate pairs
     except UnicodeDecodeError:
         raise ConfigError(f"{where}, line {number}: half a surrogate pair among the \\u escapes") from None
 

@@ -1,7 +1,7 @@
-"""The KV configuration of a name server: the only thing it keeps over a restart.
+"""The KV configuration of a name server: the only data that survives a restart.
 
 kvConfig.json       {"configTable": {namespace: {key: value}}}
-kvConfig.json.bak   the version before
+kvConfig.json.bak   the previous version
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "kvConfig.json"
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace whose keys are topics and whose values say on which brokers their queues are: `brokerA:4;brokerB:4`."""
+"""The namespace that maps topics to the brokers and numbers of their queues: `brokerA:4;brokerB:4`."""
 
 Table = dict[str, dict[str, str]]
 
 
 class KvConfig:
-    """A map of maps. A change is answered when it is on disk, and is seen by nobody before.
+    """A map of maps. A change is written to disk before it becomes visible and is answered.
 
-    With `root` None it lives in memory only.
+    With `root` None it is kept in memory only.
     """
 
     def __init__(self, root: Path | None, *, bytes_max: int = 16 << 20) -> None:
@@ -37,7 +37,7 @@ class KvConfig:
         self._turn = asyncio.Lock()
 
     def load(self) -> None:
-        """Read the file, or the version before if it is damaged. Raises ConfigError if neither can be read."""
+        """Read the file, or the previous version if it is damaged. Raises ConfigError if neither can be read."""
         if self._path is None:
             return
         problems: list[str] = []
@@ -53,7 +53,7 @@ class KvConfig:
                 problems.append(f"{path}: {error}")
                 continue
             if problems:
-                log.warning("the KV configuration is damaged, using the version before: %s", problems[0])
+                log.warning("the KV configuration is damaged, using the previous version: %s", problems[0])
             return
         if problems:
             raise ConfigError(f"the KV configuration cannot be read; repair or remove it: {'; '.join(problems)}")
@@ -66,14 +66,14 @@ class KvConfig:
         return dict(table) if table is not None else None
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises BrokerError, and changes nothing, if it cannot be kept."""
+        """Set a value. Raises BrokerError, without changing anything, if it cannot be stored."""
         async with self._turn:
             changed = dict(self._table)
             changed[namespace] = {**changed.get(namespace, {}), key: value}
             await self._replace(changed)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; one that is not there is fine."""
+        """Remove a value, if it exists."""
         async with self._turn:
             if key not in self._table.get(namespace, {}):
                 return
@@ -103,7 +103,7 @@ def _table_of(parsed: Any) -> Table:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Replace a file so that a crash leaves the old or the new one, and keep the old one beside it."""
+    """Replace a file atomically, and keep the old one as a backup."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Which broker addresses live: when each was last heard of, and who answers for it."""
+"""Which broker addresses are alive: when each last sent a heartbeat, and its owner."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 from kappamq.protocol.bodies.all import DataVersion
 
 Owner = TypeVar("Owner")
-"""Who registered an address and may take it away again: in practice the connection."""
+"""Who registered an address and may remove it: in practice the connection."""
 Key = tuple[str, str]  # cluster, address
 
 
 @dataclass(slots=True)
 class Live(Generic[Owner]):
-    """What is known of one registered address."""
+    """The state of one registered address."""
 
     broker_name: str
     owner: Owner
@@ -27,7 +27,7 @@ class Live(Generic[Owner]):
 
 
 class Liveness(Generic[Owner]):
-    """The addresses by cluster, and by owner, so that losing a connection does not walk over all brokers."""
+    """The addresses by cluster, and by owner, so that a lost connection does not require a scan of all brokers."""
 
     def __init__(self) -> None:
         self._live: dict[Key, Live[Owner]] = {}
@@ -46,7 +46,7 @@ class Liveness(Generic[Owner]):
         return self._live.get(key)
 
     def put(self, key: Key, live: Live[Owner]) -> None:
-        """Enter an address, in place of what was there under it."""
+        """Add an address, or replace its entry."""
         self.pop(key)
         self._live[key] = live
         self._owned.setdefault(live.owner, set()).add(key)
@@ -64,5 +64,5 @@ class Liveness(Generic[Owner]):
         return sorted(self._owned.get(owner, ()))
 
     def silent(self, now: float) -> list[Key]:
-        """Return the addresses whose time is over."""
+        """Return the addresses whose heartbeat timeout has expired."""
         return [key for key, live in self._live.items() if live.heard + live.timeout_s < now]

@@ -1,4 +1,4 @@
-"""A running name server: the service behind a listening socket, and the scan for silent brokers."""
+"""A running name server: the service behind a listening socket, and the scan for expired brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTICES_MAX = 1000
 
 
 class NameServer:
-    """Listens from `start` to `stop`. Any number of them may run; none knows of the others."""
+    """Listens from `start` to `stop`. Name servers are independent of each other; any number may run."""
 
     def __init__(self, config: NameServerConfig, clock: Clock, *, net: NetConfig | None = None) -> None:
         self.config = config
@@ -41,7 +41,7 @@ class NameServer:
         self._notices: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Read the KV configuration and listen. Raises ConfigError if the file or the port cannot be had."""
+        """Read the KV configuration and listen. Raises ConfigError if the file cannot be read or the port is in use."""
         self.service.kv.load()
         server = FrameServer(self.service, self._net, self._clock, REQUEST_SIZES)
         self.service.beside = server.reader.beside.run
@@ -51,7 +51,7 @@ class NameServer:
         self._scan = asyncio.create_task(self._scan_forever())
 
     async def stop(self) -> None:
-        """Close the socket and all connections. Fine to call twice, or without a start."""
+        """Close the socket and all connections. May be called twice, or without a start."""
         tasks = [*self._notices, *([self._scan] if self._scan is not None else [])]
         for task in tasks:
             task.cancel()
@@ -78,7 +78,7 @@ class NameServer:
     def _notify(self, change: MinIdChange) -> None:
         for target in change.notify:
             if len(self._notices) >= _NOTICES_MAX:
-                log.warning("too many notices are under way; broker %s is not told about %s", target, change)
+                log.warning("too many notifications in flight; broker %s is not notified of %s", target, change)
                 continue
             task = asyncio.create_task(self._tell(target, change))
             self._notices.add(task)
@@ -99,4 +99,4 @@ class NameServer:
             finally:
                 channel.close()
         except (KappaError, OSError) as error:
-            log.info("broker %s could not be told that the smallest id changed: %s", target, error)
+            log.info("could not notify broker %s that the smallest broker id changed: %s", target, error)

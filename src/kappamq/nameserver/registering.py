@@ -1,8 +1,8 @@
-"""Registrations of many topics, without keeping everybody else waiting.
+"""Registrations of many topics, without delaying other requests.
 
-A broker with 20,000 topics registers every 30 seconds with megabytes of JSON. A worker decodes them and checks the names;
-what is new is entered some topics at a time. Requests that come on the same connection meanwhile wait for their turn, so a
-broker that signs off is not entered afterwards.
+A broker with 20,000 topics registers every 30 seconds with megabytes of JSON. A worker thread decodes them and validates the
+names; new topics are added in slices. Later requests on the same connection wait for it, so that a broker that unregisters
+meanwhile is not registered afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.nameserver import RegisterBroker
 
 BIG_BYTES: Final = 4 << 10
-"""From so many bytes on a registration takes longer than a thread does."""
+"""Registrations of this size or more are decoded in a thread."""
 _CRC_MASK: Final = 0x7FFFFFFF
 TOPICS_AT_ONCE: Final = 200
 
@@ -32,7 +32,7 @@ Answer = Frame | None | Awaitable[Frame | None]
 
 @dataclass(slots=True)
 class _Line:
-    """Who waits for whom on one connection."""
+    """The order of requests on one connection."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -45,7 +45,7 @@ class Registering(Generic[Owner]):
     ) -> None:  # fmt: skip
         self._routes = routes
         self._now = now
-        self._beside = beside  # runs (owner, function, arguments, size=bytes) on a thread
+        self._beside = beside  # runs a function in a thread: connection, function, arguments, size=bytes
         self._net = net
         self._lines: dict[Owner, _Line] = {}
 
@@ -58,14 +58,14 @@ class Registering(Generic[Owner]):
             line.lost = True
 
     def in_turn(self, owner: Owner, work: Callable[[], Answer]) -> Awaitable[Frame | None]:
-        """Do `work` when everything that came before it on the connection is done; nothing if the connection is lost.
+        """Run `work` after all earlier requests on the connection; skip it if the connection is lost.
 
-        The place in the line is taken now, not when the result is first awaited."""
+        The place in the order is taken now, not when the result is first awaited."""
         line = self._lines.setdefault(owner, _Line())
         line.waiting += 1
         task = asyncio.ensure_future(self._when_it_is_time(line, work))
 
-        def done(task: asyncio.Future[Frame | None]) -> None:  # also if it was given up before it began
+        def done(task: asyncio.Future[Frame | None]) -> None:  # also if it was cancelled before it started
             line.waiting -= 1
             if not line.waiting:
                 del self._lines[owner]
@@ -81,7 +81,7 @@ class Registering(Generic[Owner]):
             return await answer if isinstance(answer, Awaitable) else answer
 
     async def register(self, owner: Owner, frame: Frame, header: RegisterBroker) -> Registered | None:
-        """Within `in_turn`: what `RouteTable.register` says; None if the connection was lost meanwhile."""
+        """Within `in_turn`: return the result of `RouteTable.register`; None if the connection was lost meanwhile."""
         body: RegisterBrokerBody = await self._beside(owner, _decoded, frame, header, self._net, size=len(frame.body))
         if self._lines[owner].lost:
             return None
@@ -91,13 +91,13 @@ class Registering(Generic[Owner]):
                 await asyncio.sleep(0)
             if not self._routes.enter_topics(header, body, found.topics[start : start + TOPICS_AT_ONCE], owner):
                 return None
-        # A big table is given back by the thread that made it: freeing it takes as long as making it.
+        # Free a large table in the thread that built it: freeing takes as long as building it.
         await self._beside(owner, body.topics.topics.clear)
         return found
 
 
 def check_crc(frame: Frame, header: RegisterBroker) -> None:
-    """Raises BrokerError if the body is not what the broker has sent."""
+    """Raise BrokerError if the CRC of the body does not match."""
     if header.body_crc and zlib.crc32(frame.body) & _CRC_MASK != header.body_crc:
         raise BrokerError("crc32 not match: the body of the registration is not what was sent")
 

@@ -1,4 +1,4 @@
-"""Warnings that anybody can provoke as often as he likes: one for each name in a minute, then how many were left out."""
+"""Rate limit for warnings that any peer can trigger: one per name and minute, then the number of suppressed ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
 NAMES_MAX: Final = 1000
-"""Further names of the same minute are only counted: names cost a stranger nothing."""
+"""Further names within the same minute are only counted, since peers can invent names at no cost."""
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class _Told:
 
 
 class RepeatedWarnings:
-    """Call `settle` now and then: it tells how many warnings were left out. `now` is liveness time, in seconds."""
+    """Call `settle` periodically: it logs how many warnings were suppressed. `now` is liveness time, in seconds."""
 
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}  # oldest first
@@ -38,14 +38,16 @@ class RepeatedWarnings:
             log.warning("%s", text)
 
     def settle(self, now: float) -> None:
-        """Tell of each name whose minute is over how many warnings about it were left out, and forget it."""
+        """For each name whose minute is over, log how many warnings about it were suppressed, and forget it."""
         while self._told:
             name, told = next(iter(self._told.items()))
             if now - told.since < PERIOD_S:
                 return
             del self._told[name]
             if told.left_out:
-                log.warning("%d more warnings about broker name %s were left out", told.left_out, name)
+                log.warning("suppressed %d more warnings about broker name %s", told.left_out, name)
             if self._unnamed:
-                log.warning("warnings about more than %d broker names: %d were left out", NAMES_MAX, self._unnamed)
+                log.warning(
+                    "suppressed %d warnings about further broker names (more than %d names)", self._unnamed, NAMES_MAX
+                )
                 self._unnamed = 0

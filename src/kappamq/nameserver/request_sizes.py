@@ -1,4 +1,4 @@
-"""How large each request to a name server may be: every code, in one table. See net/requests/sizes.py."""
+"""The size limits of requests to a name server, by request code. See net/requests/sizes.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kappamq.protocol.codes import RequestCode
 
 REQUEST_SIZES: Final[dict[int, RequestLimit]] = {
     **dict.fromkeys(RequestCode, RequestLimit()),
-    # Read by `Registering`, which also keeps the order of what a broker says.
+    # Decoded by `Registering`, which also keeps a broker's requests in order.
     RequestCode.REGISTER_BROKER: RequestLimit("registration_bytes_max"),
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: RequestLimit(kind=TopicRouteData),
-    RequestCode.PUT_KV_CONFIG: RequestLimit(header="header_bytes_max"),  # the value stands in the header
+    RequestCode.PUT_KV_CONFIG: RequestLimit(header="header_bytes_max"),  # the value is in the header
 }

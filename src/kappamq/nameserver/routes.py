@@ -1,11 +1,11 @@
-"""Which broker has which topic: the tables of a name server, without a socket and told the time.
+"""The route tables of a name server. Pure: no sockets, and the time is passed in.
 
 Five tables, as in RocketMQ: topic -> queue data by broker name, broker name -> addresses by id, cluster -> broker names,
 (cluster, address) -> liveness, and with it the filter servers. Nothing here survives a restart: brokers register again
-every 30 seconds, with every name server, and a name server knows nothing of its fellows.
+every 30 seconds, with every name server, and name servers do not know each other.
 
-Only who registered an address last (its owner, in practice the connection) can take it away, by signing off or by being
-lost: late news of a broker that was restarted must not take away the one that came after it under the same address.
+Only the owner of an address, the connection that registered it last, can remove it, by unregistering or by being lost: a late
+request of a broker that was restarted must not remove its successor at the same address.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ NAME_CHARACTERS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a registration: where a slave finds its master."""
+    """The answer to a registration: the address of the master, for a slave."""
 
     master_address: str | None = None
     ha_address: str | None = None
     new: bool = False
-    topics: Sequence[str] = ()  # still to be entered by `enter_topics`
+    topics: Sequence[str] = ()  # still to be added by `enter_topics`
     replaced: str | None = None  # the address of another live broker that had the same name and id until now
 
 
 @dataclass(frozen=True, slots=True)
 class MinIdChange:
-    """The smallest id of a broker group is another one now; `notify` are the addresses of those who should know."""
+    """The smallest id of a broker group changed; `notify` has the addresses to notify."""
 
     broker_name: str
     min_id: int
@@ -82,14 +82,14 @@ class RouteTable(Generic[Owner]):
         self._live: Liveness[Owner] = Liveness()
         self._changes: list[MinIdChange] = []
 
-    # --- brokers come and go ---
+    # --- brokers register and leave ---
 
     def register(
         self, header: RegisterBroker, body: RegisterBrokerBody, owner: Owner, now: float, *, in_parts: bool = False
     ) -> Registered:
-        """Enter or refresh one broker. Raises BrokerError, and changes nothing, if it cannot be taken.
+        """Add or refresh one broker. Raises BrokerError, without changing anything, if it is refused.
 
-        With `in_parts` its names were checked (`check_names`) and its topics are left to `enter_topics`."""
+        With `in_parts` its names were already validated (`check_names`) and its topics are left to `enter_topics`."""
         name, cluster, address, broker_id = header.broker_name, header.cluster, header.broker_address, header.broker_id
         key, version = (cluster, address), body.topics.data_version
         if not in_parts:
@@ -97,7 +97,7 @@ class RouteTable(Generic[Owner]):
         self._check(header, body.topics.topics)
         rival = self._rival(header)
         if rival is not None and rival.data_version.state_version > version.state_version:
-            # Two brokers claim one place, and the other was promoted later. Ours will notice that it is not listed.
+            # Two brokers claim the same name and id, and the other was promoted later. This one will notice that it is not listed.
             self._remove(key)
             return Registered()
 
@@ -116,7 +116,7 @@ class RouteTable(Generic[Owner]):
         self._clusters.setdefault(cluster, set()).add(name)
         group.acting_master, group.zone = bool(header.acting_master), header.zone
         new = group.addresses.get(broker_id) != address
-        # A broker that has moved comes on its old connection, or that one is lost: whoever comes besides it is another broker.
+        # A broker that changed its address uses its old connection, or that one is lost: any other connection is another broker.
         replaced = group.addresses[broker_id] if rival is not None and rival.owner != owner else None
         if broker_id in group.addresses and new:
             self._live.pop((cluster, group.addresses[broker_id]))
@@ -140,7 +140,7 @@ class RouteTable(Generic[Owner]):
     def enter_topics(
         self, header: RegisterBroker, body: RegisterBrokerBody, topics: Iterable[str], owner: Owner
     ) -> bool:
-        """Enter these topics of a registration; False if its broker has gone, or come anew, in the meantime."""
+        """Add these topics of a registration; returns False if its broker has left or registered again meanwhile."""
         live = self._live.get((header.cluster, header.broker_address))
         if live is None or live.owner is not owner or live.data_version != body.topics.data_version:
             return False
@@ -157,7 +157,7 @@ class RouteTable(Generic[Owner]):
         return True
 
     def unregister(self, cluster: str, address: str, owner: Owner) -> bool:
-        """Take a broker out if `owner` is who registered it last; tell whether it was."""
+        """Remove a broker if `owner` registered it last; returns whether it was removed."""
         live = self._live.get((cluster, address))
         if live is None or live.owner != owner:
             return False
@@ -165,14 +165,14 @@ class RouteTable(Generic[Owner]):
         return True
 
     def connection_lost(self, owner: Owner) -> list[str]:
-        """Take out all that `owner` registered; returns the addresses."""
+        """Remove all that `owner` registered; returns the addresses."""
         keys = self._live.owned_by(owner)
         for key in keys:
             self._remove(key)
         return [address for _, address in keys]
 
     def expire(self, now: float) -> list[tuple[str, Owner]]:
-        """Take out the brokers that have been silent for too long; returns their addresses and owners."""
+        """Remove the brokers whose heartbeat timeout has expired; returns their addresses and owners."""
         expired: list[tuple[str, Owner]] = []
         for key in self._live.silent(now):
             live = self._remove(key)
@@ -181,7 +181,7 @@ class RouteTable(Generic[Owner]):
         return expired
 
     def heartbeat(self, cluster: str, address: str, now: float) -> bool:
-        """Note that a broker lives; tell whether it is known."""
+        """Record a heartbeat of a broker; returns whether it is registered."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.heard = now
@@ -190,13 +190,13 @@ class RouteTable(Generic[Owner]):
     def data_version(self, cluster: str, address: str, owner: Owner) -> DataVersion | None:
         """Return the version that a broker registered; None if it should register again.
 
-        That includes a broker on a new connection: as long as the old one owns the entry, its end would take it away.
+        That includes a broker on a new connection: while the old connection owns the entry, its loss would remove it.
         """
         live = self._live.get((cluster, address))
         return live.data_version if live is not None and live.owner == owner else None
 
     def take_changes(self) -> list[MinIdChange]:
-        """Return the changes of smallest ids since the last call."""
+        """Return the changes of smallest broker ids since the last call."""
         changes, self._changes = self._changes, []
         return changes
 
@@ -208,22 +208,24 @@ class RouteTable(Generic[Owner]):
         others = [other for other in group.addresses.values() if other != address] if group is not None else []
         if group is not None and group.cluster != cluster and others:
             raise _refusal(
-                f"broker name {name} is taken by {', '.join(others)} of cluster {group.cluster}; "
+                f"broker name {name} is in use by {', '.join(others)} of cluster {group.cluster}; "
                 f"a broker of cluster {cluster} needs another name"
             )
         if len(topics) == 1 and (group is None or header.broker_id not in group.addresses):
             raise _refusal(
-                f"{name} at {address} is new here but registers one topic only; a broker registers all its topics "
-                "first, single ones afterwards"
+                f"{name} at {address} is not registered yet and registers a single topic; a broker must register all its topics "
+                "first, single ones later"
             )
         if (cluster, address) not in self._live and len(self._live) >= self._brokers_max:
-            raise _refusal(f"{self._brokers_max} brokers are registered, that is the limit")
+            raise _refusal(f"the limit of {self._brokers_max} registered brokers is reached")
         added = self._queues.count_new(topics)
         if added and len(self._queues) + added > self._topics_max:
-            raise _refusal(f"{added} topics would come on top of {len(self._queues)}; the limit is {self._topics_max}")
+            raise _refusal(
+                f"{added} new topics besides {len(self._queues)} registered ones exceed the limit of {self._topics_max}"
+            )
 
     def _rival(self, header: RegisterBroker) -> Live[Owner] | None:
-        """Return the live broker that has the same name and id under another address."""
+        """Return the live broker that has the same name and id at another address."""
         group = self._brokers.get(header.broker_name)
         address = group.addresses.get(header.broker_id) if group is not None else None
         if address is None or address == header.broker_address:
@@ -231,14 +233,14 @@ class RouteTable(Generic[Owner]):
         return self._live.get((header.cluster, address))
 
     def _topics_to_take(self, header: RegisterBroker, body: RegisterBrokerBody, *, everything: bool) -> Sequence[str]:
-        """Only a master, or the slave that stands in for one, is asked about topics. Drops those it has no longer."""
+        """Return the topics to add. Only a master, or the slave acting as one, defines topics. Removes those it no longer has."""
         name, topics = header.broker_name, body.topics.topics
         master = header.broker_id == MASTER_ID
         standing_in = bool(header.acting_master) and header.broker_id == min(self._brokers[name].addresses)
         if not master and not standing_in:
             return ()
         known = self._queues.of_brokers([name])
-        # A table of one topic is an increment: what it does not mention is still there.
+        # A table with a single topic is an increment: topics it does not mention still exist.
         if self.delete_topics_on_registration and master and len(topics) != 1:
             for topic in known - topics.keys():
                 self._queues.drop(topic, name)
@@ -276,23 +278,23 @@ class RouteTable(Generic[Owner]):
         after = min(group.addresses)
         if after == before:
             return
-        # A newcomer knows about itself; when somebody left, everybody has to know.
+        # A new broker knows about itself; when one left, all others have to be notified.
         everybody = offline is not None or len(group.addresses) == 1
         told = tuple(address for number, address in group.addresses.items() if everybody or number != after)
         self._changes.append(MinIdChange(group.broker_name, after, group.addresses[after], offline, ha_address, told))
 
-    # --- what administrators change ---
+    # --- administration ---
 
     def wipe_write(self, broker_name: str) -> int:
-        """Take the permission to write from all topics of a broker, until it registers a change; returns how many."""
+        """Revoke the write permission of all topics of a broker, until it registers a change; returns how many."""
         return self._queues.change_permissions(broker_name, lambda permission: permission & ~PERMISSION_WRITE)
 
     def add_write(self, broker_name: str) -> int:
-        """Give the permission to read and write on all topics of a broker; returns how many."""
+        """Grant the permission to read and write on all topics of a broker; returns how many."""
         return self._queues.change_permissions(broker_name, lambda _: PERMISSION_READ | PERMISSION_WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, on the brokers of one cluster or everywhere; a broker that still has it brings it back."""
+        """Remove a topic, on the brokers of one cluster or everywhere; a broker that still has it registers it again."""
         names = set(self._queues.of_topic(topic))
         if cluster:
             names &= self._clusters.get(cluster, set())
@@ -300,24 +302,26 @@ class RouteTable(Generic[Owner]):
             self._queues.drop(topic, name)
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Enter a topic for brokers that are known. Raises BrokerError if one is not."""
+        """Add a topic for registered brokers. Raises BrokerError if one is not registered."""
         queues = list(queues)
         unknown = sorted({one.broker_name for one in queues} - self._brokers.keys())
         if unknown:
-            raise BrokerError(f"topic {topic[:300]} is not registered: no broker {', '.join(unknown)} is known here")
+            raise BrokerError(
+                f"topic {topic[:300]} is not registered: no broker {', '.join(unknown)} is registered here"
+            )
         if not topic or len(topic) > NAME_CHARACTERS_MAX:
-            raise BrokerError(f"a topic name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(topic)}")
+            raise BrokerError(f"a topic name must have 1 to {NAME_CHARACTERS_MAX} characters, not {len(topic)}")
         if queues and topic not in self._queues and len(self._queues) >= self._topics_max:
-            raise BrokerError(f"{self._topics_max} topics are registered, that is the limit")
+            raise BrokerError(f"the limit of {self._topics_max} registered topics is reached")
         for one in queues:
             self._queues.put(topic, one)
 
-    # --- questions ---
+    # --- queries ---
 
     def route(self, topic: str, *, zone: str | None = None) -> TopicRouteData | None:
         """Return all queues of a topic and the addresses of their brokers, None if there are none.
 
-        With `zone`, brokers of other zones are left out, unless they have lost their master.
+        With `zone`, brokers of other zones are left out, unless they have no master.
         """
         route = TopicRouteData(mappings=self._queues.mappings(topic))
         for name, queues in sorted(self._queues.of_topic(topic).items()):
@@ -336,7 +340,7 @@ class RouteTable(Generic[Owner]):
         return route if route.brokers else None
 
     def _show_acting_master(self, group: BrokerData, queues: QueueData) -> None:
-        """Show the smallest id of a group without master as the master, if writing has been taken from it."""
+        """Show the smallest id of a group without a master as the master, if its write permission has been revoked."""
         if not self._acting_master or not group.acting_master or MASTER_ID in group.addresses:
             return
         if not queues.permission & PERMISSION_WRITE:
@@ -363,14 +367,14 @@ class RouteTable(Generic[Owner]):
         return self._queues.with_flags(present, absent)
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and brokers, which are topics too, and the address of one broker to ask."""
+        """Return the names of clusters and brokers, which are topics too, and the address of one broker to query."""
         names = sorted({*self._clusters, *self._brokers})
         first = next(iter(self._brokers.values()), None)
         return names, first.addresses[min(first.addresses)] if first is not None else None
 
 
 def check_names(header: RegisterBroker, topics: Iterable[str]) -> None:
-    """Raises BrokerError. Looks at every name, and needs nothing but them: a worker may do it."""
+    """Raise BrokerError for an invalid name. Uses nothing but its arguments, so a worker thread may call it."""
     named = (
         ("broker name", header.broker_name),
         ("cluster name", header.cluster),
@@ -378,11 +382,11 @@ def check_names(header: RegisterBroker, topics: Iterable[str]) -> None:
     )
     for what, text in (*named, *(("topic name", topic) for topic in topics)):
         if not text or len(text) > NAME_CHARACTERS_MAX:
-            raise _refusal(f"a {what} has 1 to {NAME_CHARACTERS_MAX} characters, not {len(text)}: {text[:40]!r}")
-    # Addresses and names go to logs and to every client: a line feed or an escape sequence would forge lines there.
+            raise _refusal(f"a {what} must have 1 to {NAME_CHARACTERS_MAX} characters, not {len(text)}: {text[:40]!r}")
+    # Addresses and names are logged and sent to every client, where control characters could forge lines.
     for what, text in (*named, ("HA address", header.ha_address or "")):
         if not text.isprintable():
-            raise _refusal(f"the {what} {text[:80]!r} holds control characters: leave them out")
+            raise _refusal(f"the {what} {text[:80]!r} contains control characters")
 
 
 def _refusal(reason: str) -> BrokerError:

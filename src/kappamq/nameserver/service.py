@@ -1,4 +1,4 @@
-"""What a name server answers to each request. Knows connections, but no sockets."""
+"""The request handlers of a name server. Knows connections, but no sockets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Answer = Frame | None | Awaitable[Frame | None]
 
 
 class Peer(Protocol):
-    """What the service needs of a connection."""
+    """The part of a connection that the service uses."""
 
     @property
     def peer(self) -> tuple[str, int]: ...
@@ -78,9 +78,9 @@ class Peer(Protocol):
 
 
 class NameService:
-    """Answers requests; `expire` has to be called now and then.
+    """Handles requests; `expire` must be called periodically.
 
-    `notify` is told when the smallest id of a broker group changes, if the configuration asks for it.
+    `notify` is called when the smallest id of a broker group changes, if configured.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class NameService:
             acting_master=config.acting_master,
             delete_topics_on_registration=config.delete_topics_on_registration,
         )
-        # Runs what takes long on a thread: (connection, function, its arguments, size=bytes). A server sets its own.
+        # Runs long work in a thread: connection, function, its arguments, size=bytes. A server sets its own.
         self.beside: Callable[..., Awaitable[Any]] = lambda connection, work, *arguments, size=None: asyncio.to_thread(
             work, *arguments
         )
         self._registering = Registering(self.routes, clock.liveness, self._run_beside, self.settings.net)
-        self._conflicts = RepeatedWarnings()  # about brokers that take each other's place
+        self._conflicts = RepeatedWarnings()  # about brokers that replace each other
         self._clock = clock
         self._notify = notify
         self._handlers: dict[int, Callable[[Peer, Frame], Answer]] = {}
@@ -119,7 +119,7 @@ class NameService:
         return self.beside(connection, work, *arguments, size=size)
 
     def handle(self, connection: Peer, frame: Frame) -> Answer:
-        """Answer one request. Raises KappaError, whose code and text are then the answer."""
+        """Handle one request. Raises KappaError, whose code and text become the answer."""
         handler = self._handlers.get(frame.code)
         if handler is None:
             raise NotSupported(f" request type {frame.code} not supported")
@@ -130,13 +130,13 @@ class NameService:
     def connection_lost(self, connection: Peer) -> None:
         self._registering.lost(connection)
         for address in self.routes.connection_lost(connection):
-            log.info("broker %s is gone: its connection was closed", address)
+            log.info("removed broker %s: its connection was closed", address)
         self._tell_changes()
 
     def expire(self) -> None:
-        """Take out brokers that have been silent for too long, and close their connections."""
+        """Remove brokers whose heartbeat timeout has expired, and close their connections."""
         for address, owner in self.routes.expire(self._clock.liveness()):
-            log.warning("broker %s is gone: nothing was heard from it within its time limit", address)
+            log.warning("removed broker %s: no heartbeat within its timeout", address)
             owner.close()
         self._conflicts.settle(self._clock.liveness())
         self._tell_changes()
@@ -175,7 +175,7 @@ class NameService:
     # --- brokers ---
 
     def _register(self, connection: Peer, frame: Frame, header: RegisterBroker) -> Answer:
-        addresses.split(header.broker_address)  # one that nobody could connect to is refused here, not at each client
+        addresses.split(header.broker_address)  # refuse an address that clients could not connect to
         if len(frame.body) >= BIG_BYTES:
             if self._registering.is_busy(connection):
                 return self._register_many(connection, frame, header)
@@ -196,7 +196,7 @@ class NameService:
         if found.replaced is not None:
             remark = (
                 f"two running brokers have the name {header.broker_name} and the id {header.broker_id}: {header.broker_address} "
-                f"takes the place of {found.replaced}, whose connection is open. Clients find only the one that registered last: "
+                f"replaces {found.replaced}, whose connection is still open. Clients find only the one that registered last: "
                 "stop one of them, or give it another name (--name, brokerName)"
             )
             self._conflicts.warn(header.broker_name, remark, self._clock.liveness())
@@ -210,11 +210,11 @@ class NameService:
 
     def _unregister(self, connection: Peer, frame: Frame, header: UnregisterBroker) -> Frame:
         if self.routes.unregister(header.cluster, header.broker_address, connection):
-            log.info("broker %s (%s) signed off", header.broker_address, header.broker_name)
+            log.info("broker %s (%s) unregistered", header.broker_address, header.broker_name)
             self._tell_changes()
         else:
-            # Late news of a broker that has been replaced or is long gone; it needs no more than an answer.
-            log.info("ignored a stale sign-off of broker %s", header.broker_address)
+            # A late request of a broker that was replaced or removed before.
+            log.info("ignored a stale request to unregister broker %s", header.broker_address)
         return reply(frame)
 
     def _query_data_version(self, connection: Peer, frame: Frame, header: QueryDataVersion) -> Frame:
@@ -238,7 +238,7 @@ class NameService:
     def _route(self, connection: Peer, frame: Frame, header: GetRoute) -> Frame:
         route = self.routes.route(header.topic, zone=header.zone if header.zone_mode else None)
         if route is None:
-            # The beginning is RocketMQ's: tools look for it.
+            # The beginning is RocketMQ's, since tools look for it.
             raise TopicNotFound(
                 f"No topic route info in name server for the topic: {header.topic[:300]}. No live broker has registered it"
             )
@@ -261,16 +261,16 @@ class NameService:
             }
 
     def _shown(self, address: str | None, connection: Peer) -> str | None:
-        """Return the address under which this peer can reach a broker.
+        """Return the address at which this peer can reach a broker.
 
-        A broker that registered over loopback is on this machine; whoever asks from elsewhere reaches it as it reached us.
+        A broker that registered over loopback is on this machine; a peer on another machine reaches it at the address of ours.
         """
         if not address:
             return address
         try:
             host, port = addresses.split(address)
         except ProtocolError:
-            return address  # nothing that we could improve
+            return address  # nothing to improve
         local = connection.local[0]
         if not addresses.is_loopback(host) or addresses.is_loopback(local):
             return address
@@ -302,12 +302,12 @@ class NameService:
 
     def _all_topics(self, connection: Peer, frame: Frame, header: GetAllTopics) -> Frame:
         if not self.config.list_topics:
-            raise BrokerError("disable: listing all topics is switched off (enableAllTopicList)")
+            raise BrokerError("disable: listing all topics is disabled (enableAllTopicList)")
         return reply(frame, body=TopicList(self.routes.topics()).encode())
 
     def _topics_by_cluster(self, connection: Peer, frame: Frame, header: GetTopicsByCluster) -> Frame:
         if not self.config.list_topics:
-            raise BrokerError("disable: listing topics is switched off (enableAllTopicList)")
+            raise BrokerError("disable: listing topics is disabled (enableAllTopicList)")
         return reply(frame, body=TopicList(self.routes.topics_of_cluster(header.cluster)).encode())
 
     def _system_topics(self, connection: Peer, frame: Frame, header: GetSystemTopics) -> Frame:
@@ -316,7 +316,7 @@ class NameService:
 
     def _unit_topics(self, connection: Peer, frame: Frame, header: Header) -> Frame:
         if not self.config.list_topics:
-            raise BrokerError("disable: listing topics is switched off (enableAllTopicList)")
+            raise BrokerError("disable: listing topics is disabled (enableAllTopicList)")
         bits = {
             RequestCode.GET_UNIT_TOPIC_LIST: (UNIT, 0),
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (UNIT_SUBSCRIBED, 0),

@@ -14,15 +14,15 @@ from kappamq.errors import BrokerError, ConfigError, NoPermission
 
 
 def shown(settings: NameServerSettings) -> bytes:
-    """Return the present settings as properties text, under RocketMQ's names."""
+    """Return the current settings as properties text, under RocketMQ's names."""
     return properties.render(rendered_nameserver(settings)).encode()
 
 
 def changed(settings: NameServerSettings, body: bytes) -> NameServerSettings:
-    """Apply properties text: all of it, or an error and nothing.
+    """Apply properties text completely, or raise an error and change nothing.
 
-    Raises NoPermission for names that need a restart, BrokerError for unknown names and bad values. A value equal to the
-    present one always passes: tools send whole files back.
+    Raises NoPermission for properties that need a restart, BrokerError for unknown names and invalid values. A value equal to
+    the current one is always accepted, since tools send whole files back.
     """
     try:
         given = properties.parse_bytes(body, where="the body")
@@ -44,7 +44,7 @@ def _apply(settings: NameServerSettings, given: Mapping[str, str]) -> NameServer
         if setting is None:
             raise BrokerError(f"unknown property {name}")
         if not setting.live:
-            raise NoPermission(f"{name} cannot be changed while the name server runs: set it at the start")
+            raise NoPermission(f"{name} cannot be changed at run time: set it and restart the name server")
         values[setting.field] = setting.read(text)
     kept = {**settings.nameserver.properties, **given}
     return replace(settings, nameserver=replace(settings.nameserver, **values, properties=kept))

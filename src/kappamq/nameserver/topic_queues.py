@@ -1,4 +1,4 @@
-"""Topic -> how many queues each broker has of it; and the same turned round, to lose a broker without walking over all."""
+"""Topic -> queue data by broker, and the inverse, so that removing a broker does not require a scan of all topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TopicQueues:
         return topic in self._queues
 
     def count_new(self, topics: Mapping[str, Any]) -> int:
-        """How many of these nobody has registered yet."""
+        """Return how many of these topics are not registered yet."""
         return len(topics.keys() - self._queues.keys())
 
     def names(self) -> list[str]:
@@ -43,7 +43,7 @@ class TopicQueues:
         self._topics_of.setdefault(queues.broker_name, set()).add(topic)
 
     def drop(self, topic: str, broker_name: str) -> None:
-        """Forget that a broker has a topic."""
+        """Remove a topic of a broker."""
         _drop(self._queues, topic, broker_name)
         _drop(self._mappings, topic, broker_name)
         topics = self._topics_of.get(broker_name, set())
@@ -68,7 +68,7 @@ class TopicQueues:
         )
 
     def put_mapping(self, topic: str, broker_name: str, info: Any) -> None:
-        """Keep what a broker says about a static topic; nobody here looks into it."""
+        """Store what a broker registers about a static topic; it is not interpreted here."""
         if broker_name in self._queues.get(topic, _NOTHING):
             self._mappings.setdefault(topic, {})[broker_name] = info
 

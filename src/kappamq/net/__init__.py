@@ -1,4 +1,4 @@
-"""Sockets: the only folder that knows them. Bytes in, bytes out, limits; what the bytes mean is for others.
+"""Sockets: the only package that uses them. Transfers bytes and enforces limits, but does not interpret the bytes.
 
-`serving` accepts connections, `requests` turns frames into calls of handlers, `channel` is the outgoing side. Stands on `protocol`.
+`serving` accepts connections, `requests` turns frames into calls of handlers, `channel` is the outgoing side. Builds on `protocol`.
 """

@@ -1,11 +1,11 @@
 """One outgoing connection that many requests share.
 
 Rules of this file:
-- A request and its answer find each other by `opaque`; answers come in any order, and an answer that nobody waits for
-  any more is dropped.
-- What is written within one turn of the loop leaves in one piece.
-- Nothing waits for ever: each request has a time limit, the table of waiting requests and the bytes not yet taken by
-  the peer are bounded, and when the connection goes every waiting request fails at once with NotConnected.
+- A request and its answer are matched by `opaque`; answers arrive in any order, and an answer without a waiting request
+  is dropped.
+- All writes within one turn of the loop are sent together.
+- Nothing waits for ever: each request has a timeout, the number of requests in flight and the unsent bytes are bounded,
+  and when the connection is lost every request in flight fails at once with NotConnected.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ OnClosed = Callable[["Channel"], None]
 
 HELD_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 PENDING_MAX: Final = 65_535
-"""Requests without an answer that one connection may have; RocketMQ's clients allow as many."""
+"""Limit of requests in flight per connection; the same as in RocketMQ's clients."""
 WRITE_PAUSE_BYTES: Final = 1 << 20
-"""Beyond this many unsent bytes new requests wait until the peer has taken some."""
+"""With this many unsent bytes new requests wait until the peer has read some."""
 TURN_BYTES: Final = 256 << 10
-"""Beyond this a turn's writes are handed to the socket before the turn ends."""
+"""With this many bytes the writes of a turn are sent before it ends."""
 SILENCE_S: Final = 3.0
-"""A request that got no answer for at least this long, while nothing else came either, means the connection is dead."""
+"""If a request gets no answer for this long, and nothing else arrives either, the connection is dead."""
 SERVING_MAX: Final = 256
-"""Requests of the peer that may be in work at once."""
+"""Limit of concurrent requests from the peer."""
 PROBE_S: Final = 1.0
-"""How long we look whether a server that closed without a word would have spoken TLS."""
+"""How long to probe whether a server that closed the connection without an answer requires TLS."""
 _FIRST_BYTES: Final = 16
-"""Enough to tell what a server speaks that does not send frames."""
+"""How many bytes to read to find out what a server speaks that does not send frames."""
 CLOSE_S: Final = 1.0
-"""How long closing waits for the peer to take what was written before."""
+"""How long closing waits until the peer has read what was written."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` -> (host, port); an IPv6 host may stand in brackets. Raises NotConnected for anything else."""
+    """`host:port` -> (host, port); an IPv6 host may be in brackets. Raises NotConnected for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise NotConnected(f"{address!r} is not an address: expected host:port, for example 127.0.0.1:9876")
@@ -58,7 +58,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _tls_only(address: str) -> NotUnderstood:
     return NotUnderstood(
-        f"{address} speaks TLS only: switch TLS on (in Python tls=True, in Spark the option tls, for kappamq --tls, in broker.conf "
+        f"{address} requires TLS: enable it (in Python tls=True, in Spark the option tls, for kappamq --tls, in broker.conf "
         "tls.enable=true)"
     )
 
@@ -71,10 +71,10 @@ def _without_tls(address: str) -> NotUnderstood:
 
 
 class Channel(asyncio.BufferedProtocol):
-    """Made by `connect`; belongs to the loop that made it.
+    """Created by `connect`; bound to the loop that created it.
 
-    `on_request` is called for each request the peer sends; what it returns (or what its awaitable gives) is the answer,
-    and None to a request that wants one becomes "not supported". `on_closed` is called once, whoever closed.
+    `on_request` is called for each request of the peer; what it returns (or awaits to) is the answer, and None becomes
+    "not supported" if the request expects an answer. `on_closed` is called once, whichever side closed.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class Channel(asyncio.BufferedProtocol):
         self._unanswered = 0
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
-        self._room: asyncio.Future[None] | None = None  # there is one while the peer is slower than we are
+        self._room: asyncio.Future[None] | None = None  # present while the peer reads too slowly
         self._serving: set[asyncio.Task[None]] = set()
         self._heard = self._loop.time()
         self._encrypted = False
-        self._spoken = False  # the other side has said anything at all
+        self._spoken = False  # the peer has sent anything at all
         self._gone: NotConnected | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -111,7 +111,7 @@ class Channel(asyncio.BufferedProtocol):
     async def connect(
         cls, address: str, *, timeout: float = 3.0, tls: ssl.SSLContext | None = None, **options: Any
     ) -> Self:
-        """Return an open channel; `options` are those of the constructor. Raises NotConnected, which says why."""
+        """Return an open channel; `options` are those of the constructor. Raises NotConnected, whose text says why."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         try:
@@ -121,13 +121,13 @@ class Channel(asyncio.BufferedProtocol):
                 )
         except ssl.SSLCertVerificationError as error:
             raise NotUnderstood(
-                f"no TLS with {address}: {error.verify_message}. Name the authority that signed its certificate (in Python "
-                "tls_trust, in Spark the option tlsCa, for kappamq --tls-ca), or connect under the name it was made for"
+                f"TLS handshake with {address} failed: {error.verify_message}. Set the CA that signed its certificate (in Python "
+                "tls_trust, in Spark the option tlsCa, for kappamq --tls-ca), or connect by the host name in its certificate"
             ) from error
         except ssl.SSLError as error:
             if error.reason is None or "ALERT" not in error.reason:
                 raise _without_tls(address) from error
-            raise NotUnderstood(f"no TLS with {address}: it refuses us ({error.reason})") from error
+            raise NotUnderstood(f"TLS handshake with {address} failed: it refused us ({error.reason})") from error
         except TimeoutError:
             raise NotConnected(
                 f"no connection to {address} within {timeout:g} s: is the address right, and reachable?"
@@ -145,12 +145,12 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def pending(self) -> int:
-        """How many requests wait for their answer."""
+        """How many requests are in flight."""
         return len(self._pending)
 
     @property
     def unanswered(self) -> int:
-        """The same without pulls, which a broker holds until there is something to read."""
+        """How many requests are in flight, without pulls, which a broker may hold until there are messages."""
         return self._unanswered
 
     async def request(
@@ -158,14 +158,14 @@ class Channel(asyncio.BufferedProtocol):
     ) -> Frame:
         """Send a request and return the answer, whatever its code.
 
-        The channel gives the frame its `opaque`. `timeout` covers everything, also waiting for a slow peer.
+        The channel assigns the `opaque` of the frame. `timeout` includes waiting for a slow peer.
         Raises RequestTimeout, NotConnected, TooManyRequests, and FrameTooLarge before anything is sent.
         """
         started = self._loop.time()
         frame = what if isinstance(what, Frame) else request_frame(what, body, code=code)
         await self._wait_for_room(frame.code, timeout)
         if len(self._pending) >= self._pending_max:
-            raise TooManyRequests(f"{len(self._pending)} requests wait for {self.address} already: send slower")
+            raise TooManyRequests(f"{len(self._pending)} requests to {self.address} are in flight already: send slower")
         opaque = frame.opaque = self._free_opaque()
         data = self._encode(frame)
         answer: asyncio.Future[Frame] = self._loop.create_future()
@@ -188,14 +188,14 @@ class Channel(asyncio.BufferedProtocol):
     async def oneway(
         self, what: Frame | Header, body: bytes = b"", timeout: float = 3.0, *, code: int | None = None
     ) -> None:
-        """Send a request that wants no answer. Returns when it is on its way; nobody will say whether it arrived."""
+        """Send a request without an answer. Returns when it was written; whether it arrives is unknown."""
         frame = what if isinstance(what, Frame) else request_frame(what, body, code=code)
         frame.flag |= FLAG_ONEWAY
         await self._wait_for_room(frame.code, timeout)
         self._write(self._encode(frame))
 
     def close(self) -> None:
-        """Send what was written, then close. Requests that wait fail at once with NotConnected."""
+        """Send what was written, then close. Requests in flight fail at once with NotConnected."""
         if self._gone is not None:
             return
         self._flush()
@@ -209,7 +209,7 @@ class Channel(asyncio.BufferedProtocol):
         await asyncio.shield(self._closed)
 
     async def _why_without_a_word(self, error: NotConnected, deadline: float) -> NotConnected:
-        """A server that takes TLS only closes without a word when it is greeted in plain text: look whether this is one."""
+        """A server that requires TLS closes a plain-text connection without an answer: probe whether this is one."""
         left = min(PROBE_S, deadline - self._loop.time())
         if self._encrypted or left <= 0 or not await offers_tls(*split_address(self.address), left):
             return error
@@ -337,11 +337,13 @@ class Channel(asyncio.BufferedProtocol):
                 answer.set_exception(type(error)(str(error)))
         self.resume_writing()
 
-    # --- requests of the peer ---
+    # --- requests from the peer ---
 
     def _serve(self, frame: Frame) -> None:
         if len(self._serving) >= SERVING_MAX:
-            self._answer(frame, reply(frame, ResponseCode.SYSTEM_BUSY, f"{SERVING_MAX} requests are in work already"))
+            self._answer(
+                frame, reply(frame, ResponseCode.SYSTEM_BUSY, f"{SERVING_MAX} requests are being processed already")
+            )
             return
         try:
             result = self._on_request(self, frame) if self._on_request is not None else None
@@ -374,7 +376,7 @@ class Channel(asyncio.BufferedProtocol):
 
 
 def _stranger(address: str, data: bytes, error: ProtocolError) -> NotUnderstood:
-    """Who it may be that answers with something else than a frame."""
+    """Return an error that says what the peer is likely to be, given an answer that is not a frame."""
     if data[:2] in (b"\x15\x03", b"\x16\x03"):  # a TLS alert, or a handshake
         return _tls_only(address)
     if data.startswith(b"HTTP/"):

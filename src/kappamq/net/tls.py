@@ -1,4 +1,4 @@
-"""What a server shows to TLS clients, and how servers speak TLS among themselves. `opening` tells TLS from plain text."""
+"""TLS contexts of servers, for their clients and for connections between servers. `opening` tells TLS from plain text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kappamq.errors import ConfigError
 
 
 def server_context(config: NetConfig) -> ssl.SSLContext | None:
-    """What the server shows to TLS clients; None if it offers none."""
+    """Return the context for TLS clients; None if TLS is not configured."""
     if not config.tls_offered:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -18,7 +18,7 @@ def server_context(config: NetConfig) -> ssl.SSLContext | None:
     assert config.tls_cert is not None
     assert config.tls_key is not None
     try:
-        # Without a password OpenSSL would ask for one on the terminal, and wait.
+        # Without a password OpenSSL would prompt for one on the terminal, and wait.
         context.load_cert_chain(config.tls_cert, config.tls_key, config.tls_key_password or "")
         if config.tls_trust is not None:
             context.load_verify_locations(config.tls_trust)
@@ -33,12 +33,12 @@ def server_context(config: NetConfig) -> ssl.SSLContext | None:
 
 
 def outgoing_context(config: NetConfig) -> ssl.SSLContext | None:
-    """How a server speaks to other servers; None: in plain text."""
+    """Return the context for connections to other servers; None for plain text."""
     if not config.tls_outgoing:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Servers know each other by address: who they are is told by who signed their certificates, not by a host name.
+    # Servers connect to each other by address, so the CA is verified, but not the host name.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED if config.tls_outgoing_trust is not None else ssl.CERT_NONE
     try:
@@ -52,7 +52,7 @@ def outgoing_context(config: NetConfig) -> ssl.SSLContext | None:
 
 
 async def offers_tls(host: str, port: int, timeout: float) -> bool:
-    """Whether a server answers a TLS handshake. Nothing is said inside, and nobody is trusted for it."""
+    """Return whether a server answers a TLS handshake. Verifies no certificate and sends nothing inside."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -60,7 +60,7 @@ async def offers_tls(host: str, port: int, timeout: float) -> bool:
         async with asyncio.timeout(timeout):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it refuses us, but in TLS
+        return "ALERT" in (error.reason or "")  # it refuses us, but with a TLS alert
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -1,1 +1,1 @@
-"""What bytes mean: frames, headers, records, bodies. No I/O, no clock; everything here is a function of its input."""
+"""The wire and record formats: frames, headers, records, bodies. No I/O and no clock: all functions are pure."""

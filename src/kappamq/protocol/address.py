@@ -1,4 +1,4 @@
-"""Addresses as text (`10.0.0.1:10911`, `[::1]:10911`) and as the bytes inside a record; no name is ever looked up."""
+"""Addresses as text (`10.0.0.1:10911`, `[::1]:10911`) and as the bytes inside a record; names are never resolved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kappamq.errors import ProtocolError
 
 
 def pack_ip(text: str) -> bytes:
-    """Return the 4 or 16 bytes of a numeric address. An IPv4 address dressed as IPv6 becomes IPv4."""
+    """Return the 4 or 16 bytes of a numeric address. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         parsed = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -21,7 +21,7 @@ def pack_ip(text: str) -> bytes:
 def unpack_ip(data: bytes) -> str:
     """Return the text of 4 or 16 address bytes."""
     if len(data) not in (4, 16):
-        raise ProtocolError(f"an address has 4 or 16 bytes, got {len(data)}")
+        raise ProtocolError(f"an address must have 4 or 16 bytes, got {len(data)}")
     return str(ipaddress.ip_address(data))
 
 
@@ -31,18 +31,18 @@ def join(host: str, port: int) -> str:
 
 
 def split(text: str) -> tuple[str, int]:
-    """Read `host:port`; brackets around the host are taken off. Raises ProtocolError."""
+    """Parse `host:port`, with or without brackets around the host. Raises ProtocolError."""
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 0xFFFF:
         raise ProtocolError(f"{text[:80]!r} is not an address like 10.0.0.1:10911")
     if not host.isprintable():
-        raise ProtocolError(f"the address {text[:80]!r} holds control characters: no host has such a name")
+        raise ProtocolError(f"the address {text[:80]!r} contains control characters")
     return host, int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Is this a numeric loopback address, or the name for it?"""
+    """Return whether this is a numeric loopback address, or its name."""
     if host == "localhost":
         return True
     try:

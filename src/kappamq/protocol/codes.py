@@ -1,6 +1,6 @@
 """Numbers of the remoting protocol: request codes, response codes, languages, versions, header flag bits.
 
-The member names are RocketMQ's, so that a code seen in a Java log or in `mqadmin` can be found here by searching.
+The member names are RocketMQ's, so that a code seen in a Java log or in `mqadmin` can be found here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 479
-"""The version ordinal we put into every header: that of RocketMQ 5.3.3, the release we answer like."""
+"""The version ordinal we put into every header: that of RocketMQ 5.3.3, the release we are compatible with."""
 
 VERSION_MAX_RECONSUME: Final = 121
 """From this client version on, maxReconsumeTimes in send and send-back headers is honoured."""
@@ -20,7 +20,7 @@ VERSION_REGISTER_BODY: Final = 37
 VERSION_QUEUE_MAPPING: Final = 413
 """From this broker version on, a compressed registration ends in a section of queue mappings."""
 VERSION_CALLABLE: Final = 62
-"""Lowest client version that can be asked for its running info or to consume a message directly."""
+"""The lowest client version that supports requests for its running info and for consuming a message directly."""
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -35,7 +35,7 @@ EXT_SUBSCRIPTION_CHANGED: Final = "IS_SUB_CHANGE"
 
 
 class Language(IntEnum):
-    """What the sender is written in; travels as a name (JSON header) or as a number (binary header)."""
+    """The sender's language; encoded as a name (JSON header) or as a number (binary header)."""
 
     JAVA = 0
     CPP = 1
@@ -54,7 +54,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The operation a request asks for."""
 
     # producers and consumers -> broker
     SEND_MESSAGE = 10
@@ -181,7 +181,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """The result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -1,9 +1,9 @@
 r"""JSON as Java's fastjson writes and reads it.
 
-Its writer sorts keys, leaves nulls out and writes map keys that are not strings bare, even objects:
-`{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5},"ids":{0:"a"}}`. Its reader takes bare and single-quoted
-names, spare commas and such keys. `loads` returns every key as a string, an object key as the text of that object,
-which is also the other form in which Java accepts such a key; `queue_key` turns it back.
+Its writer sorts keys, omits nulls and writes map keys that are not strings unquoted, even objects:
+`{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5},"ids":{0:"a"}}`. Its reader accepts unquoted and
+single-quoted names, extra commas and such keys. `loads` returns every key as a string, an object key as the text of that
+object, which is also the other form in which Java accepts such a key; `queue_key` turns it back.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kappamq.errors import ProtocolError
 from kappamq.message import MessageQueue
 
 DEPTH_MAX: Final = 64
-"""Deeper nesting is refused: no body of the protocol needs ten levels, and each costs stack."""
+"""Deeper nesting is refused: no body of the protocol needs ten levels, and each uses stack."""
 
 _strict = msgspec.json.Decoder(Any).decode
 _strict_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _strict_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _PIECE_BYTES: Final = 128 << 10
-"""So much is read without giving the interpreter to other threads: about a millisecond, or a few."""
+"""How much is decoded while holding the GIL: it takes about a millisecond, or a few."""
 _encode = msgspec.json.Encoder().encode
 
 _BLANK = re.compile(r"[\s\ufeff]*")
@@ -38,25 +38,25 @@ _PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
 _HEX = {"u": re.compile(r"[0-9a-fA-F]{4}"), "x": re.compile(r"[0-9a-fA-F]{2}")}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "F": "\f", "v": "\v", "0": "\0"}
 _WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
-_NUMBER_DIGITS_MAX = 400  # longer numbers mean nothing here and take Python quadratic time
+_NUMBER_DIGITS_MAX = 400  # longer numbers have no use here and take Python quadratic time
 _ESCAPED_IN_STANDARD = re.compile("[/\x7f-\U0010ffff]")
 
 
 class LooseJsonTooLong(ProtocolError):
-    """A text that is not standard JSON is longer than its reader wants to read slowly."""
+    """A text that is not standard JSON exceeds the limit for the slow decoder."""
 
 
 def loads(data: bytes | bytearray | memoryview | str, *, loose_bytes_max: int | None = None) -> Any:
-    """Read a JSON text, strictly if it is standard JSON and leniently if not. Raises ProtocolError.
+    """Decode a JSON text, strictly if it is standard JSON and leniently if not. Raises ProtocolError.
 
-    Lenient reading takes about a microsecond for each byte: `loose_bytes_max` limits it, where others would wait."""
+    Lenient decoding takes about a microsecond per byte: `loose_bytes_max` limits it on the event loop."""
     try:
         return _strict_in_pieces(data) if len(data) > _PIECE_BYTES else _strict(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if loose_bytes_max is not None and len(data) > loose_bytes_max:
             raise LooseJsonTooLong(
-                f"this is not standard JSON ({error}), and at {len(data)} bytes it is too long to be read as anything else "
-                f"({loose_bytes_max} at most)"
+                f"this is not standard JSON ({error}), and with {len(data)} bytes it is too long for the lenient decoder "
+                f"(the limit is {loose_bytes_max})"
             ) from None
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
@@ -66,7 +66,7 @@ def loads(data: bytes | bytearray | memoryview | str, *, loose_bytes_max: int | 
 
 
 def _strict_in_pieces(data: bytes | bytearray | memoryview | str) -> Any:
-    """Read a long text piece by piece. In one piece, no other thread would get on with anything meanwhile."""
+    """Decode a long text in pieces, so that other threads can run in between."""
     first = (data[:1] if isinstance(data, str) else bytes(data[:1]).decode("latin-1")).strip()
     if first == "{":
         return {name: _piece(raw) for name, raw in _strict_object(data).items()}
@@ -80,9 +80,9 @@ def _piece(raw: msgspec.Raw) -> Any:
 
 
 def dumps(value: Any, *, standard: bool = False) -> bytes:
-    """Write a value as fastjson does; `standard` quotes all keys and escapes non-ASCII and `/`, as route answers want.
+    """Encode a value as fastjson does; `standard` quotes all keys and escapes non-ASCII and `/`, as for route answers.
 
-    Takes dict (keys str, int, MessageQueue), list, tuple, str, int, float, bool, None, Enum (by name), MessageQueue.
+    Accepts dict (keys str, int, MessageQueue), list, tuple, str, int, float, bool, None, Enum (by name), MessageQueue.
     """
     out: list[str] = []
     _Writer(out.append, standard).write(value)
@@ -90,28 +90,28 @@ def dumps(value: Any, *, standard: bool = False) -> bytes:
 
 
 def pretty(value: Any) -> bytes:
-    """Write a value as a configuration file: standard JSON, sorted keys, a tab per level; Java reads it too."""
+    """Encode a value for a configuration file: standard JSON, sorted keys, a tab per level; Java reads it too."""
     out: list[str] = []
     _Writer(out.append, standard=False, quote_keys=True, indent="\t").write(value)
     return "".join(out).encode()
 
 
 def queue_of(value: Any) -> MessageQueue:
-    """Read a queue from its parsed JSON object. Raises ProtocolError."""
+    """Decode a queue from its parsed JSON object. Raises ProtocolError."""
     if not isinstance(value, dict):
         raise ProtocolError(f"expected an object with topic, brokerName and queueId, got {str(value)[:60]!r}")
     topic, broker, queue_id = value.get("topic"), value.get("brokerName"), value.get("queueId", 0)
     if not isinstance(topic, str) or not isinstance(broker, str | None):
-        raise ProtocolError(f"topic and brokerName of a queue are not texts: {str(value)[:80]!r}")
+        raise ProtocolError(f"topic and brokerName of a queue are not strings: {str(value)[:80]!r}")
     if isinstance(queue_id, str) and _INTEGER.fullmatch(queue_id[:12]):
         queue_id = int(queue_id[:12])
     if not isinstance(queue_id, int):
-        raise ProtocolError(f"queueId is not a whole number: {str(queue_id)[:40]!r}")
+        raise ProtocolError(f"queueId is not an integer: {str(queue_id)[:40]!r}")
     return MessageQueue(topic, broker or "", queue_id)
 
 
 def queue_key(text: str) -> MessageQueue:
-    """Read the key of a map from queues to something, as `loads` returned it."""
+    """Decode a queue used as a map key, as `loads` returned it."""
     return queue_of(loads(text))
 
 
@@ -200,7 +200,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Write a number as Java's Double.toString does, near enough: always a point, exponents as `1.0E10`."""
+    """Format a number nearly as Java's Double.toString does: always a decimal point, exponents as `1.0E10`."""
     if not math.isfinite(value):
         return "null"
     text = repr(value)
@@ -211,7 +211,7 @@ def _java_double(value: float) -> str:
 
 
 class _Reader:
-    """Recursive descent over the text; every method leaves `at` behind what it has read."""
+    """Recursive descent parser; every method leaves `at` after what it has parsed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -224,7 +224,7 @@ class _Reader:
         value = self._value()
         self._skip(_BLANK)
         if self._at != len(self._text):
-            raise self._error("the text goes on behind the value")
+            raise self._error("unexpected text after the value")
         return value
 
     def _error(self, what: str) -> ProtocolError:
@@ -233,7 +233,7 @@ class _Reader:
 
     def _skip(self, pattern: re.Pattern[str]) -> None:
         match = pattern.match(self._text, self._at)
-        assert match is not None  # these patterns also match nothing
+        assert match is not None  # these patterns also match the empty string
         self._at = match.end()
 
     def _value(self) -> Any:
@@ -263,7 +263,7 @@ class _Reader:
             key = self._key()
             self._skip(_BLANK)
             if not self._text.startswith(":", self._at):
-                raise self._error("a colon is missing behind a name")
+                raise self._error("a colon is missing after a name")
             self._at += 1
             self._skip(_BLANK)
             result[key] = self._value()
@@ -297,7 +297,7 @@ class _Reader:
         return match.group()
 
     def _object_key(self) -> str:
-        # Its text would be escaped once more at each level: 64 of them, in 300 bytes, make more text than any memory holds.
+        # Its text would be escaped again at each level: 64 levels, in 300 bytes, would give more text than fits into memory.
         if self._in_key:
             raise self._error("an object is a key within a key")
         self._in_key = True
@@ -334,18 +334,18 @@ class _Reader:
                 self._at += 1
                 break
             if not char:
-                raise self._error("a text does not end")
+                raise self._error("a string does not end")
             escape = self._text[self._at + 1 : self._at + 2]
             self._at += 2
             if escape in _HEX and escape:
                 digits = _HEX[escape].match(self._text, self._at)
                 if digits is None:
-                    raise self._error(f"hexadecimal digits are missing behind \\{escape}")
+                    raise self._error(f"hexadecimal digits are missing after \\{escape}")
                 self._at = digits.end()
                 parts.append(chr(int(digits.group(), 16)))
                 escaped_unit = True
             elif escape:
                 parts.append(_ESCAPES.get(escape, escape))
         text = "".join(parts)
-        # Escapes are UTF-16 units: join pairs, and replace what is left alone, for it could never be encoded again.
+        # Escapes are UTF-16 units: join pairs, and replace lone surrogates, since they cannot be encoded again.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if escaped_unit else text

@@ -1,11 +1,11 @@
-"""Frames: what travels over a connection.
+"""Frames: the unit of data on a connection.
 
     int32 total     bytes that follow this field
     int32 mark      top byte: form of the header (0 JSON, 1 binary); low 24 bits: its length
     bytes header    code, language, version, opaque, flag, remark, ext map (see reference/wire.md, sections 1 and 2)
     bytes body      the rest, opaque
 
-One `Frame` stands for both forms; `binary` says which one it came in, and a reply leaves in the form of its request.
+One `Frame` represents both forms; `binary` says which one it arrived in, and a reply uses the form of its request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRAME_BYTES_MAX: Final = 16 << 20
 """The longest frame that RocketMQ's own peers accept, length field included."""
 
 FIELDS_MAX: Final = 1024
-"""No request of the protocol has fifty, and each takes a microsecond to read."""
+"""No request of the protocol has fifty fields, and each takes a microsecond to decode."""
 
 JSON: Final = 0
 BINARY: Final = 1
@@ -39,7 +39,7 @@ _BINARY_HEAD = struct.Struct(">hBhii")  # code, language, version, opaque, flag
 _HEADER_BYTES_LIMIT = (1 << 24) - 1  # the length has 24 bits
 _CODE_BINARY_MAX = 0x7FFF
 _ROOM_BYTES_MIN = 64 << 10  # of a decoder's buffer
-_ROOM_BYTES_KEPT = 2 << 20  # a larger buffer is given back when what it was needed for has been decoded
+_ROOM_BYTES_KEPT = 2 << 20  # a larger buffer is released once its content has been decoded
 
 _LANGUAGE_NAMES = {member.value: member.name for member in Language}
 _LANGUAGE_CODES = {member.name: member.value for member in Language}
@@ -48,7 +48,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
 class _JsonHeader(msgspec.Struct, omit_defaults=True):
-    # In the order in which Java writes them; only readability depends on it.
+    # In the order in which Java writes them, for readability only.
     code: _Int32
     extFields: dict[str, str] | None = None
     flag: _Int32 | None = None
@@ -64,7 +64,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class TooManyFields(ProtocolError):
-    """A binary header that would take long to read."""
+    """A binary header that would take long to decode."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Frame:
     binary: bool = False
     parsed: Any = field(
         default=None, compare=False, repr=False
-    )  # what the body says, where somebody has read it already
+    )  # the decoded body, if the worker thread has decoded it already
 
     @property
     def is_response(self) -> bool:
@@ -94,7 +94,7 @@ class Frame:
 
     def encode(self) -> bytes:
         """Return the whole frame, length field included. Raises ProtocolError if a part does not fit its field."""
-        # Codes of the POP family have more than 16 bits and can only travel as JSON, whatever form is wanted.
+        # Codes of the POP family have more than 16 bits and can only be sent as JSON, whatever form is wanted.
         form = BINARY if self.binary and -_CODE_BINARY_MAX <= self.code <= _CODE_BINARY_MAX else JSON
         try:
             header = self._binary_header() if form == BINARY else self._json_header()
@@ -139,14 +139,14 @@ _opaques = itertools.count(1)
 
 
 def next_opaque() -> int:
-    """Return a correlation id that no other request of this process uses: 31 bits, then from the start again."""
+    """Return a correlation id that is unique in this process: 31 bits, then starting over."""
     return next(_opaques) & 0x7FFFFFFF
 
 
 def request(
     header: Header, body: bytes = b"", oneway: bool = False, opaque: int | None = None, code: int | None = None
 ) -> Frame:
-    """Return the frame that asks for what `header` says.
+    """Return the request frame for `header`.
 
     `code` is needed only where several requests share a header (a batch is sent with the header of a single send).
     """
@@ -178,9 +178,9 @@ def reply(
 
 
 def decode(data: bytes | bytearray | memoryview, header_bytes_max: int = _HEADER_BYTES_LIMIT) -> Frame:
-    """Read one whole frame, length field included; its body is copied out of `data`.
+    """Decode one complete frame, length field included; its body is copied out of `data`.
 
-    Raises ProtocolError: the peer does not speak this protocol, the connection cannot be trusted any further.
+    Raises ProtocolError: the peer does not speak this protocol, and the connection can no longer be used.
     """
     view = memoryview(data)
     frame, header_end = decode_header(view, header_bytes_max)
@@ -191,12 +191,12 @@ def decode(data: bytes | bytearray | memoryview, header_bytes_max: int = _HEADER
 def decode_header(
     view: memoryview, header_bytes_max: int = _HEADER_BYTES_LIMIT, *, loose_bytes_max: int | None = None
 ) -> tuple[Frame, int]:
-    """Read one whole frame but for its body, and where that begins. Raises ProtocolError, as `decode` does."""
+    """Decode the header of one complete frame, and return where the body begins. Raises ProtocolError, as `decode` does."""
     if len(view) < _PREFIX.size:
-        raise ProtocolError(f"a frame has at least {_PREFIX.size} bytes, got {len(view)}")
+        raise ProtocolError(f"a frame must have at least {_PREFIX.size} bytes, got {len(view)}")
     total, mark = _PREFIX.unpack_from(view)
     if total != len(view) - 4:
-        raise ProtocolError(f"the frame says that {total} bytes follow its length, but {len(view) - 4} do")
+        raise ProtocolError(f"the frame announces {total} bytes after its length, but has {len(view) - 4}")
     header_end = _PREFIX.size + _check_mark(total, mark, header_bytes_max)
     header = bytes(view[_PREFIX.size : header_end])
     return _parse_binary(header) if mark >> 24 == BINARY else _parse_json(header, loose_bytes_max), header_end
@@ -206,7 +206,7 @@ _OPAQUE = re.compile(rb"[\"']?opaque[\"']?\s*:\s*[\"']?(\d{1,10})\b")
 
 
 def refusal_of_unread(view: memoryview, why: str) -> Frame | None:
-    """The answer to a request whose header nobody has read; None if it does not even seem to say where it belongs."""
+    """Return the answer to a request whose header was not decoded; None if it has no recognisable correlation id."""
     mark = _PREFIX.unpack_from(view)[1]
     header_bytes = mark & 0xFFFFFF
     if mark >> 24 == BINARY:
@@ -223,27 +223,27 @@ def refusal_of_unread(view: memoryview, why: str) -> Frame | None:
 
 
 class FrameDecoder:
-    """Bytes in, frames out. Knows no socket and no clock: a file, a test or the simulator can feed it.
+    """Turns bytes into frames. Uses no socket and no clock: a file, a test or the simulator can feed it.
 
-    Whoever has bytes calls `feed`. A socket can write into `room` itself and then call `received`: nothing is copied but the
-    bodies of the frames. The buffer grows by what has come, never by what the peer announces."""
+    Call `feed` with bytes; or let a socket write into `room` directly and call `received`: then only the bodies of frames are
+    copied. The buffer grows with the bytes received, never with the length that the peer announces."""
 
     def __init__(self, max_bytes: int = FRAME_BYTES_MAX, header_bytes_max: int = _HEADER_BYTES_LIMIT) -> None:
         self._frame_bytes_max = max_bytes
         self._header_bytes_max = header_bytes_max
         self._buffer = memoryview(bytearray(_ROOM_BYTES_MIN))
-        self._start = self._end = 0  # of what has come and is not decoded yet
+        self._start = self._end = 0  # of what was received and is not decoded yet
 
     @property
     def buffered(self) -> int:
-        """How many bytes of an unfinished frame are waiting."""
+        """How many bytes of an incomplete frame are buffered."""
         return self._end - self._start
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Return each frame that `data` completes; keep the rest for the next call.
 
-        Raises FrameTooLarge at once: the length is the peer's claim, and we buffer nothing on a claim.
-        Raises ProtocolError for anything else that is not a frame. After either, the connection is lost.
+        Raises FrameTooLarge at once: the length is the peer's claim, and nothing is allocated for it.
+        Raises ProtocolError for anything else that is not a frame. After either, the connection must be closed.
         """
         if len(data) > len(self._buffer) - self._end:
             self._move(len(data))
@@ -251,13 +251,13 @@ class FrameDecoder:
         return self.received(len(data))
 
     def room(self) -> memoryview:
-        """Where the next bytes may be written: the same place until `received` says how many these were. Never empty."""
+        """Where to write the next bytes: the same place until `received` says how many they were. Never empty."""
         if len(self._buffer) - self._end < _ROOM_BYTES_MIN // 2:
-            self._move(max(_ROOM_BYTES_MIN, 3 * self.buffered))  # so that moving stays rare
+            self._move(max(_ROOM_BYTES_MIN, 3 * self.buffered))  # large enough that moving stays rare
         return self._buffer[self._end :]
 
     def received(self, count: int) -> list[Frame]:
-        """`count` bytes were written to `room`. Returns and raises what `feed` does."""
+        """Process `count` bytes that were written to `room`. Returns and raises what `feed` does."""
         self._end += count
         frames: list[Frame] = []
         view = self._buffer[: self._end]
@@ -271,7 +271,7 @@ class FrameDecoder:
         return frames
 
     def _move(self, room: int) -> None:
-        """Bring what waits to the front of a buffer with so much room behind it."""
+        """Move the buffered bytes to the front of a buffer with this much room after them."""
         held = self.buffered
         waiting = self._buffer[self._start : self._end]
         if held + room > len(self._buffer):
@@ -296,7 +296,7 @@ class FrameDecoder:
 
 
 def _check_mark(total: int, mark: int, header_bytes_max: int) -> int:
-    """Return the header's length if form and length can be right."""
+    """Return the header's length if form and length are plausible."""
     form, length = mark >> 24, mark & 0xFFFFFF
     if form not in (JSON, BINARY):
         raise ProtocolError(f"unknown form of header {form & 0xFF}: expected 0 (JSON) or 1 (binary)")
@@ -325,7 +325,7 @@ def _parse_json(header: bytes, loose_bytes_max: int | None) -> Frame:
 
 
 def _parse_lenient(header: bytes, loose_bytes_max: int | None) -> Frame:
-    """Read a header as fastjson would: numbers as strings, strings as numbers, loose syntax."""
+    """Decode a header as fastjson would: numbers as strings, strings as numbers, loose syntax."""
     parsed = fastjson.loads(header, loose_bytes_max=loose_bytes_max)
     if not isinstance(parsed, dict):
         raise ProtocolError("the header is not a JSON object")
@@ -386,12 +386,12 @@ def _parse_binary(header: bytes) -> Frame:
             if name and value:  # Java reads an empty string as null
                 ext[name.decode()] = value.decode()
         if ext_end != len(header):
-            raise ProtocolError(f"{len(header) - ext_end} bytes are left over behind the binary header")
+            raise ProtocolError(f"{len(header) - ext_end} bytes are left over after the binary header")
         text = remark.decode() if remark else None
     except struct.error:
         raise ProtocolError(f"the binary header of {len(header)} bytes ends too early") from None
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the binary header holds text that is not UTF-8: {error}") from None
+        raise ProtocolError(f"the binary header contains text that is not UTF-8: {error}") from None
     return Frame(
         code=code,
         opaque=opaque,
@@ -405,9 +405,9 @@ def _parse_binary(header: bytes) -> Frame:
 
 
 def _take(data: bytes, position: int, length: struct.Struct = _LENGTH) -> tuple[bytes, int]:
-    """Return the bytes behind a length field at `position`, and where they end."""
+    """Return the bytes after a length field at `position`, and where they end."""
     (count,) = length.unpack_from(data, position)
     start = position + length.size
     if not 0 <= count <= len(data) - start:
-        raise ProtocolError(f"the binary header says that {count} bytes follow, but {len(data) - start} do")
+        raise ProtocolError(f"the binary header announces {count} bytes, but {len(data) - start} follow")
     return data[start : start + count], start + count

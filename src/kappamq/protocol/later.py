@@ -1,8 +1,8 @@
-"""Classes that are completed when they are first used: a program that starts does not wait for the hundreds it never needs.
+"""Classes that are completed on first use, so that a program does not wait at start for the hundreds it never needs.
 
-To make a dataclass takes about a millisecond, and there are hundreds of headers and bodies. Their declarations are read at
-once; what a decorator would do is done when the first object is made, or the first of the class's tables is looked at. Two
-threads may be first at the same time: one completes the class, the other waits for it.
+Creating a dataclass takes about a millisecond, and there are hundreds of headers and bodies. What the decorator would do is
+deferred until the first object is created or the first of the class's tables is read. If two threads do so at the same
+time, one completes the class and the other waits for it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class Later(type):
 
 
 def later(cls: Later, work: Callable[[Any], None], *tables: str) -> None:
-    """Have `work` complete `cls` when it is first needed; it sets the class attributes `tables`, each in one step."""
+    """Have `work` complete `cls` on first use; it sets the class attributes `tables`, each in one step."""
     setattr(cls, _TODO, work)
     for name in tables:
         setattr(cls, name, _FirstLook(name))
 
 
 def complete(cls: type[Any]) -> None:
-    """Do now what was left for later, for the bases first."""
+    """Complete a class now, its bases first."""
     with _completing:
         for base in reversed(cls.__mro__):
             work = base.__dict__.get(_TODO)
             if work is not None:
                 work(base)
-                delattr(base, _TODO)  # not before: up to here everybody else has to wait
+                delattr(base, _TODO)  # not earlier: until here other threads have to wait
 
 
 class _FirstLook:
-    """Stands for a table of a class that is not complete."""
+    """Placeholder for a table of a class that is not complete."""
 
     def __init__(self, name: str) -> None:
         self._name = name

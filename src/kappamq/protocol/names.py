@@ -1,4 +1,4 @@
-"""Names of topics, groups, brokers and clusters: what is allowed, and which belong to the system."""
+"""Names of topics, groups, brokers and clusters: which are valid, and which are reserved for the system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 KAPPAMQ_TOPIC_PREFIX: Final = "rmq_sys_kappamq_"
-"""Topics of our own metadata records; no request of a client may write there."""
+"""Topics of our own metadata records; clients cannot write to them."""
 METADATA_TOPIC: Final = "rmq_sys_kappamq_metadata"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
@@ -61,11 +61,11 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
         TIMER_TOPIC,
     }
 )
-"""RocketMQ lets no client send to these, but to the timer topic; our own metadata topics come on top, see `is_sendable`."""
+"""Clients cannot send to these, as in RocketMQ, except to the timer topic; our metadata topics are added in `is_sendable`."""
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Under this name a broker keeps its own positions in both queues of transactions among the consumer offsets."""
+"""The group under which a broker stores its own positions in the two transaction queues among the consumer offsets."""
 BUILT_IN_GROUPS: Final = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -76,7 +76,7 @@ BUILT_IN_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     TRANSACTION_GROUP,
 )
-"""Groups that exist on every broker from its start."""
+"""Groups that exist on every broker."""
 RESERVED_GROUPS: Final = frozenset(
     {
         *BUILT_IN_GROUPS,
@@ -94,22 +94,22 @@ _BROKER_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic(topic: str) -> str:
-    """Return `topic` if it may name a topic, else raise InvalidParameter with the reason."""
+    """Return `topic` if it is a valid topic name, else raise InvalidParameter."""
     _check_text(topic, "topic")
     retried = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    # Behind these prefixes a '+' separates group and topic of a POP retry topic.
+    # In a POP retry topic with these prefixes a '+' separates group and topic.
     name = topic.replace("+", "") if topic.startswith(RETRY_PREFIX) else topic
     return _check(topic, name, "topic", RETRY_TOPIC_CHARACTERS_MAX if retried else TOPIC_CHARACTERS_MAX)
 
 
 def check_group(group: str) -> str:
-    """Return `group` if it may name a group of producers or consumers, else raise InvalidParameter."""
+    """Return `group` if it is a valid group name, else raise InvalidParameter."""
     _check_text(group, "group")
     return _check(group, group, "group", GROUP_CHARACTERS_MAX)
 
 
 def check_broker(name: str) -> str:
-    """Return `name` if it may name a broker or cluster, else raise InvalidParameter."""
+    """Return `name` if it is a valid broker or cluster name, else raise InvalidParameter."""
     if not name or len(name) > BROKER_CHARACTERS_MAX or not _BROKER_ALLOWED.fullmatch(name):
         raise InvalidParameter(
             f"the broker or cluster name {name[:140]!r} is not allowed: use 1 to {BROKER_CHARACTERS_MAX} letters, "
@@ -120,7 +120,7 @@ def check_broker(name: str) -> str:
 
 def _check_text(name: object, kind: str) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a {kind} is a text; got {name!r}")
+        raise TypeError(f"the name of a {kind} must be a str; got {name!r}")
 
 
 def _check(name: str, plain: str, kind: str, characters_max: int) -> str:
@@ -130,18 +130,18 @@ def _check(name: str, plain: str, kind: str, characters_max: int) -> str:
         raise InvalidParameter(f"the {kind} has {len(name)} characters, the limit is {characters_max}")
     if not _ALLOWED.fullmatch(plain):
         raise InvalidParameter(
-            f"the {kind} {name!r} holds characters that are not allowed: only letters, digits and the characters % | _ - are"
+            f"the {kind} {name!r} contains characters that are not allowed: use only letters, digits and % | _ -"
         )
     return name
 
 
 def is_system_topic(topic: str, own: Collection[str] = ()) -> bool:
-    """`own` are the names that this broker adds: its cluster, its own name, its reply topic."""
+    """`own`: the names that this broker adds: its cluster, its own name, its reply topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic in own
 
 
 def is_sendable(topic: str) -> bool:
-    """May a client send to this topic?"""
+    """Return whether a client may send to this topic."""
     return topic not in NOT_SENDABLE_TOPICS and not topic.startswith(KAPPAMQ_TOPIC_PREFIX)
 
 
@@ -170,7 +170,7 @@ def reply_topic(cluster: str) -> str:
 
 
 def with_namespace(namespace: str, name: str) -> str:
-    """Wrap a topic or group into a namespace; system names and names already wrapped stay as they are."""
+    """Add a namespace to a topic or group; system names and names that have it already stay unchanged."""
     if not namespace or is_system_topic(name) or is_system_group(name):
         return name
     prefix, plain = _split_prefix(name)
@@ -178,7 +178,7 @@ def with_namespace(namespace: str, name: str) -> str:
 
 
 def without_namespace(name: str) -> str:
-    """Take the namespace off a topic or group, keeping a retry or dead-letter prefix."""
+    """Remove the namespace from a topic or group, keeping a retry or dead-letter prefix."""
     if is_system_topic(name) or is_system_group(name):
         return name
     prefix, plain = _split_prefix(name)

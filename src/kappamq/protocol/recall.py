@@ -1,4 +1,4 @@
-"""The handle by which a message can be recalled before its time: URL-safe Base64 of `v1 topic broker time key`."""
+"""The handle that recalls a delayed message: URL-safe Base64 of `v1 topic broker time key`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RecallHandle:
 
     @classmethod
     def decode(cls, handle: str) -> Self:
-        """Raises IllegalOperation if it is none."""
+        """Decode a handle. Raises IllegalOperation if it is invalid."""
         try:
             if not handle or len(handle) > _CHARACTERS_MAX:
                 raise ValueError(f"{len(handle)} characters")
@@ -40,5 +40,5 @@ class RecallHandle:
 
 
 def delete_key(topic: str, key: str) -> str:
-    """What TIMER_DEL_UNIQKEY says: which message of its slot is not to be delivered."""
+    """Return the value of TIMER_DEL_UNIQKEY, which names the message that must not be delivered."""
     return f"{topic}+{key}"

@@ -1,4 +1,4 @@
-"""When a message is to be delivered: what its properties ask for, and what they say once it is parked."""
+"""The delivery time of a message: as requested by its properties, and as stored once it is parked."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from kappamq.protocol.records import properties, record
 PRECISION_MS: Final = 1000
 _ASKING: Final = ((properties.TIMER_DELAY_SECONDS, 1000), (properties.TIMER_DELAY_MS, 1))
 _DELAYS: Final = tuple(f"{name}\x01".encode() for name, _factor in _ASKING)
-_DIGITS_MAX: Final = 18  # what fits into 64 bits for sure
+_DIGITS_MAX: Final = 18  # always fits into 64 bits
 _INT: Final = struct.Struct(">i")
 
 
 def number(pairs: Mapping[str, str], name: str) -> int | None:
-    """A property that is to be a whole number, None if it is missing. Raises IllegalMessage for anything else."""
+    """Return an integer property, None if it is missing. Raises IllegalMessage for anything else."""
     text = pairs.get(name)
     if text is None:
         return None
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
-        raise IllegalMessage(f"the property {name} must be a whole number, got {text[:40]!r}")
+        raise IllegalMessage(f"the property {name} must be an integer, got {text[:40]!r}")
     return int(text)
 
 
 def asked_ms(pairs: Mapping[str, str], now_ms: int) -> int | None:
-    """The time at which a message asks to be delivered, None if it does not ask. Seconds go before milliseconds, and both
-    before a time, as with RocketMQ. Raises IllegalMessage for nonsense."""
+    """Return the requested delivery time, None if there is none. A delay in seconds takes precedence over one in
+    milliseconds, and both over a time, as in RocketMQ. Raises IllegalMessage for invalid values."""
     for name, factor in _ASKING:
         delay = number(pairs, name)
         if delay is not None:
@@ -38,23 +38,23 @@ def asked_ms(pairs: Mapping[str, str], now_ms: int) -> int | None:
 
 
 def due_ms(out_ms: int, exact_ms: int) -> int:
-    """When a parked message is due, from TIMER_OUT_MS and TIMER_DELIVER_MS: parked by RocketMQ, it may only have the former,
-    and is due when the second is over that begins then."""
+    """Return when a parked message is due, from TIMER_OUT_MS and TIMER_DELIVER_MS: one parked by RocketMQ may only have the
+    former, and is due at the end of that second."""
     return exact_ms if out_ms < exact_ms <= out_ms + PRECISION_MS else out_ms + PRECISION_MS
 
 
 class Parked(NamedTuple):
-    """What a record of the timer topic says."""
+    """The content of a record in the timer topic."""
 
     due_ms: int
     stored_ms: int
     real_topic: bytes
-    cancels: bytes  # the key of the message that is not to be delivered, empty for a message itself
-    is_delay: bool = False  # its sender asked for a delay and not for a time
+    cancels: bytes  # the key of the cancelled message, empty for a message itself
+    is_delay: bool = False  # its sender requested a delay and not a time
 
 
 def parked(data: bytes | memoryview) -> Parked | None:
-    """Read a record of the timer topic; None if it is none. Only what is needed: it is done once for every timer."""
+    """Decode a record of the timer topic; None if it is not one. Decodes only what is needed, since it runs once per timer."""
     try:
         sys_flag = _INT.unpack_from(data, record.SYS_FLAG_AT)[0]
         at = record.STORED_MS_AT + (record.IPV6_EXTRA_BYTES if sys_flag & record.SYS_BORN_IPV6 else 0)
@@ -80,9 +80,9 @@ def parked(data: bytes | memoryview) -> Parked | None:
 
 
 def value(text: bytes, name: bytes) -> bytes:
-    """One property of an encoded text, b"" if it is not there; `name` comes with its separator."""
+    """Return one property of an encoded text, b"" if it is missing; `name` includes its separator."""
     at = text.rfind(name)
-    while at > 0 and text[at - 1] != 2:  # the name within another name or value
+    while at > 0 and text[at - 1] != 2:  # the name is part of another name or value
         at = text.rfind(name, 0, at)
     if at < 0:
         return b""

@@ -1,4 +1,4 @@
-r"""What clients write about messages into the trace topic: who sent, consumed, committed or recalled each, and how long it took.
+r"""The entries that clients write into the trace topic: who sent, consumed, committed or recalled a message, and how long it took.
 
 The body of a trace message is text: entries that end in \x02, their fields separated by \x01, the first of them the kind.
 
@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 ENTRY_END: Final = "\x02"
 FIELD_END: Final = "\x01"
 NOTHING: Final = "null"
-"""How Java writes a text that is not there. An empty one at the end of an entry would make its reader fail."""
+"""How Java writes a missing text. An empty one at the end of an entry would make its reader fail."""
 
 COMMITTED: Final = "COMMIT_MESSAGE"
 ROLLED_BACK: Final = "ROLLBACK_MESSAGE"
@@ -38,7 +38,7 @@ class MessageKind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How consuming a message ended."""
+    """The result of consuming a message."""
 
     SUCCESS = 0
     TIMEOUT = 1
@@ -49,7 +49,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A producer sent the message, or tried to."""
+    """A producer sent the message, or failed to."""
 
     name: ClassVar = "Pub"
 
@@ -70,7 +70,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeBegun:
-    """A consumer got the message."""
+    """A consumer received the message."""
 
     name: ClassVar = "SubBefore"
 
@@ -85,7 +85,7 @@ class ConsumeBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeEnded:
-    """It is done with it, well or not."""
+    """A consumer finished the message, successfully or not."""
 
     name: ClassVar = "SubAfter"
 
@@ -101,7 +101,7 @@ class ConsumeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
-    """The producer decided about a half message."""
+    """The producer decided a transaction."""
 
     name: ClassVar = "EndTransaction"
 
@@ -121,7 +121,7 @@ class TransactionEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """A message that was still waiting for its time was taken back."""
+    """A delayed message was recalled, or could not be."""
 
     name: ClassVar = "Recall"
 
@@ -152,13 +152,13 @@ def encode(entry: Entry) -> str:
 
 
 def decode(body: bytes) -> list[Entry]:
-    """Return the entries of a trace message; those that cannot be read, or are of a kind we do not know, are left out."""
+    """Return the entries of a trace message; invalid ones and those of unknown kinds are ignored."""
     found = (_entry(text) for text in body.decode("utf-8", "replace").split(ENTRY_END))
     return [entry for entry in found if entry is not None]
 
 
 def index_keys(entries: Iterable[Entry]) -> list[str]:
-    """Return what a trace message is to be found by: the ids of the messages it speaks of, then their keys."""
+    """Return the index keys of a trace message: the ids of the messages in it, then their keys."""
     listed = list(entries)
     ids = dict.fromkeys(entry.message_id for entry in listed if entry.message_id)
     keys = dict.fromkeys(key for entry in listed if not isinstance(entry, Recalled) for key in entry.keys.split())

@@ -1,6 +1,6 @@
-"""One client per process, name server list and TLS settings, made when it is first needed and kept between tasks.
+"""One client per process, name server list and TLS settings, created on first use and kept between tasks.
 
-Spark forks its workers from a daemon and uses them again; a client made before the fork would be dead in the child.
+Spark forks its workers from a daemon and reuses them; a client created before the fork would not work in the child.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kappamq.spark.tls import Tls
 
 WRITER_GROUP: Final = "kappamq-spark-writer"
 READER_GROUP: Final = "kappamq-spark"
-"""Named in pulls where no group is given; nothing is committed under it."""
+"""The group in pulls without a group option; nothing is committed for it."""
 
 _clients: dict[tuple[int, str, Tls | None, str], PullConsumer] = {}
 _admins: dict[tuple[int, str, Tls | None], Admin] = {}
@@ -23,7 +23,7 @@ _producers: dict[tuple[int, str, Tls | None, str], Producer] = {}
 
 
 def reader(nameservers: str, group: str = READER_GROUP, *, tls: Tls | None = None) -> PullConsumer:
-    """This process' client for reading queues."""
+    """Return this process's client for reading queues."""
     key = (os.getpid(), nameservers, tls, group)
     if key not in _clients:
         _clients[key] = PullConsumer(nameservers, group=group, **_options(tls))
@@ -31,7 +31,7 @@ def reader(nameservers: str, group: str = READER_GROUP, *, tls: Tls | None = Non
 
 
 def admin(nameservers: str, *, tls: Tls | None = None) -> Admin:
-    """This process' client for questions about topics and queues."""
+    """Return this process's client for queries about topics and queues."""
     key = (os.getpid(), nameservers, tls)
     if key not in _admins:
         _admins[key] = Admin(nameservers, **_options(tls))
@@ -39,7 +39,7 @@ def admin(nameservers: str, *, tls: Tls | None = None) -> Admin:
 
 
 def producer(nameservers: str, group: str = WRITER_GROUP, *, tls: Tls | None = None) -> Producer:
-    """This process' client for sending."""
+    """Return this process's client for sending."""
     key = (os.getpid(), nameservers, tls, group)
     if key not in _producers:
         _producers[key] = Producer(nameservers, group=group, **_options(tls))
@@ -51,7 +51,7 @@ def _options(tls: Tls | None) -> ClientOptions:
 
 
 def close_all() -> None:
-    """Close what this process has open; the next task that needs a client makes a new one."""
+    """Close the clients of this process; the next task that needs one creates a new one."""
     for kept in (_clients, _admins, _producers):
         while kept:
             kept.popitem()[1].close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Start Spark so that `pip install 'kappamq[spark]'` is all that is needed; used by our commands, and by whoever likes it.
+"""Starts Spark so that `pip install 'kappamq[spark]'` is all that is needed; for our commands and for applications.
 
 from kappamq.spark.engine import session
 spark = session()                                # this machine, all cores
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDED: Final = ("pyspark", "pyarrow", "numpy")
-"""Without these nothing works, on the driver as on executors."""
+"""Required packages, on the driver as on executors."""
 PROGRAMS: Final = ("bash", "dirname")
-"""What the scripts that start Spark look for on the PATH."""
+"""Programs that Spark's start scripts need on the PATH."""
 INSTALL: Final = "pip install 'kappamq[spark]'"
 LOCAL: Final = "local[*]"
 PYSPARK_OLDEST: Final = (4, 2)
@@ -36,15 +36,15 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkFailed(KappaError):
-    """Spark could not do what was asked, for a reason that is not ours."""
+    """Spark failed for a reason outside of KappaMQ."""
 
 
 def session(
     master: str | None = None, app_name: str = "kappamq", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session; one that runs in this process already is used as it is. Raises ConfigError that says what is missing.
+    """Return a session; one that is already running in this process is used unchanged. Raises ConfigError, which says what is missing.
 
-    `config` has the last word over everything that is set here."""
+    `config` overrides everything that is set here."""
     check_installed()
     from pyspark.sql import SparkSession
 
@@ -64,7 +64,7 @@ def session(
 def command_session(
     master: str | None = None, app_name: str = "kappamq", config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session for one piece of work of a program that then ends: Ctrl-C ends Spark with it, without a stack trace."""
+    """A session for one job of a program that then ends: Ctrl-C ends Spark with it, without a stack trace."""
     handler = signal.getsignal(signal.SIGINT)
     with gateway.without_py4j_tracebacks():
         spark = session(master, app_name, config)
@@ -73,7 +73,7 @@ def command_session(
 
 
 def check_installed() -> None:
-    """Raises ConfigError that names what is missing, and how to get it."""
+    """Raise ConfigError, which names the missing packages and how to install them."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
             f"Spark cannot be used here: {not_installed(missing)}. {INSTALL} installs everything that is needed"
@@ -89,7 +89,7 @@ def not_installed(names: Sequence[str]) -> str:
 
 
 def check_version(version: str) -> None:
-    """Raises ConfigError if this PySpark is too old."""
+    """Raise ConfigError if this PySpark is too old."""
     major, minor, *_ = version.split(".")
     if (int(major), int(minor)) < PYSPARK_OLDEST:
         oldest = ".".join(map(str, PYSPARK_OLDEST))
@@ -101,7 +101,7 @@ def is_local(master: str) -> bool:
 
 
 def defaults(master: str) -> dict[str, str]:
-    """What we set where nobody says otherwise: nothing that listens beyond this machine, no web page, a quiet screen."""
+    """Return our defaults: nothing listens beyond this machine, no web page, little output."""
     found = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -117,19 +117,19 @@ def defaults(master: str) -> dict[str, str]:
 
 
 def _set_environment(local: bool) -> None:
-    """Spark takes these from the environment only. Without them it starts whatever `python3` and `java` the PATH has."""
+    """Set what Spark reads only from the environment. Otherwise it would start the first `python3` and `java` on the PATH."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # nodes may have another path: the user's word counts
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # nodes may have another path: keep the user's setting
     os.environ["JAVA_HOME"] = str(java.home(java.find()))
 
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors that come out of Spark as ours: the sentence of our source or sink, else Spark's own without Java's stack."""
+    """Turn errors from Spark into ours: the error of our source or sink, else Spark's own without Java's stack."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

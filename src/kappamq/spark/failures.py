@@ -1,4 +1,4 @@
-"""Our sentence instead of a stack trace: when an error leaves one of Spark's Python processes, and when it comes out of Spark.
+"""Errors without stack traces: when an error leaves one of Spark's Python processes, and when Spark raises it on the driver.
 
 Spark turns an exception of a source into text: `[PYTHON_DATA_SOURCE_ERROR] ... Traceback ... kappamq.errors.ConfigError: our sentence`,
 with Java's stack behind it.
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=type)
 
 
 def without_traceback(kind: C) -> C:
-    """Class decorator: an error of ours that leaves a method which Spark calls is told as a sentence, without the lines of code.
+    """Class decorator: a KappaError that leaves a method which Spark calls is reported as a sentence, without a traceback.
 
     Only in Spark's own Python processes, which end with it. Any other error is a bug and keeps its traceback."""
     for name in _CALLED:
@@ -68,13 +68,13 @@ def _hide_traceback() -> None:
 
 
 def in_spark_process() -> bool:
-    """Whether this is a planner or worker that Spark started, not somebody's program."""
+    """Return whether this is a planner or worker that Spark started, not a user's program."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
 
 def our_error(failure: BaseException) -> KappaError | None:
-    """The error that our source or sink raised inside Spark, as it was; None if it was none of ours."""
+    """Return the error that our source or sink raised inside Spark; None if it was not one of ours."""
     at: BaseException | None = failure
     while at is not None:
         if isinstance(at, KappaError):
@@ -88,6 +88,6 @@ def our_error(failure: BaseException) -> KappaError | None:
 
 
 def sentence(failure: BaseException) -> str:
-    """What Spark says about a failure that is not ours, without Java's stack."""
+    """Return Spark's text about a failure that is not ours, without Java's stack."""
     text = str(failure) or type(failure).__name__
     return _JAVA.split(text, maxsplit=1)[0].strip()

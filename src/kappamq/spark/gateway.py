@@ -1,7 +1,7 @@
 """The Java process behind PySpark, and how Ctrl-C ends it.
 
-PySpark starts Java so that it ignores Ctrl-C. Who interrupts the start leaves it behind for good: Java cannot tell PySpark its port any
-more and waits for nobody. Who interrupts a job sees a stack trace of each call that was under way.
+PySpark starts Java so that it ignores Ctrl-C. An interrupted start would leave it running for ever: Java cannot report its port to
+PySpark any more. An interrupted job would print a stack trace for each pending call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE_S: Final = 5.0
-"""What Java gets to remove its temporary folders before it is killed."""
+"""How long Java gets to remove its temporary directories before it is killed."""
 
 
 @contextmanager

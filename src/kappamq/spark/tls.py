@@ -1,4 +1,4 @@
-"""The options for TLS, of reads and writes: the names and the meaning of the command line's, `--tls-ca` being `tlsCa`."""
+"""The TLS options of reads and writes, named like those of the command line: `--tls-ca` is `tlsCa`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to speak TLS. Paths, not certificates: each node reads its own files."""
+    """TLS settings. Has paths, not certificates: each node reads its own files."""
 
     trust: str | None = None  # None: the system's certificates
     verify: bool = True
@@ -45,7 +45,7 @@ class Tls:
 
 
 def tls_options(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Tls | None:
-    """None: without TLS. What is not given comes from the environment, on the driver. Raises ConfigError."""
+    """Return the settings, None without TLS. Options not given are read from the driver's environment. Raises ConfigError."""
     named = {option: environment[name] for option, name in ENVIRONMENT.items() if environment.get(name)}
     wanted = {**named, **{option: given[option] for option in TLS_OPTIONS if option in given}}
     on = _is_true(wanted, "tls", ENVIRONMENT if "tls" not in given else {})
@@ -53,14 +53,14 @@ def tls_options(given: Mapping[str, str], environment: Mapping[str, str] = os.en
     others = [option for option in TLS_OPTIONS[1:] if option in given and wanted[option].lower() not in ("", "false")]
     if "tls" in given and not on:
         if others:
-            raise ConfigError(f"tls={given['tls']} switches TLS off, and {others[0]} is for TLS: leave one of them out")
+            raise ConfigError(f"tls={given['tls']} disables TLS, but {others[0]} is set: remove one of them")
         return None
     if not (on or unverified or wanted.get("tlsCa")):
         if others:
-            raise ConfigError(f"the option {others[0]} is for TLS, which is off: set the option tls to true")
+            raise ConfigError(f"the option {others[0]} requires TLS: set the option tls to true")
         return None
     if bool(wanted.get("tlsCert")) != bool(wanted.get("tlsKey")):
-        raise ConfigError("the options tlsCert and tlsKey belong together: give both, or none")
+        raise ConfigError("the options tlsCert and tlsKey belong together: set both, or none")
     return Tls(wanted.get("tlsCa") or None, not unverified, wanted.get("tlsCert") or None, wanted.get("tlsKey") or None)
 
 

@@ -1,6 +1,6 @@
-"""For tests of programs that use KappaMQ: a real broker in the test's own process, and time that can be turned forward.
+"""For tests of programs that use KappaMQ: a real broker in the test's own process, and a clock that tests can advance.
 
-    def test_reminder(kappamq_broker):                      # a fixture, there as soon as kappamq is installed
+    def test_reminder(kappamq_broker):                      # a fixture, available as soon as kappamq is installed
         with kappamq_broker.producer() as producer:
             producer.send(Message("reminders", b"call mum", delay_level=18))
         assert kappamq_broker.bodies("reminders") == []

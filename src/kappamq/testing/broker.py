@@ -53,27 +53,27 @@ _SMALL = {
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
 }
-"""A broker of this size starts at once and leaves nothing behind worth speaking of."""
-_STEP_MS = 3_600_000  # what has expired is looked for this often: one of the hours of a day is that of deletion
+"""A broker of this size starts at once and takes little disk space."""
+_STEP_MS = 3_600_000  # expired files are looked for this often: one hour of the day is the deletion hour
 
 _IMPATIENT_S = 0.1
 
 
 def _as_text(value: object) -> str:
-    """A value as broker.conf has it."""
+    """Return a value as in broker.conf."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class BrokerKit:
     """A real broker: real sockets on loopback, real files in a temporary folder.
 
-    `properties` are those of broker.conf. All clients of this process that use it share its clock: those it makes (`producer`,
-    `async_consumer`, ...) and those of the application, which need only its address `nameserver`."""
+    `properties` are those of broker.conf. All clients of this process that use it share its clock: those it creates (`producer`,
+    `async_consumer`, ...) and those of the application, which only need its address `nameserver`."""
 
     def __init__(
         self, *, data: Path | None = None, properties: Mapping[str, object] | None = None, patience: float = 10.0
     ) -> None:
-        """`patience`: how many seconds of real time a listener that hangs is waited for, each time that it holds others up."""
+        """`patience`: how many seconds of real time to wait for a listener that hangs, each time it holds up others."""
         self.clock = KitClock()
         self._patience = patience
         self._given = data
@@ -84,7 +84,7 @@ class BrokerKit:
 
     def __enter__(self) -> Self:
         self._data = self._given or Path(tempfile.mkdtemp(prefix="kappamq-test-"))
-        # Opened again, it goes on where it was: what another kit's clock passed over is over.
+        # Reopened, it continues at its last message time: what another kit's clock passed is in the past.
         self.clock.not_before(Checkpoint.load(self._data / "checkpoint").physic_ms)
         self._local = Local.at(
             self._data, nameserver_port=0, broker_port=0, host="127.0.0.1", properties=self._properties, clock=self.clock,
@@ -127,7 +127,7 @@ class BrokerKit:
         if self._given is None:
             shutil.rmtree(self._data, ignore_errors=True)
 
-    # -- what a test uses --------------------------------------------------------------------------------------------------
+    # -- for tests ---------------------------------------------------------------------------------------------------------
 
     @property
     def nameserver(self) -> str:
@@ -135,12 +135,12 @@ class BrokerKit:
 
     @property
     def address(self) -> str:
-        """Of the broker itself."""
+        """The address of the broker itself."""
         return self._local.broker
 
     @property
     def client_config(self) -> ClientConfig:
-        """For clients that are made elsewhere and are to share the clock."""
+        """For clients that are created elsewhere and should share the clock."""
         return ClientConfig(nameservers=(self.nameserver,), clock=self.clock)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
@@ -150,7 +150,7 @@ class BrokerKit:
         return TransactionProducer(config=self.client_config, **options)
 
     def consumer(self, **options: Unpack[ConsumerOptions]) -> Consumer:
-        """Its topics are made if they are not there: it hears of the first message, not of the first after a while."""
+        """Creates its topics if they do not exist, so that it does not have to wait until it discovers them."""
         with self.admin() as admin:
             for topic in wanted_topics(options["topics"]).keys() - set(admin.topics()):
                 admin.create_topic(topic)
@@ -172,7 +172,7 @@ class BrokerKit:
         return AsyncTransactionProducer(config=self.client_config, **options)
 
     def async_consumer(self, **options: Unpack[ConsumerOptions]) -> AsyncConsumer:
-        """Its topics need not exist: `settle_async` and `advance_async` let it find those that were created since it started."""
+        """Its topics need not exist: `settle_async` and `advance_async` let it find those created after it started."""
         return AsyncConsumer(config=self.client_config, **options)
 
     def async_pull_consumer(self, **options: Unpack[PullConsumerOptions]) -> AsyncPullConsumer:
@@ -185,7 +185,7 @@ class BrokerKit:
         return AsyncAdmin(config=self.client_config, **options)
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
-        """Everything that consumers of `topic` can see, oldest first; nothing if there is no such topic."""
+        """Return all messages that consumers of `topic` can see, oldest first; none if the topic does not exist."""
         found: list[ReceivedMessage] = self.call(lambda broker: self._read(broker, topic))
         return found
 
@@ -193,7 +193,7 @@ class BrokerKit:
         return [message.body for message in self.messages(topic)]
 
     def call(self, work: Callable[[Broker], Any]) -> Any:
-        """Run something on the broker's own loop and return what it says: for a look inside."""
+        """Run a function on the broker's own loop and return its result, for a look inside."""
 
         async def on_loop() -> Any:
             return work(self._local.running_broker)
@@ -214,14 +214,14 @@ class BrokerKit:
     # -- time --------------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Wait until the broker and all clients of this process that use it have nothing left to do, without letting time pass.
+        """Wait until the broker and all clients of this process that use it are idle, without advancing the clock.
 
-        Whoever made the clients: the application's own count, too. Raises TimeoutError, which says who is still busy."""
+        That includes the application's own clients. Raises TimeoutError, whose text says which are still busy."""
         refuse_on_a_loop_of_clients("settle")
         self._settled(self._pass(0).result())
 
     async def settle_async(self) -> None:
-        """The same from a coroutine, whose loop goes on meanwhile."""
+        """Like `settle`, from a coroutine, whose loop keeps running."""
         self._settled(await asyncio.wrap_future(self._pass(0)))
 
     def _settled(self, reason: str | None) -> None:
@@ -232,7 +232,7 @@ class BrokerKit:
         return self._thread.submit(self._pass_on_loop(self._local.running_broker, ms, caller=current_reader()))
 
     async def _pass_on_loop(self, broker: Broker, ms: int, caller: object) -> str | None:
-        """Returns None, or why time went on before all had settled."""
+        """Return None, or why the clock was advanced before all had settled."""
         clock, agenda = self.clock, broker.agenda
         settling = Settling(broker, clock, self._names)
         target = clock.message_ms() + ms
@@ -247,7 +247,7 @@ class BrokerKit:
             for _ in iter(lambda: agenda.run_due(clock.message_ms()), False):
                 await asyncio.sleep(0)  # what was stored becomes visible
             if rang or broker.kernel.put_count != before or agenda.is_working:
-                # Whoever gets something may have something to say to it. Patience is lost once, not at every step.
+                # Consumers may send messages in turn. Wait for a hanging one only once, not at every step.
                 patience = self._patience if hung is None else min(self._patience, _IMPATIENT_S)
                 hung = await settling.wait(patience, caller) or hung
                 continue
@@ -259,7 +259,7 @@ class BrokerKit:
 
 
 class _TimedFiles(Files):
-    """Files as old as message time says: retention goes by the age of files."""
+    """Files with message time as modification time, since retention uses the age of files."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

@@ -1,4 +1,4 @@
-"""Message time that stands still until a test moves it, while liveness time goes on as ever."""
+"""Message time that stands still until a test advances it, while liveness time runs on."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def duration_ms(duration: Duration) -> int:
         text = duration.replace(" ", "")
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ConfigError(f"{duration!r} is no duration: write it like '2h', '1h30m', '45s' or '250ms'")
+            raise ConfigError(f"{duration!r} is not a duration: write it like '2h', '1h30m', '45s' or '250ms'")
         ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
     elif isinstance(duration, bool) or not isinstance(duration, int | float):
         raise ConfigError(
-            f"{duration!r} is no duration: give a number of seconds, a timedelta, or a text such as '1h30m'"
+            f"{duration!r} is not a duration: give a number of seconds, a timedelta, or a string such as '1h30m'"
         )
     else:
         ms = round(duration * 1000)
     if ms < 0:
-        raise ConfigError(f"time does not go back: {duration!r}")
+        raise ConfigError(f"a duration must not be negative, got {duration!r}")
     return ms
 
 
 class KitClock:
-    """The clock of a `BrokerKit` and of the clients it makes.
+    """The clock of a `BrokerKit` and its clients.
 
-    `advance` has everything happen that would have happened meanwhile, in order: deliveries of delayed messages, retries,
-    checks of transactions, deletion of what has expired. Nobody is taken for dead because of it."""
+    `advance` makes everything happen that is due in that time, in order: deliveries of delayed messages, retries,
+    transaction checks, deletion of expired files. It does not expire heartbeats, locks or connections."""
 
     def __init__(self) -> None:
         self._message_ms = time.time_ns() // 1_000_000
@@ -66,25 +66,25 @@ class KitClock:
         return time.monotonic()
 
     def uptime_ms(self) -> int:
-        return self._message_ms  # the two witnesses of a virtual clock always agree
+        return self._message_ms  # both clocks always agree here
 
     def not_before(self, ms: int) -> None:
-        """Let message time pass until it is `ms`, if that is still to come."""
+        """Advance message time to `ms`, if that is in the future."""
         self._message_ms = max(self._message_ms, ms)
 
     def advance(self, duration: Duration) -> None:
-        """Let message time pass; returns when all that is due by then has happened and consumers have had their say."""
+        """Advance message time; returns when everything due by then has happened and consumers are idle."""
         refuse_on_a_loop_of_clients("advance")
         _tell(self._advance(duration).result())
 
     async def advance_async(self, duration: Duration) -> None:
-        """The same from a coroutine, whose loop goes on meanwhile."""
+        """Like `advance`, from a coroutine, whose loop keeps running."""
         _tell(await asyncio.wrap_future(self._advance(duration)))
 
     def _advance(self, duration: Duration) -> Future[Any]:
         ms = duration_ms(duration)
         if self.pass_ms is None:
-            raise ConfigError("the broker of this clock does not run")
+            raise ConfigError("the broker of this clock is not running")
         return self.pass_ms(ms)
 
     # -- pauses of clients -------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class KitClock:
 
     @property
     def is_ringing(self) -> bool:
-        """Was somebody told that a pause ends who has not ended it yet?"""
+        """Whether the end of a pause was signalled to a client that has not ended it yet."""
         return bool(self._ringing)
 
     def next_alarm_ms(self) -> int | None:
@@ -115,7 +115,7 @@ class KitClock:
             return self._alarms[0].due_ms if self._alarms else None
 
     def ring_due(self) -> bool:
-        """Ring what is due by now; False if nothing is."""
+        """Ring all alarms that are due; returns False if there are none."""
         with self._lock:
             due: list[_Alarm] = []
             while self._alarms and self._alarms[0].due_ms <= self._message_ms:
@@ -131,7 +131,7 @@ class KitClock:
 @dataclass(slots=True, eq=False)
 class _Alarm:
     due_ms: int
-    number: int  # those of one moment ring in the order in which they were set
+    number: int  # alarms of the same time ring in the order in which they were set
     ring: Callable[[], None]
     is_over: bool = False
 
@@ -141,14 +141,14 @@ class _Alarm:
 
 def _tell(hung: str | None) -> None:
     if hung is not None:
-        log.warning("message time was moved on before all had settled: %s", hung)
+        log.warning("message time was advanced before everything had settled: %s", hung)
 
 
 def refuse_on_a_loop_of_clients(call: str) -> None:
-    """A call that waits for clients must not stop the very loop that they live on."""
+    """A call that waits for clients must not block the loop that they run on."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return
     if registry.lives_on(loop):
-        raise ClientError(f"{call}() would stop the event loop that your clients run on: await {call}_async() instead")
+        raise ClientError(f"{call}() would block the event loop that your clients run on: await {call}_async() instead")

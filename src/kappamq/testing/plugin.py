@@ -1,4 +1,4 @@
-"""The pytest fixture `kappamq_broker`; found by pytest through the package's entry point."""
+"""The pytest fixture `kappamq_broker`; pytest finds it through the package's entry point."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def kappamq_broker() -> Iterator[BrokerKit]:
-    """A broker of this test's own, with a clock that the test moves."""
-    from kappamq.testing.broker import BrokerKit  # nobody who does not use it waits for the import
+    """A broker for this test, with a clock that the test advances."""
+    from kappamq.testing.broker import BrokerKit  # imported here so that tests that do not use it do not wait for it
 
     with BrokerKit() as broker:
         yield broker

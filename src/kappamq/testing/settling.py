@@ -1,10 +1,10 @@
-"""When a kit has settled: the broker and every client of this process that uses it have nothing left to do.
+"""Settling: waits until the broker and every client of this process that uses it are idle.
 
-That is: nothing is due at the broker, no request waits for its answer, every queue of a topic has a reader if somebody subscribes to it,
-every reader has pulled its queue to the end, and every listener has dealt with what it got. Consumers that wait for a topic
-which has been created meanwhile are told to look again, for by themselves they look only from time to time, in real time.
+That is: nothing is due at the broker, no request is in flight, every queue of a subscribed topic has a reader, every reader has
+pulled its queue to the end, and every listener has finished. Consumers that wait for a topic which has been created meanwhile
+are triggered to look again, since by themselves they do so only at intervals of real time.
 
-Of clients in other processes only what they say to the broker can be seen: they count as done when they are quiet for a moment.
+Of clients in other processes only their requests can be observed: they count as idle when they send none for a moment.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kappamq.testing.clock import KitClock
 _QUIET_S: Final = 0.01
 _QUIET_ROUNDS: Final = 2
 _TURNS: Final = 5
-"""Of each client's event loop between two looks: tasks that are ready get a chance to begin something."""
+"""Turns of each client's event loop between two checks, so that ready tasks can start."""
 
 
 class Settling:
-    """Of one kit, on its broker's loop. `nameservers`: the names by which clients may know it."""
+    """For one kit, on its broker's loop. `nameservers`: the addresses that clients may use for it."""
 
     def __init__(self, broker: Broker, clock: KitClock, nameservers: Iterable[str]) -> None:
         self._broker = broker
@@ -37,9 +37,9 @@ class Settling:
         self._looking: dict[ClientCore, Future[None]] = {}
 
     async def wait(self, limit_s: float, caller: object) -> str | None:
-        """Wait until there is nothing to do. Returns None then, and after `limit_s` seconds what is still going on.
+        """Wait until everything is idle. Returns None then, or after `limit_s` seconds what is still busy.
 
-        `caller`: the task or thread that waits for it. A message that it has in hand itself is not waited for."""
+        `caller`: the task or thread that waits. A message that it has in flight itself is ignored."""
         until = self._clock.liveness() + limit_s
         quiet = 0
         while True:
@@ -48,7 +48,7 @@ class Settling:
             await asyncio.sleep(_QUIET_S)
             reason = self.reason(caller)
             if reason is None and before != _activity(self._broker):
-                reason = "somebody still talks to the broker"
+                reason = "a client is still sending requests to the broker"
             quiet = quiet + 1 if reason is None else 0
             if quiet == _QUIET_ROUNDS:
                 return None
@@ -56,11 +56,11 @@ class Settling:
                 return reason
 
     def reason(self, caller: object = None) -> str | None:
-        """Why there is still something to do, None if there is nothing."""
+        """Return what is still busy, None if everything is idle."""
         if self._broker.agenda.is_working:
-            return "the broker is at work"
+            return "the broker is busy"
         if self._clock.is_ringing:
-            return "a consumer ends its pause"
+            return "a consumer is resuming after a pause"
         cores = registry.running(self._nameservers)
         try:
             members = [member for core in cores for member in core.members if isinstance(member, GroupMember)]
@@ -69,15 +69,15 @@ class Settling:
                 or next((reason for member in members if (reason := self._work_of(member, caller))), None)
                 or self._unread(cores)
             )
-        except RuntimeError:  # tables change while we look, on other threads
-            return "consumers come and go"
+        except RuntimeError:  # other threads change the tables while we iterate
+            return "consumers are starting or stopping"
 
     def _work_of(self, member: GroupMember, caller: object) -> str | None:
         who = f"a consumer of group {member.group}"
         if not member.is_started:
-            return f"{who} starts"
+            return f"{who} is starting"
         if count := member.unfinished(caller):
-            return f"{who} is not done with {count} messages"
+            return f"{who} has {count} messages in flight"
         for held in member.held:
             queue = held.queue
             end = self._broker.kernel.queue_state(queue.topic, queue.queue_id).next
@@ -85,17 +85,17 @@ class Settling:
             if held.paused or held.full() is not None:
                 continue
             if held.next_offset < end or (reset is not None and not member.broadcasting):
-                return f"{who} has not read {queue} to its end yet"
+                return f"{who} has not consumed {queue} to its end yet"
         return None
 
     def _unread(self, cores: list[ClientCore]) -> str | None:
-        """Queues that a group wants and nobody reads yet. Those who should are told to look."""
+        """Return queues that a group subscribes to and no one reads yet; triggers a rebalance of the consumers that should."""
         members = [(core, member) for core in cores for member in core.members if isinstance(member, GroupMember)]
         unread: str | None = None
         for core, member in members:
             ours = [other for _, other in members if other.group == member.group]
             if self._has_strangers(member.group, len(ours)):
-                continue  # of what they read we know nothing
+                continue  # members in other processes: their queues are unknown
             readers = [member] if member.broadcasting else ours
             read = {held.queue for reader in readers for held in reader.held}
             for topic in member.shared_topics:
@@ -104,7 +104,7 @@ class Settling:
                     continue
                 known = {(queue.topic, queue.queue_id) for queue in read}
                 if any((topic, number) not in known for number in range(config.read_queues)):
-                    unread = f"no consumer of group {member.group} reads all of topic {topic} yet"
+                    unread = f"the consumers of group {member.group} do not cover all queues of topic {topic} yet"
                     self._look_again(core)
         return unread
 
@@ -120,7 +120,7 @@ class Settling:
                 self._looking[core] = looking
 
     async def _turn_loops(self) -> None:
-        """Let every loop that clients live on turn a few times."""
+        """Let every loop with clients run a few turns."""
         loops = {core.loop for core in registry.running(self._nameservers)}
         turned = [future for loop in loops if (future := _on(loop, _turns())) is not None]
         if turned:

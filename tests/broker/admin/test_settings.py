@@ -61,7 +61,7 @@ async def test_what_is_refused_changes_nothing(broker: Broker, client: Speaker) 
         ("storePathRootDir=/elsewhere", permission, "restart"),
         ("sendMessageThreadPoolNums=9", permission, "no effect"),
         ("fileReservedTime=24\nfileReservedTme=24", invalid, "fileReservedTime?"),
-        ("fileReservedTime=soon", invalid, "whole number"),
+        ("fileReservedTime=soon", invalid, "integer"),
         ("fileReservedTime=-1", invalid, "retention_hours"),
         ("brokerRole=SLAVE", invalid, "slave"),
         ("longPollingEnable=maybe", invalid, "true or false"),

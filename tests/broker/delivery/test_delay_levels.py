@@ -103,7 +103,7 @@ def test_nonsense_is_refused(tmp_path: Path) -> None:
             for text in ("x", "1.5", "9" * 30, "3 "):
                 answer = await it.client.send("tea", b"x", 0, f"UNIQ_KEY\x01U\x02DELAY\x01{text}\x02")
                 assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-                assert "DELAY must be a whole number" in (answer.remark or "")
+                assert "DELAY must be an integer" in (answer.remark or "")
             await it.send(b"fine")
             assert await it.bodies() == [b"fine"]
 

@@ -193,7 +193,7 @@ async def test_halves_that_make_no_sense(broker: Broker, client: Speaker) -> Non
             (12, "", "only END_TRANSACTION (37) commits"),
             (4, "big\x01" + "x" * 32_500 + "\x02", "those of a transaction"),
             (4, "big\x01" + "ß" * 16_250 + "\x02", "those of a transaction"),
-            (4, "DELAY\x01abc\x02", "the property DELAY must be a whole number, got 'abc'"),
+            (4, "DELAY\x01abc\x02", "the property DELAY must be an integer, got 'abc'"),
             (4, "TIMER_DELAY_SEC\x0199999999\x02", "(timerMaxDelaySec)"),
         ]:
             answer = await producer.half("t", b"x", more=more, sys_flag=flags)

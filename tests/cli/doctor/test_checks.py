@@ -28,21 +28,21 @@ def by_name(found: list[Finding]) -> dict[str, Finding]:
 
 def test_a_good_directory_and_nothing_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 << 30, 0, 80 << 30))
-    found = by_name(checks.data_directory(tmp_path, "named by --data"))
+    found = by_name(checks.data_directory(tmp_path, "given by --data"))
     assert {finding.health for finding in found.values()} <= {Health.OK, Health.NOTE}
     assert set(found) == {"data directory", "disk space", "preallocation", "disk sync"}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_can_be_made(tmp_path: Path) -> None:
-    found = by_name(checks.data_directory(tmp_path / "a" / "b", "named by --data"))
-    assert "does not exist yet and can be made" in found["data directory"].text
+    found = by_name(checks.data_directory(tmp_path / "a" / "b", "given by --data"))
+    assert "does not exist yet and can be created" in found["data directory"].text
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (finding,) = checks.data_directory(tmp_path / "file" / "x", "named by --data")
+    (finding,) = checks.data_directory(tmp_path / "file" / "x", "given by --data")
     assert finding.health is Health.BAD
     assert "is a file" in finding.text
 
@@ -52,7 +52,7 @@ def test_no_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(checks.tempfile, "NamedTemporaryFile", refuse)  # root may write anywhere
-    (finding,) = checks.data_directory(tmp_path, "named by --data")
+    (finding,) = checks.data_directory(tmp_path, "given by --data")
     assert finding.health is Health.BAD
     assert "Permission denied" in finding.text
     assert "chown" in finding.advice
@@ -69,17 +69,17 @@ def test_no_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, total: int, health: Health) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(total, total - free, free))
-    assert by_name(checks.data_directory(tmp_path, "named by --data"))["disk space"].health is health
+    assert by_name(checks.data_directory(tmp_path, "given by --data"))["disk space"].health is health
 
 
 def test_disk_space_is_counted_as_df_does_and_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         shutil, "disk_usage", lambda _: Usage(1000 << 30, 280 << 30, 300 << 30)
     )  # 420 are reserved for root
-    found = by_name(checks.data_directory(tmp_path, "named by --data"))
+    found = by_name(checks.data_directory(tmp_path, "given by --data"))
     assert found["disk space"].health is Health.OK
     assert found["disk space"].text == f"300.0 GiB free, 49% used on the disk of {tmp_path}"
-    assert found["data directory"].text == f"{tmp_path} can be written (named by --data)"
+    assert found["data directory"].text == f"{tmp_path} is writable (given by --data)"
 
 
 def test_a_file_system_without_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +90,13 @@ def test_a_file_system_without_fallocate(tmp_path: Path, monkeypatch: pytest.Mon
             return -1
 
     monkeypatch.setattr(checks.ctypes, "CDLL", lambda *_, **__: Libc)
-    assert by_name(checks.data_directory(tmp_path, "named by --data"))["preallocation"].health is Health.NOTE
+    assert by_name(checks.data_directory(tmp_path, "given by --data"))["preallocation"].health is Health.NOTE
 
 
 def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(checks.time, "perf_counter", lambda: next(ticks))
-    finding = by_name(checks.data_directory(tmp_path, "named by --data"))["disk sync"]
+    finding = by_name(checks.data_directory(tmp_path, "given by --data"))["disk sync"]
     assert finding.health is Health.NOTE
     assert "1000.0 ms" in finding.text
 
@@ -104,10 +104,10 @@ def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lock(tmp_path: Path) -> None:
     lock = StoreLock(tmp_path)
     lock.acquire()
-    assert "is open in this process already" in by_name(checks.data_directory(tmp_path, "named by --data"))["lock"].text
+    assert "is open in this process already" in by_name(checks.data_directory(tmp_path, "given by --data"))["lock"].text
     lock.release()
     assert (
-        by_name(checks.data_directory(tmp_path, "named by --data"))["lock"].text
+        by_name(checks.data_directory(tmp_path, "given by --data"))["lock"].text
         == "no broker has the data directory open"
     )
 

@@ -32,9 +32,9 @@ def test_it_says_which_directory_and_why(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path))
     shown = run_kappamq("doctor", "--offline").out.replace("\n", " ")
     assert str(tmp_path / ".kappamq") in shown
-    assert "no --data and no $KAPPAMQ_HOME" in shown
+    assert "neither --data nor $KAPPAMQ_HOME is set" in shown
     monkeypatch.setenv("KAPPAMQ_HOME", str(tmp_path / "here"))
-    assert "named by $KAPPAMQ_HOME" in run_kappamq("doctor", "--offline").out.replace("\n", " ")
+    assert "given by $KAPPAMQ_HOME" in run_kappamq("doctor", "--offline").out.replace("\n", " ")
 
 
 def test_offline_asks_nobody(tmp_path: Path) -> None:

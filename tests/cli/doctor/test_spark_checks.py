@@ -51,7 +51,7 @@ def test_a_java_home_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(java, "find", lambda: java.Java(Path("/java"), 21, "the PATH", passed_over=passed_over))
     (found,) = [finding for finding in spark_checks.this_machine() if finding.what == "java"]
     assert found.health is Health.NOTE
-    assert found.text == "Java 21 from the PATH: /java; passed over: JAVA_HOME: /none does not exist"
+    assert found.text == "Java 21 from the PATH: /java; skipped: JAVA_HOME: /none does not exist"
     assert "correct JAVA_HOME" in found.advice
 
 
@@ -71,7 +71,7 @@ def test_programs_that_start_spark_are_looked_for(
 
 def test_no_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Any:
-        raise ConfigError("Spark needs Java 17 or newer, and there is none")
+        raise ConfigError("Spark needs Java 17 or newer, and none was found")
 
     monkeypatch.setattr(java, "find", none)
     (found,) = [finding for finding in spark_checks.this_machine() if finding.what == "java"]
@@ -92,10 +92,10 @@ def test_another_python_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("node", "health", "told"),
     [
-        (probe.Node("a", "3.11.1", ("msgspec", "pyarrow"), False), Health.BAD, "no msgspec, pyarrow"),
+        (probe.Node("a", "3.11.1", ("msgspec", "pyarrow"), False), Health.BAD, "lacks msgspec, pyarrow"),
         (probe.Node("a", "3.9.1", (), True), Health.BAD, "Python 3.9.1 there"),
         (probe.Node("a", sys.version.split()[0], (), False), Health.NOTE, "no compiled kernel"),
-        (probe.Node("a", sys.version.split()[0], (), True), Health.OK, "everything is there"),
+        (probe.Node("a", sys.version.split()[0], (), True), Health.OK, "complete"),
     ],
 )
 def test_what_executors_lack_is_told(

@@ -77,5 +77,5 @@ def test_a_store_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(StoreError, match=r"Pass the broker's data directory$"):
         store_directory(tmp_path)
     monkeypatch.setenv("KAPPAMQ_HOME", str(tmp_path))
-    with pytest.raises(StoreError, match=r"This path is named by \$KAPPAMQ_HOME$"):
+    with pytest.raises(StoreError, match=r"This path is given by \$KAPPAMQ_HOME$"):
         store_directory(None)

@@ -19,23 +19,23 @@ WRONG = [
     (["send", "-t", "tea", "-b", "x", "--lines"], "--lines"),
     ([*SEND, "--count", "0"], "--count"),
     ([*SEND, "--timeout", "soon"], "--timeout"),
-    ([*SEND, "--key", "a b"], "without blanks"),
+    ([*SEND, "--key", "a b"], "must not contain blanks"),
     ([*SEND, "--property", "teapot"], "name=value"),
     (["send", "-t", "no/topic", "-b", "x"], "not allowed"),
     (["send", "-t", "", "-b", "x"], "empty"),
     (["tail", "no topic"], "not allowed"),
-    (["tail", "tea", "--from", "teatime"], "is no time"),
+    (["tail", "tea", "--from", "teatime"], "is not a time"),
     (["query", "time", "tea", "--from", "teatime"], "--from"),
     (["query", "time", "tea", "--from", "1h", "--to", "17"], "--to"),
-    (["query", "time", "tea", "--from", "1h", "--to", "2h"], "is behind"),
+    (["query", "time", "tea", "--from", "1h", "--to", "2h"], "is after --to"),
     (["query", "key", "x" * 300, "k"], "the limit is"),
     (["query", "id", "0", "--topic", "a/b"], "not allowed"),
     (["topic", "create", "../tea"], "not allowed"),
     (["topic", "create", "tea", "--queues", "0"], "--queues"),
     (["topic", "list", "-n", "tea pot"], "host:port"),
-    (["topic", "list", "-n", " ; "], "names no server"),
+    (["topic", "list", "-n", " ; "], "contains no address"),
     (["topic", "list", "--tls-cert", "c.pem"], "--tls-key"),
-    (["topic", "brew"], "'kappamq topic brew'. There are: list, create, "),
+    (["topic", "brew"], "'kappamq topic brew'. Commands: list, create, "),
     (["topic", "creat"], "Did you mean 'create'?"),
     (["query", "id", "zzz"], "not an id"),
     (["tpic"], "Did you mean 'topic'?"),
@@ -104,5 +104,5 @@ def test_pieces() -> None:
     assert (topic_name(None), topic_name("tea")) == (None, "tea")
     with pytest.raises(typer.BadParameter):
         topic_name("a b")
-    assert "--from" in wrong("--from", "no time").format_message()
+    assert "--from" in wrong("--from", "not a time").format_message()
     assert issubclass(Commands, typer.core.TyperGroup)

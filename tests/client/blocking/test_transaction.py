@@ -79,7 +79,7 @@ def test_a_listener(kit: BrokerKit) -> None:
         assert producer.send_in_transaction(Message("orders", b"bad")).decision is Decision.ROLLBACK
         with pytest.raises(OSError, match="away") as raised:
             producer.send_in_transaction(Message("orders", b"crash"))
-        assert "`check` will be asked" in raised.value.__notes__[0]
+        assert "`check` will decide" in raised.value.__notes__[0]
         assert producer.send_in_transaction(Message("orders", b"own"), lambda message, key: None).confirmed is False
         kit.clock.advance("10s")
         assert kit.bodies("orders") == [b"good", b"crash"]

@@ -97,7 +97,7 @@ async def test_a_message_can_be_consumed_directly() -> None:
             assert (message.body, message.topic, message.queue.broker) == (b"try this", "tea", "broker-0")
             answer = await ask(cluster, header, b"not a record")
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "cannot be read" in (answer.remark or "")
+            assert "cannot be decoded" in (answer.remark or "")
         async with consumer(cluster):
             answer = await ask(cluster, header, record.encode())
             assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -318,7 +318,7 @@ async def test_a_broker_that_restarts_is_introduced_to_us_again() -> None:
 @on_loop
 async def test_asking_and_listening_exclude_each_other() -> None:
     async with fake_cluster(tea=1) as cluster, consumer(cluster, listener=print) as reader:
-        with pytest.raises(ConfigError, match="has a listener"):
+        with pytest.raises(ConfigError, match="passes its messages to a listener"):
             await reader.poll(0)
 
 
@@ -327,7 +327,7 @@ async def test_asking_and_listening_exclude_each_other() -> None:
     [
         ({"group": "a b", "topics": "tea"}, InvalidParameter, "group"),
         ({"group": "g", "topics": {}}, ConfigError, "needs a topic"),
-        ({"group": "g", "topics": {"tea": 5}}, ConfigError, "tags of 'tea'"),
+        ({"group": "g", "topics": {"tea": 5}}, ConfigError, "filter of 'tea'"),
         ({"group": "g", "topics": "../tea"}, InvalidParameter, "topic"),
         ({"group": "g", "topics": "tea", "consume_from": "middle"}, ConfigError, "consume_from"),
         ({"group": "g", "topics": "tea", "balance": "fair"}, ConfigError, "fair"),

@@ -245,7 +245,7 @@ async def test_what_goes_wrong_after_the_listener_is_told_and_its_worker_goes_on
     work = Setup(of_kind(kind, listen), 4, workers=1, measure=measure, noted=Buggy())
     await eventually_async(lambda: work.noted.done == [0, 3])
     await work.end()
-    for text in ("not in the statistics", "could not be acknowledged", "could not be given back"):
+    for text in ("could not record the statistics", "could not acknowledge message", "back for redelivery"):
         assert text in caplog.text
 
 
@@ -265,7 +265,10 @@ async def test_whoever_waits_for_a_listener_is_told_soon(kind: str, caplog: pyte
     setup.inbox.close()
     waiting = asyncio.ensure_future(setup.listening.wait(10))
     await eventually_async(
-        lambda: "waiting up to 10 s for 1 listener of group test: message 0 of topic tea" in caplog.text
+        lambda: (
+            "closing group test: waiting up to 10 s for 1 listener to finish, first with message 0 of topic tea"
+            in caplog.text
+        )
     )
     assert not waiting.done()
     release.set()

@@ -203,8 +203,8 @@ async def test_a_message_that_dies_is_logged_with_the_reason(ordered: bool, capl
         return caplog.text
 
     assert await fail(1, RETRY) == ""
-    dead = "message id-0 of topic tea is a dead letter of group g now, in topic %DLQ%g: "
-    assert f"{dead}its listener gave it up (level=-1)" in await fail(0, Redeliver(level=-1))
+    dead = "message id-0 of topic tea went to the dead-letter queue of group g, topic %DLQ%g: "
+    assert f"{dead}its listener rejected it (level=-1)" in await fail(0, Redeliver(level=-1))
     assert f"{dead}its listener failed after 2 of at most 2 redeliveries (reconsume_max)" in await fail(2, RETRY)
 
 
@@ -214,13 +214,16 @@ async def test_broadcast_messages_are_let_go(caplog: pytest.LogCaptureFixture) -
     bad = taken(inbox, 2)
     await Broadcast().failed(bad, Redeliver(done=1))
     assert bad.queue.committable == 2
-    assert "id-1 of topic tea failed and does not come again" in caplog.text
+    assert "dropped broadcast message id-1 of topic tea after its listener failed" in caplog.text
     assert "id-0" not in caplog.text
     in_order = Inbox(ordered=True)
     bad = taken(in_order, 1)
     await InOrder(in_order, None, 0.0, 0).failed(bad, RETRY)
     assert bad.queue.committable == 1
-    assert "id-0 of topic tea does not come again: its listener failed after 0 of at most 0 redeliveries" in caplog.text
+    assert (
+        "dropped broadcast message id-0 of topic tea: its listener failed after 0 of at most 0 redeliveries"
+        in caplog.text
+    )
 
 
 def test_only_in_order_a_slow_listener_is_waited_for() -> None:
@@ -240,22 +243,24 @@ def test_what_happens_next_is_told() -> None:
     def after(tries: int) -> Delivery:
         return Delivery(held(1), [message(0, reconsume_times=tries)])
 
-    assert side_by_side.forecast(after(0), RETRY) == "comes again in 10 s (try 1 of 2)"
-    assert side_by_side.forecast(after(1), RETRY) == "comes again in 30 s (try 2 of 2)"
-    assert side_by_side.forecast(after(2), RETRY) == "goes to the dead letters of group g"
-    assert side_by_side.forecast(after(0), Redeliver(level=99)) == "comes again in 7200 s (try 1 of 2)"
-    assert side_by_side.forecast(after(0), Redeliver(level=-1)) == "goes to the dead letters of group g"
-    assert in_order.forecast(after(1), RETRY) == "comes again in 1 s (try 2 of 2); its queue waits"
-    assert in_order.forecast(after(2), RETRY) == "goes to the dead letters of group g"
-    assert for_ever.forecast(after(9), Redeliver(pause_ms=50)) == (
-        "comes again in 0.05 s (try 10 without a limit); its queue waits"
+    assert side_by_side.forecast(after(0), RETRY) == "will be redelivered in 10 s (attempt 1 of 2)"
+    assert side_by_side.forecast(after(1), RETRY) == "will be redelivered in 30 s (attempt 2 of 2)"
+    assert side_by_side.forecast(after(2), RETRY) == "goes to the dead-letter queue of group g"
+    assert side_by_side.forecast(after(0), Redeliver(level=99)) == "will be redelivered in 7200 s (attempt 1 of 2)"
+    assert side_by_side.forecast(after(0), Redeliver(level=-1)) == "goes to the dead-letter queue of group g"
+    assert (
+        in_order.forecast(after(1), RETRY) == "will be retried in 1 s (attempt 2 of 2); its queue is blocked until then"
     )
-    assert for_ever.forecast(after(0), Redeliver(level=-1)) == "does not come again"
-    assert Broadcast().forecast(after(0), RETRY).startswith("does not come again")
+    assert in_order.forecast(after(2), RETRY) == "goes to the dead-letter queue of group g"
+    assert for_ever.forecast(after(9), Redeliver(pause_ms=50)) == (
+        "will be retried in 0.05 s (attempt 10 without limit); its queue is blocked until then"
+    )
+    assert for_ever.forecast(after(0), Redeliver(level=-1)) == "is dropped"
+    assert Broadcast().forecast(after(0), RETRY).startswith("is dropped")
     lost = after(0)
     lost.queue.dropped = True
-    assert "whoever" in side_by_side.forecast(lost, RETRY)
-    assert "whoever" in in_order.forecast(lost, RETRY)
+    assert "to the member that has its queue now" in side_by_side.forecast(lost, RETRY)
+    assert "to the member that has its queue now" in in_order.forecast(lost, RETRY)
 
 
 def test_the_log_of_a_failed_listener_comes_true(kappamq_broker: BrokerKit, caplog: pytest.LogCaptureFixture) -> None:
@@ -263,7 +268,7 @@ def test_the_log_of_a_failed_listener_comes_true(kappamq_broker: BrokerKit, capl
         raise ValueError("no tea")
 
     def told() -> list[str]:
-        return [record.getMessage() for record in caplog.records if "failed with" in record.getMessage()]
+        return [record.getMessage() for record in caplog.records if "failed on" in record.getMessage()]
 
     with kappamq_broker.producer() as producer:
         sent = producer.send(Message("orders", b"tea", keys=("order-7", "cup")))
@@ -272,11 +277,11 @@ def test_the_log_of_a_failed_listener_comes_true(kappamq_broker: BrokerKit, capl
     ):
         eventually(lambda: len(told()) == 1)
         assert told()[0].startswith(
-            f"a listener of group billing failed with message {sent.message_id} of topic orders, keys order-7 cup (offset"
+            f"group billing: the listener failed on message {sent.message_id} of topic orders, keys order-7 cup (offset"
         )
-        assert told()[0].endswith("): it comes again in 10 s (try 1 of 1)")
+        assert told()[0].endswith("); it will be redelivered in 10 s (attempt 1 of 1)")
         kappamq_broker.clock.advance("10s")
         eventually(lambda: len(told()) == 2)
         assert "of topic orders, keys order-7 cup (offset" in told()[1]
-        assert told()[1].endswith("): it goes to the dead letters of group billing")
+        assert told()[1].endswith("); it goes to the dead-letter queue of group billing")
         eventually(lambda: len(kappamq_broker.messages("%DLQ%billing")) == 1)

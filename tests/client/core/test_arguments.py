@@ -18,7 +18,9 @@ NAMESERVER = "127.0.0.1:9"  # nobody needs to answer: what is wrong is seen befo
 
 
 def test_the_text_names_the_argument_what_it_takes_and_what_it_got() -> None:
-    with pytest.raises(TypeError, match=r"^queue is a MessageQueue, such as queues\(topic\) returns; got 99 \(int\)$"):
+    with pytest.raises(
+        TypeError, match=r"^queue must be a MessageQueue, such as queues\(topic\) returns; got 99 \(int\)$"
+    ):
         arguments.queue(99)
     with pytest.raises(TypeError, match=r"got 'x{79}\.\.\. \(str\)$"):
         arguments.number("offset", "x" * 10_000)
@@ -33,29 +35,29 @@ def test_the_text_names_the_argument_what_it_takes_and_what_it_got() -> None:
 
 
 PRODUCING: list[tuple[Callable[[Any], object], str]] = [
-    *[(lambda p, wrong=wrong: p.send(wrong), "message is a Message") for wrong in ("x", b"x", None, 5, [TEA])],
-    (lambda p: p.send_oneway("x"), "message is a Message"),
-    (lambda p: p.send_async("x"), "message is a Message"),
-    (lambda p: p.request("x"), "message is a Message"),
-    (lambda p: p.send(TEA, queue=99), "queue is a MessageQueue"),
-    (lambda p: p.send_async(TEA, queue=99).result(30), "queue is a MessageQueue"),
-    (lambda p: p.send_oneway(TEA, queue="tea"), "queue is a MessageQueue"),
-    (lambda p: p.send_batch([TEA], queue=99), "queue is a MessageQueue"),
-    *[(lambda p, wrong=wrong: p.send(TEA, key=wrong), "key is a text") for wrong in (1.5, [1], True)],
+    *[(lambda p, wrong=wrong: p.send(wrong), "message must be a Message") for wrong in ("x", b"x", None, 5, [TEA])],
+    (lambda p: p.send_oneway("x"), "message must be a Message"),
+    (lambda p: p.send_async("x"), "message must be a Message"),
+    (lambda p: p.request("x"), "message must be a Message"),
+    (lambda p: p.send(TEA, queue=99), "queue must be a MessageQueue"),
+    (lambda p: p.send_async(TEA, queue=99).result(30), "queue must be a MessageQueue"),
+    (lambda p: p.send_oneway(TEA, queue="tea"), "queue must be a MessageQueue"),
+    (lambda p: p.send_batch([TEA], queue=99), "queue must be a MessageQueue"),
+    *[(lambda p, wrong=wrong: p.send(TEA, key=wrong), "key must be a str") for wrong in (1.5, [1], True)],
     *[
-        (lambda p, wrong=wrong: p.send(TEA, timeout=wrong), "timeout is a number of seconds")
+        (lambda p, wrong=wrong: p.send(TEA, timeout=wrong), "timeout must be a number of seconds")
         for wrong in ("1", [1], True)
     ],
-    (lambda p: p.request(TEA, timeout="1"), "timeout is a number of seconds"),
-    (lambda p: p.send_batch(TEA), "a batch is a list of messages"),
-    (lambda p: p.send_batch(None), "a batch is a list of messages"),
-    (lambda p: p.send_batch([TEA, "x"]), "message is a Message"),
-    (lambda p: list(p.in_batches(TEA)), "messages are several"),
-    (lambda p: list(p.in_batches(["x"])), "message is a Message"),
-    (lambda p: list(p.in_batches([TEA], "many")), "count_max is a whole number"),
-    (lambda p: p.queues(5), "topic is a text"),
-    (lambda p: p.recall(5), "what is recalled is the SendResult"),
-    (lambda p: p.reply(TEA, b"x"), "request is the ReceivedMessage"),
+    (lambda p: p.request(TEA, timeout="1"), "timeout must be a number of seconds"),
+    (lambda p: p.send_batch(TEA), "a batch must be a list of messages"),
+    (lambda p: p.send_batch(None), "a batch must be a list of messages"),
+    (lambda p: p.send_batch([TEA, "x"]), "message must be a Message"),
+    (lambda p: list(p.in_batches(TEA)), "messages must be an iterable of messages"),
+    (lambda p: list(p.in_batches(["x"])), "message must be a Message"),
+    (lambda p: list(p.in_batches([TEA], "many")), "count_max must be an int"),
+    (lambda p: p.queues(5), "topic must be a str"),
+    (lambda p: p.recall(5), "sent must be the SendResult"),
+    (lambda p: p.reply(TEA, b"x"), "request must be the ReceivedMessage"),
 ]
 
 
@@ -69,22 +71,22 @@ ADMINISTERING: list[tuple[Callable[[Any], object], str]] = [
     *[
         (
             lambda a, wrong=wrong: a.reset_offset("g", "tea", wrong),
-            r"to is a datetime, or milliseconds since 1970 as int \(0: all messages\), or None for the end; got",
+            r"to must be a datetime, or milliseconds since 1970 as int \(0: all messages\), or None for the end; got",
         )
         for wrong in ("first", "last", 1.5, True)
     ],
-    (lambda a: a.create_topic(5), "the name of a topic is a text"),
-    (lambda a: a.create_topic("tea", "4"), "queues is a whole number"),
-    (lambda a: a.create_topic("tea", read_queues=1.5), "read_queues is a whole number"),
-    (lambda a: a.resize_topic("tea", "4"), "queues is a whole number"),
-    (lambda a: a.create_group(5), "group is a name"),
-    (lambda a: a.delete_group(5), "group is a text"),
-    (lambda a: a.consumer_progress(5), "group is a text"),
-    (lambda a: a.clone_offsets("g", 5), "the name of a group is a text"),
-    (lambda a: a.query_by_key("tea", 5), "key is a text"),
-    (lambda a: a.query_by_id(5), "message_id is a text"),
-    (lambda a: a.query_by_time("tea", "yesterday"), "a time is a datetime"),
-    (lambda a: a.runtime_info(5), "broker is its name"),
+    (lambda a: a.create_topic(5), "the name of a topic must be a str"),
+    (lambda a: a.create_topic("tea", "4"), "queues must be an int"),
+    (lambda a: a.create_topic("tea", read_queues=1.5), "read_queues must be an int"),
+    (lambda a: a.resize_topic("tea", "4"), "queues must be an int"),
+    (lambda a: a.create_group(5), "group must be a name"),
+    (lambda a: a.delete_group(5), "group must be a str"),
+    (lambda a: a.consumer_progress(5), "group must be a str"),
+    (lambda a: a.clone_offsets("g", 5), "the name of a group must be a str"),
+    (lambda a: a.query_by_key("tea", 5), "key must be a str"),
+    (lambda a: a.query_by_id(5), "message_id must be a str"),
+    (lambda a: a.query_by_time("tea", "yesterday"), "a time must be a datetime"),
+    (lambda a: a.runtime_info(5), "broker must be a name"),
 ]
 
 
@@ -96,22 +98,22 @@ def test_admins(call: Callable[[Any], object], text: str) -> None:
 
 QUEUE = MessageQueue("tea", "broker-0", 0)
 PULLING: list[tuple[Callable[[Any], object], str]] = [
-    (lambda c: c.pull(5), "queue is a MessageQueue"),
-    (lambda c: c.pull(QUEUE, "0"), "offset is a whole number"),
-    (lambda c: c.pull(QUEUE, 0, count="x"), "count is a whole number"),
-    (lambda c: c.pull(QUEUE, 0, wait="x"), "wait is a number of seconds"),
-    (lambda c: c.pull(QUEUE, 0, tags=5), "tags is a text"),
-    (lambda c: c.seek(QUEUE, "x"), "offset is a whole number"),
-    (lambda c: c.seek(5, 0), "queue is a MessageQueue"),
-    (lambda c: c.commit(5), "queue is a MessageQueue"),
-    (lambda c: c.commit(QUEUE, "x"), "offset is a whole number"),
-    (lambda c: c.committed(5), "queue is a MessageQueue"),
-    (lambda c: c.search(QUEUE, "x"), "a time is a datetime"),
-    (lambda c: c.min_offset(5), "queue is a MessageQueue"),
-    (lambda c: c.max_offset(5), "queue is a MessageQueue"),
-    (lambda c: list(c.read(QUEUE, "x")), "start is a whole number"),
-    (lambda c: list(c.read(QUEUE, 0, "x")), "stop is a whole number"),
-    (lambda c: c.queues(5), "topic is a text"),
+    (lambda c: c.pull(5), "queue must be a MessageQueue"),
+    (lambda c: c.pull(QUEUE, "0"), "offset must be an int"),
+    (lambda c: c.pull(QUEUE, 0, count="x"), "count must be an int"),
+    (lambda c: c.pull(QUEUE, 0, wait="x"), "wait must be a number of seconds"),
+    (lambda c: c.pull(QUEUE, 0, tags=5), "tags must be a str"),
+    (lambda c: c.seek(QUEUE, "x"), "offset must be an int"),
+    (lambda c: c.seek(5, 0), "queue must be a MessageQueue"),
+    (lambda c: c.commit(5), "queue must be a MessageQueue"),
+    (lambda c: c.commit(QUEUE, "x"), "offset must be an int"),
+    (lambda c: c.committed(5), "queue must be a MessageQueue"),
+    (lambda c: c.search(QUEUE, "x"), "a time must be a datetime"),
+    (lambda c: c.min_offset(5), "queue must be a MessageQueue"),
+    (lambda c: c.max_offset(5), "queue must be a MessageQueue"),
+    (lambda c: list(c.read(QUEUE, "x")), "start must be an int"),
+    (lambda c: list(c.read(QUEUE, 0, "x")), "stop must be an int"),
+    (lambda c: c.queues(5), "topic must be a str"),
 ]
 
 
@@ -130,23 +132,23 @@ def kit() -> Iterator[BrokerKit]:
 
 
 CONSUMING: list[tuple[Callable[[Any], object], str]] = [
-    (lambda c: c.receive("x"), "timeout is a number of seconds"),
-    (lambda c: c.poll("x"), "timeout is a number of seconds"),
-    (lambda c: c.ack("x"), "message is a ReceivedMessage"),
-    (lambda c: c.retry("x"), "message is a ReceivedMessage"),
-    (lambda c: c.pause(5), "queues is a list of queues"),
-    (lambda c: c.resume(["x"]), "queue is a MessageQueue"),
-    (lambda c: c.close("x"), "drain is a number of seconds"),
+    (lambda c: c.receive("x"), "timeout must be a number of seconds"),
+    (lambda c: c.poll("x"), "timeout must be a number of seconds"),
+    (lambda c: c.ack("x"), "message must be a ReceivedMessage"),
+    (lambda c: c.retry("x"), "message must be a ReceivedMessage"),
+    (lambda c: c.pause(5), "queues must be a list of queues"),
+    (lambda c: c.resume(["x"]), "queue must be a MessageQueue"),
+    (lambda c: c.close("x"), "drain must be a number of seconds"),
 ]
 POLLING: list[tuple[Callable[[Any], object], str]] = [
-    (lambda c: c.poll("x"), "timeout is a number of seconds"),
-    (lambda c: c.poll(0, "x"), "count_max is a whole number"),
-    (lambda c: c.seek(QUEUE, "x"), "offset is a whole number"),
-    (lambda c: c.seek("x", 0), "queue is a MessageQueue"),
-    (lambda c: c.seek_to_time(QUEUE, "x"), "a time is a datetime"),
-    (lambda c: c.commit(5), "offsets is a mapping"),
-    (lambda c: c.commit({QUEUE: "x"}), "offset is a whole number"),
-    (lambda c: c.commit({"q": 1}), "queue is a MessageQueue"),
+    (lambda c: c.poll("x"), "timeout must be a number of seconds"),
+    (lambda c: c.poll(0, "x"), "count_max must be an int"),
+    (lambda c: c.seek(QUEUE, "x"), "offset must be an int"),
+    (lambda c: c.seek("x", 0), "queue must be a MessageQueue"),
+    (lambda c: c.seek_to_time(QUEUE, "x"), "a time must be a datetime"),
+    (lambda c: c.commit(5), "offsets must be a mapping"),
+    (lambda c: c.commit({QUEUE: "x"}), "offset must be an int"),
+    (lambda c: c.commit({"q": 1}), "queue must be a MessageQueue"),
 ]
 
 
@@ -160,7 +162,7 @@ def test_members_of_a_group(kit: BrokerKit) -> None:
             with pytest.raises(TypeError, match=text):
                 call(reader)
     with LitePullConsumer(kit.nameserver, group="lite") as reader:
-        for wrong, text in ((5, "queues is a list of queues"), (["x"], "queue is a MessageQueue")):
+        for wrong, text in ((5, "queues must be a list of queues"), (["x"], "queue must be a MessageQueue")):
             with pytest.raises(TypeError, match=text):
                 reader.assign(wrong)
 
@@ -168,12 +170,12 @@ def test_members_of_a_group(kit: BrokerKit) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
     [
-        ({"group": 5}, TypeError, "the name of a group is a text"),
-        ({"topics": 5}, ConfigError, "topics is a text"),
-        ({"topics": [5]}, TypeError, "the name of a topic is a text"),
-        ({"idle_timeout": "x"}, TypeError, "idle_timeout is a number of seconds"),
-        ({"nameserver": 5}, ConfigError, "nameserver is host:port"),
-        ({"config": 5}, ConfigError, "config is a ClientConfig"),
+        ({"group": 5}, TypeError, "the name of a group must be a str"),
+        ({"topics": 5}, ConfigError, "topics must be a string"),
+        ({"topics": [5]}, TypeError, "the name of a topic must be a str"),
+        ({"idle_timeout": "x"}, TypeError, "idle_timeout must be a number of seconds"),
+        ({"nameserver": 5}, ConfigError, "nameserver must be host:port"),
+        ({"config": 5}, ConfigError, "config must be a ClientConfig"),
     ],
 )
 @pytest.mark.parametrize("kind", [Consumer, LitePullConsumer])
@@ -183,5 +185,5 @@ def test_making_a_consumer(kind: Any, wrong: dict[str, Any], error: type[Excepti
 
 
 def test_making_a_transaction_producer() -> None:
-    with pytest.raises(ConfigError, match="check is a function"):
+    with pytest.raises(ConfigError, match="check must be a function"):
         TransactionProducer(NAMESERVER, group="g", check=5)  # type: ignore[arg-type]

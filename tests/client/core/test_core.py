@@ -158,9 +158,9 @@ async def test_what_a_broker_says_about_a_group_is_a_warning_once(caplog: pytest
         async with AsyncProducer(**cluster.options(heartbeat_ms=20)) as producer:
             await producer.send(Message("tea", b"x"))
             await eventually_async(lambda: len(cluster.broker.seen(RequestCode.HEART_BEAT)) >= 6)
-    assert [message for message in caplog.messages if "about our consumer groups: scripted 0" in message] == [
-        f"broker {cluster.broker.address} about our consumer groups: scripted 0"
-    ]
+    assert [
+        message for message in caplog.messages if "reports a problem with our consumer groups: scripted 0" in message
+    ] == [f"broker {cluster.broker.address} reports a problem with our consumer groups: scripted 0"]
 
 
 @pytest.mark.parametrize("make", [AsyncProducer, AsyncAdmin, lambda: AsyncPullConsumer(group="g")])
@@ -168,7 +168,7 @@ def test_a_closed_client_says_what_to_do(make: Callable[[], Any]) -> None:
     async def main() -> None:
         client = make()
         await client.close()
-        with pytest.raises(ClientClosed, match="is closed: make a new one"):
+        with pytest.raises(ClientClosed, match="is closed: create a new one"):
             client.start()
 
     asyncio.run(main())

@@ -66,8 +66,8 @@ def test_what_is_wrong_is_named(nameserver: object, options: dict, text: str) ->
         (AsyncConsumer, {"consume_form": "first"}, "did you mean 'consume_from'"),
         (AsyncLitePullConsumer, {"auto_comit": True}, "did you mean 'auto_commit'"),
         (AsyncTransactionProducer, {"selektion": "sticky"}, "did you mean 'selection'"),
-        (AsyncConsumer, {"auto_comit": True}, "there is no client option 'auto_comit'; (?!did you mean 'auto_commit')"),
-        (AsyncProducer, {"listner": print}, "there is no client option 'listner'; (?!did you mean 'listener')"),
+        (AsyncConsumer, {"auto_comit": True}, "unknown client option 'auto_comit'; (?!did you mean 'auto_commit')"),
+        (AsyncProducer, {"listner": print}, "unknown client option 'listner'; (?!did you mean 'listener')"),
         (AsyncProducer, {"listener": print}, "of other clients"),
     ],
 )

@@ -150,9 +150,9 @@ def test_a_broker_name_with_two_signs_names_no_room() -> None:
 def test_a_room_that_is_missing_in_the_table_is_named() -> None:
     chosen = nearby({"broker-a": "north"}, {"c1": "north"})
     assert chosen("c1", ["c1"], TWO_BROKERS[:8]) == TWO_BROKERS[:8]
-    with pytest.raises(ConfigError, match="no room is given for broker 'broker-b'"):
+    with pytest.raises(ConfigError, match="no room is configured for broker 'broker-b'"):
         chosen("c1", ["c1"], TWO_BROKERS)
-    with pytest.raises(ConfigError, match="no room is given for client 'c2'"):
+    with pytest.raises(ConfigError, match="no room is configured for client 'c2'"):
         chosen("c1", ["c1", "c2"], TWO_BROKERS[:8])
 
 

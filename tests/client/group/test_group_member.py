@@ -66,7 +66,7 @@ async def test_a_queue_that_comes_later_is_paused_too() -> None:
 @on_loop
 async def test_pausing_before_the_start_is_refused() -> None:
     async with fake_cluster(tea=1) as cluster:
-        with pytest.raises(ClientClosed, match="not started"):
+        with pytest.raises(ClientClosed, match="has not been started"):
             consumer(cluster).pause()
 
 

@@ -146,4 +146,4 @@ async def test_whatever_goes_wrong_does_not_end_the_renewals(caplog: pytest.LogC
         it.locks.start()
         await eventually_async(lambda: len(calls) >= 2)
         await it.locks.stop()
-    assert "renewing locks failed" in caplog.text
+    assert "renewing the queue locks failed" in caplog.text

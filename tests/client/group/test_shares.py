@@ -65,14 +65,14 @@ async def test_what_cannot_be_told_is_said_once(caplog: pytest.LogCaptureFixture
         assert await mine.of("cake") is None
         assert await mine.of("cake") is None
         told = [record.getMessage() for record in caplog.records if record.name == "kappamq.client.group.shares"]
-        assert told == ["no broker has topic cake yet: group g waits and reads it as soon as it is created"]
+        assert told == ["topic cake does not exist yet; group g will consume it as soon as it is created"]
         for broker in cluster.brokers:
             broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[ResponseCode.SYSTEM_BUSY] * 3)
         for _ in range(3):
             assert await mine.of("tea") is None
-        assert caplog.text.count("keeps its queues of tea as they are") == 1
+        assert caplog.text.count("could not rebalance topic tea and keeps its queues") == 1
         assert await mine.of("tea") == Share("tea", QUEUES, 1)
         for broker in cluster.brokers:
             broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_BUSY)
         assert await mine.of("tea") is None
-        assert caplog.text.count("keeps its queues of tea as they are") == 2, "it is another trouble"
+        assert caplog.text.count("could not rebalance topic tea and keeps its queues") == 2, "it is another trouble"

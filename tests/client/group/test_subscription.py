@@ -20,8 +20,8 @@ def test_topics_may_be_written_in_several_ways() -> None:
     ("topics", "wanted", "error", "text"),
     [
         ({}, "*", ConfigError, "needs a topic"),
-        ({"tea": 5}, "*", ConfigError, r"tags of 'tea'.*got 5"),
-        ({"tea": "a"}, "b", ConfigError, "in the mapping"),
+        ({"tea": 5}, "*", ConfigError, r"filter of 'tea'.*got 5"),
+        ({"tea": "a"}, "b", ConfigError, "put the filter of each topic into it"),
         ("te a", "*", InvalidParameter, "not allowed"),
     ],
 )

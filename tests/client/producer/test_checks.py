@@ -133,7 +133,7 @@ async def test_a_check_that_raises_leaves_it_open(caplog: pytest.LogCaptureFixtu
         await eventually(lambda: answers(cluster))
         assert answers(cluster)[0].decision == 0
         assert cluster.broker.seen(END)[0].remark == "OSError: the database is away"
-        assert "check failed with message U1" in caplog.text
+        assert "`check` failed for message U1" in caplog.text
 
 
 @on_loop
@@ -169,7 +169,7 @@ async def test_a_few_at_a_time_and_no_more_than_can_wait(caplog: pytest.LogCaptu
         await eventually(lambda: running[0] == 3)
         assert producer._answering is not None
         await eventually(lambda: producer._answering is not None and producer._answering.dropped == 5)
-        assert "wait for `check` already: 4 were dropped" in caplog.text
+        assert "already wait for `check`; dropped 4" in caplog.text
         gate.set()
         await eventually(lambda: len(answers(cluster)) == 10)
         assert most[0] == 3
@@ -192,7 +192,7 @@ async def test_an_answer_that_the_broker_does_not_take(caplog: pytest.LogCapture
     async with asking(lambda message: True) as (cluster, _producer):
         cluster.broker.script(END, ResponseCode.TOPIC_NOT_EXIST)
         ask(cluster, question(1))
-        await eventually(lambda: "did not settle it: scripted 17" in caplog.text)
+        await eventually(lambda: "did not accept commit for transaction U1: scripted 17" in caplog.text)
 
 
 @on_loop
@@ -200,8 +200,8 @@ async def test_questions_for_others_and_nonsense_are_passed_over(caplog: pytest.
     caplog.set_level("INFO")
     async with asking(lambda message: True) as (cluster, producer):
         ask(cluster, question(1, "other"), question(2, body=b"nonsense"), question(3, ext={}))
-        await eventually(lambda: caplog.text.count("cannot be read") == 2)
-        assert "producers of group 'other'" in caplog.text
+        await eventually(lambda: caplog.text.count("cannot be decoded") == 2)
+        assert "no producer of group 'other'" in caplog.text
         # Two of a group in one process: the one that knows about it answers.
         async with AsyncTransactionProducer(**cluster.options(group="shop", check=lambda message: False)) as second:
             second._known.end("U5", Decision.COMMIT)

@@ -96,9 +96,9 @@ def test_a_batch_keeps_each_members_own() -> None:
         (Message("tea", bytes(5 << 20)), "the limit is 4194304"),
         (Message("../tea", b"x"), "not allowed"),
         (Message("t" * 128, b"x"), "127"),
-        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
-        (Message("rmq_sys_kappamq_offsets", b"x"), "belongs to the broker"),
-        (Message("tea", b"x", properties={"KEYS": "k"}), "RocketMQ's own"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "is reserved for the broker"),
+        (Message("rmq_sys_kappamq_offsets", b"x"), "is reserved for the broker"),
+        (Message("tea", b"x", properties={"KEYS": "k"}), "is reserved by RocketMQ"),
         (Message("tea", b"x", properties={" ": "k"}), "blank"),
         (Message("tea", b"x", properties={"k": ""}), "blank"),
         (Message("tea", b"x", properties={"k": "\x02"}), "separator|blank"),
@@ -134,4 +134,4 @@ def test_a_batch_does_not_go_to_a_retry_topic() -> None:
 
 def test_a_bad_topic_is_an_invalid_parameter() -> None:
     with pytest.raises(InvalidParameter):
-        single(Message("no blanks", b"x"), ID, 0, CONFIG)
+        single(Message("leading or trailing blanks", b"x"), ID, 0, CONFIG)

@@ -51,7 +51,9 @@ async def test_waiting_ends_with_an_error_that_says_what_to_do_and_lets_the_next
     large = asyncio.create_task(pressure.take(80, 0.02))
     await asyncio.sleep(0)
     small = asyncio.create_task(pressure.take(30, 5))
-    with pytest.raises(TooManyRequests, match=r"none came within 0\.02 s; this one was not sent: .*inflight_max"):
+    with pytest.raises(
+        TooManyRequests, match=r"none was answered within 0\.02 s; this message was not sent: .*inflight_max"
+    ):
         await large
     await small
     assert (pressure.count, pressure.bytes) == (2, 90)
@@ -75,7 +77,7 @@ async def test_a_cancelled_one_leaves_nothing_behind() -> None:
 async def test_without_waiting_the_answer_is_no() -> None:
     pressure = Pressure(1, 100, wait=False)
     await pressure.take(1, 5)
-    with pytest.raises(TooManyRequests, match="1 sends with 1 bytes wait for their answers already; this one was not"):
+    with pytest.raises(TooManyRequests, match="1 sends with 1 bytes are in flight; this message was not"):
         await pressure.take(1, 5)
 
 
@@ -131,7 +133,7 @@ def test_an_allowance_makes_the_next_one_wait() -> None:
 def test_what_is_larger_than_everything_has_the_allowance_alone() -> None:
     allowance = Allowance(2, 100)
     assert allowance.take(1000) == 100
-    with pytest.raises(TooManyRequests, match=r"none came within 0\.01 s: send slower"):
+    with pytest.raises(TooManyRequests, match=r"none was answered within 0\.01 s: send slower"):
         allowance.take(1, 0.01)
     allowance.give_back(100)
     assert allowance.take(100) == 100

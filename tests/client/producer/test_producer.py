@@ -130,7 +130,7 @@ async def test_after_the_last_try_the_error_tells_of_the_earlier_ones() -> None:
         with pytest.raises(Exception, match="scripted 14") as raised:
             await producer.send(Message("tea", b"x"))
         notes = raised.value.__notes__
-        assert "try 1" in notes[0]
+        assert "attempt 1" in notes[0]
         assert "closed" in notes[0]
         assert "scripted 2" in notes[1]
 
@@ -319,7 +319,7 @@ async def test_what_cannot_be_sent_is_refused_before_anybody_is_asked() -> None:
             await producer.send_batch([])
         with pytest.raises(IllegalMessage, match="101 bytes, the limit is 100"):
             await producer.send(Message("tea", bytes(101)))
-        with pytest.raises(IllegalMessage, match="the queue given is cake@b/0"):
+        with pytest.raises(IllegalMessage, match="the given queue is cake@b/0"):
             await producer.send(Message("tea", b"x"), queue=MessageQueue("cake", "b", 0))
         assert tries(cluster) == 0
 
@@ -339,6 +339,6 @@ def test_options_are_checked_at_the_door() -> None:
     with pytest.raises(ConfigError, match="did you mean 'send_timeout_ms'"):
         AsyncProducer("127.0.0.1:9876", send_timeout=5)
     with pytest.raises(InvalidParameter, match="group"):
-        AsyncProducer("127.0.0.1:9876", group="no blanks")
+        AsyncProducer("127.0.0.1:9876", group="leading or trailing blanks")
     with pytest.raises(ConfigError, match="host:port"):
         AsyncProducer("no where")

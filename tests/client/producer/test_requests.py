@@ -76,7 +76,7 @@ async def test_a_reply_that_cannot_be_read_ends_the_waiting() -> None:
     waiting = requests.open("a")
     answer = requests.serve(pushed("a", b"not zlib", sys_flag=1))
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    with pytest.raises(ProtocolError, match="the reply to request a cannot be read"):
+    with pytest.raises(ProtocolError, match="the reply to request a cannot be decoded"):
         await waiting
     with pytest.raises(HeaderError):  # the channel answers it with an error code
         requests.serve(Frame(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT))

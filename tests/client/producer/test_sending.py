@@ -113,7 +113,9 @@ async def test_what_is_beyond_the_limits_waits_and_then_gives_up(limits: dict[st
         message = Message("tea", b"x" * 1000)
         first = [asyncio.create_task(producer.send(message)) for _ in range(2)]
         await eventually_async(lambda: len(cluster.broker.seen(SEND)) == 2)
-        with pytest.raises(TooManyRequests, match=r"2 sends with 2000 bytes wait.*within 0\.05 s.*was not sent"):
+        with pytest.raises(
+            TooManyRequests, match=r"2 sends with 2000 bytes are in flight.*within 0\.05 s.*was not sent"
+        ):
             await producer.send(message, timeout=0.05)
         waiting = asyncio.create_task(producer.send(message))
         await asyncio.sleep(0)
@@ -193,7 +195,7 @@ async def test_what_was_never_sent_is_not_said_to_be_stored_perhaps() -> None:
     async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
         cluster.nameservers[0].script(RequestCode.GET_ROUTEINFO_BY_TOPIC, never)
         with pytest.raises(
-            SendTimeout, match=r"did not tell the route of 'tea'.*nothing was sent, so it is not stored"
+            SendTimeout, match=r"did not return the route of 'tea'.*nothing was sent, so it is not stored"
         ):
             await producer.send(Message("tea", b"x"), timeout=1)
         assert not cluster.broker.seen(SEND)

@@ -170,7 +170,7 @@ async def test_a_listener_that_fails_leaves_it_to_check(says: Any) -> None:
     async with producing(listener=Shop(says)) as (cluster, producer):
         with pytest.raises((OSError, TypeError)) as raised:
             await producer.send_in_transaction(TEA)
-        assert "stays open: `check` will be asked" in raised.value.__notes__[0]
+        assert "stays open: `check` will decide" in raised.value.__notes__[0]
         await eventually(lambda: [end.decision for end in ends(cluster)] == [0])
 
 
@@ -234,7 +234,7 @@ async def test_errors_that_trying_again_does_not_help() -> None:
 async def test_a_half_that_is_not_safe_is_rolled_back() -> None:
     async with producing() as (cluster, producer):
         cluster.broker.script(SEND, lambda peer, frame: stored(peer, frame, ResponseCode.FLUSH_DISK_TIMEOUT))
-        with pytest.raises(NotAvailable, match=r"not safely \(flush timeout\): it was rolled back"):
+        with pytest.raises(NotAvailable, match=r"not durably \(flush timeout\): it was rolled back"):
             await producer.transaction(TEA).__aenter__()
         assert [end.decision for end in ends(cluster)] == [12]
 
@@ -251,7 +251,7 @@ async def test_an_end_that_is_lost_is_left_to_the_question(fault: Any, caplog: p
         async with producer.transaction(TEA) as t:
             pass
         assert (t.decision, t.confirmed) == (Decision.COMMIT, False)
-        assert f"whether transaction {t.message_id} got its commit is not known" in caplog.text
+        assert f"transaction {t.message_id}: commit may not have reached the broker" in caplog.text
         assert producer._known.get(t.message_id) is Decision.COMMIT
 
 
@@ -283,8 +283,8 @@ async def test_what_cannot_be() -> None:
     async with producing() as (cluster, producer):
         for message, options, text in [
             (Message("tea", b"x", delay_level=3), {}, "cannot be delayed: RocketMQ's brokers would lose it"),
-            (TEA, {"check_after": -1}, "check_after is a number of seconds"),
-            (Message("RMQ_SYS_TRANS_HALF_TOPIC", b"x"), {}, "belongs to the broker itself"),
+            (TEA, {"check_after": -1}, "check_after must be a number of seconds"),
+            (Message("RMQ_SYS_TRANS_HALF_TOPIC", b"x"), {}, "is reserved for the broker"),
         ]:
             with pytest.raises(IllegalMessage, match=text):
                 await producer.transaction(message, **options).__aenter__()  # type: ignore[arg-type]
@@ -299,7 +299,7 @@ async def test_brokers_that_cannot_be_told_of_us_are_no_reason_to_wait(caplog: p
         options = cluster.options(group="shop", check=print, topics=["tea", "none"])
         async with AsyncTransactionProducer(**options):
             await eventually(lambda: "shop" in cluster.broker.producers)
-            assert "brokers of none do not know us yet" in caplog.text
+            assert "could not register with the brokers of topic none yet" in caplog.text
         assert "shop" not in cluster.broker.producers
 
 

@@ -57,7 +57,7 @@ def test_each_limit_stops_the_pulls_and_says_so() -> None:
     assert held(0, 1).full() is None
     assert "2 messages" in (held(0, 1, limits=Limits(messages_max=2)).full() or "")
     assert "20 bytes" in (held(0, 1, limits=Limits(bytes_max=15)).full() or "")
-    assert "lies 100 behind" in (held(0, 100, limits=Limits(span_max=100)).full() or "")
+    assert "is 100 offsets behind" in (held(0, 100, limits=Limits(span_max=100)).full() or "")
 
 
 def test_whoever_makes_room_wakes_the_pull_once() -> None:

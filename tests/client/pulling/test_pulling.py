@@ -87,7 +87,7 @@ def test_bodies_are_unpacked_and_one_that_cannot_be_is_handed_out_as_it_is(caplo
     assert (first.body, first.sys_flag) == (b"tea", 0)
     assert (second.body, second.sys_flag) == (b"not compressed at all", SYS_COMPRESSED)
     assert third.body == b"x"
-    assert "cannot be unpacked" in caplog.text
+    assert "cannot be decompressed" in caplog.text
 
 
 def test_an_interest_tells_the_broker_the_hashes() -> None:

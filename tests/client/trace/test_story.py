@@ -57,7 +57,7 @@ def test_the_story_as_text_is_in_order_of_time() -> None:
     assert [line[25:] for line in story.lines()] == [
         "not sent by shop at 10.0.0.1 to orders on ?, 5 bytes, kind 77, in 3 ms",
         "sent by shop at 10.0.0.1 to orders on 192.168.1.2:10911, 5 bytes, delay, in 3 ms",
-        "transaction ROLLBACK_MESSAGE by shop at 10.0.0.1, by itself",
+        "transaction ROLLBACK_MESSAGE by shop at 10.0.0.1, by the producer",
         "recalled by shop at 10.0.0.1",
         "not recalled by shop at 10.0.0.1",
         "consumed by billing at 10.0.0.1, delivery 3: exception in 7 ms",

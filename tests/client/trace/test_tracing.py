@@ -149,7 +149,7 @@ async def test_traces_that_cannot_be_sent_are_counted_and_complained_about_once(
     await tracer.close()
     assert (tracer.failed, sink.messages) == (35, [])
     assert [record.getMessage() for record in caplog.records if "traces" in record.getMessage()] == [
-        "group g: traces of messages are lost (10 not sent, 0 dropped so far): nobody there"
+        "group g: lost message traces (10 not sent, 0 dropped so far): nobody there"
     ]
 
 

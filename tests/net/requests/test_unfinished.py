@@ -71,11 +71,11 @@ def test_one_address_cannot_take_all_and_all_cannot_take_more_than_there_is() ->
 
         peers: list[Peer] = []
         assert [refused("10.6.6.6") for _ in range(2)] == [None, None]
-        assert refused("10.6.6.6") == "2 requests from 10.6.6.6 with 40960 bytes are being worked on: try again later"
+        assert refused("10.6.6.6") == "2 requests from 10.6.6.6 with 40960 bytes are being processed: try again later"
         assert refused("10.6.6.6", flag=2) == "[]", "a one-way request gets no answer"
         assert [refused("10.0.0.1") for _ in range(2)] == [None, None]
         assert refused("10.0.0.2") is None
-        assert refused("10.0.0.3") == "5 requests with 102400 bytes are being worked on: try again later"
+        assert refused("10.0.0.3") == "5 requests with 102400 bytes are being processed: try again later"
         assert len(unfinished) == 5
         go_on.set()
         await eventually_async(lambda: not unfinished)

@@ -116,7 +116,7 @@ def test_who_is_turned_away_is_told_once(caplog: pytest.LogCaptureFixture) -> No
         run(test())
     told = [record.message for record in caplog.records]
     assert len(told) == 3
-    assert "takes TLS only" in told[0]
+    assert "does not use TLS, which this port requires" in told[0]
     assert "ALPN h2" in told[1]
     assert "speaks HTTP/2" in told[2]
 
@@ -181,7 +181,7 @@ def test_who_says_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> No
 
     with caplog.at_level(logging.INFO):
         run(test())
-    assert "did not get through its handshake: TimeoutError" in caplog.text
+    assert "did not complete its handshake: TimeoutError" in caplog.text
 
 
 def test_too_many_who_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_a_proxy_that_speaks_for_itself_is_the_peer() -> None:
         (V1 + V2, "a second PROXY header"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it speaks HTTP/2: it is probably a gRPC client"),
         (V1 + HELLO_H2, "ALPN h2"),
-        (b"GET / HTTP/1.1\r\n\r\n", "no web server"),
+        (b"GET / HTTP/1.1\r\n\r\n", "this port is for RocketMQ clients"),
     ],
 )
 def test_what_cannot_be_served_is_told_and_cut(data: bytes, told: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,7 @@ def test_who_has_most_gains_nothing_by_opening_more() -> None:
     room = Room(sockets_max=3)
     assert room.open("b1", "a1", "a2") is None
     room.spoke("a1", "a2")
-    assert room.open("a3") == "3 connections have not finished their opening"
+    assert room.open("a3") == "3 connections have not completed their handshake"
     assert (room.open("c1"), room.gone) == (None, ["a1"])
 
 

@@ -61,7 +61,7 @@ BASE: dict[str, Any] = {"opened": 0.0, "last_read": 0.0, "last_write": 0.0, "par
     ("now", "changes", "reason"),
     [
         (5.0, {"spoken": False}, None),
-        (5.1, {"spoken": False}, "no whole frame within 5 s"),
+        (5.1, {"spoken": False}, "no complete frame within 5 s"),
         (5.1, {"spoken": False, "opened": 1.0}, None),
         (5.1, {"spoken": True}, None),
         (40.0, {"partial_since": 10.0, "last_read": 40.0}, None),
@@ -84,7 +84,7 @@ def test_spare_connections_of_java_clients_are_left_alone() -> None:
     assert overdue(NetConfig(), 59.0, **(BASE | {"spoken": False})) is None
     said = overdue(NetConfig(), 61.0, **(BASE | {"spoken": False}))
     assert said is not None
-    assert "no whole frame" in said
+    assert "no complete frame" in said
 
 
 def test_without_an_idle_time_nobody_is_idle() -> None:

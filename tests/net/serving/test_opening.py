@@ -75,7 +75,7 @@ def test_first_bytes_are_recognised_however_they_come(data: bytes, expected: Ope
         (v2(0x22, 0x11, bytes(12)), "unknown version or command"),
         (v2(0x21, 0x11, bytes(11)), "addresses have 11 bytes; 12 are needed"),
         (v2(0x21, 0x21, bytes(35)), "addresses have 35 bytes; 36 are needed"),
-        (SIGNATURE + struct.pack(">BBH", 0x21, 0x11, 65_535), f"65551 bytes; {OPENING_BYTES_MAX} are allowed"),
+        (SIGNATURE + struct.pack(">BBH", 0x21, 0x11, 65_535), f"65551 bytes, the limit is {OPENING_BYTES_MAX}"),
     ],
 )
 def test_a_bad_proxy_header_says_what_is_wrong(data: bytes, why: str) -> None:

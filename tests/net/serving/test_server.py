@@ -45,7 +45,7 @@ def test_a_taken_port_says_so() -> None:
     taken = bind("127.0.0.1", 0, 1)
     port = taken.getsockname()[1]
     try:
-        with pytest.raises(ConfigError, match=f"port {port} is taken"):
+        with pytest.raises(ConfigError, match=f"port {port} is in use"):
             bind("127.0.0.1", port, 1)
     finally:
         taken.close()
@@ -443,7 +443,7 @@ def test_who_holds_most_unfinished_bytes_goes_and_not_who_grows_next(caplog: pyt
 
     with caplog.at_level(logging.INFO):
         run(test())
-    assert "130048 of its own, 130048 from its address" in caplog.text
+    assert "130048 from this connection, 130048 from its address" in caplog.text
 
 
 def test_one_address_cannot_hold_all_the_unfinished_bytes() -> None:

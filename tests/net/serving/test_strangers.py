@@ -1,4 +1,4 @@
-"""Who is turned away is told once for each peer and reason, whatever else comes."""
+"""Who is refused is told once for each peer and reason, whatever else comes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def test_each_peer_and_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> 
             strangers.tell("10.0.0.2", "http/2", "it speaks HTTP/2")
             strangers.tell("10.0.0.1", "tls", "it speaks TLS")
     assert [record.message for record in caplog.records] == [
-        "turned away 10.0.0.1: it speaks HTTP/2",
-        "turned away 10.0.0.2: it speaks HTTP/2",
-        "turned away 10.0.0.1: it speaks TLS",
+        "refused 10.0.0.1: it speaks HTTP/2",
+        "refused 10.0.0.2: it speaks HTTP/2",
+        "refused 10.0.0.1: it speaks TLS",
     ]
 
 
@@ -30,7 +30,7 @@ def test_memory_is_bounded_and_keeps_who_comes_again(caplog: pytest.LogCaptureFi
         strangers.tell("faithful", "tls", "x")
         strangers.tell(f"peer {number}", "tls", "x")
     assert len(strangers._told) == REMEMBERED_MAX
-    assert [record.message for record in caplog.records].count("turned away faithful: x") == 1
+    assert [record.message for record in caplog.records].count("refused faithful: x") == 1
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_memory_is_bounded_and_keeps_who_comes_again(caplog: pytest.LogCaptureFi
         (Opening(Kind.TLS, inside=(b"h2",)), True, "gRPC client"),
         (Opening(Kind.TLS, inside=(b"h2",)), False, "gRPC client"),
         (Opening(Kind.HTTP_2), False, "rocketmq-client"),
-        (Opening(Kind.HTTP_1), True, "no web server"),
+        (Opening(Kind.HTTP_1), True, "this port is for RocketMQ clients"),
     ],
 )
 def test_reasons(opening: Opening, tls_offered: bool, text: str | None) -> None:

@@ -118,12 +118,12 @@ def test_registration_of_old_brokers_and_of_none() -> None:
     ("plain", "reason"),
     [
         (b"", "ends too early"),
-        (struct.pack(">i", -1), "announces -1"),
-        (struct.pack(">i", 1 << 30), "announces 1073741824"),
-        (struct.pack(">iii", 0, 1, 1) + b"x", "a topic of the compressed registration cannot be read"),
-        (struct.pack(">iii", 0, 1, 12) + b"T 1 x 6 S {}" + bytes(8), "cannot be read"),
+        (struct.pack(">i", -1), "impossible count of -1"),
+        (struct.pack(">i", 1 << 30), "impossible count of 1073741824"),
+        (struct.pack(">iii", 0, 1, 1) + b"x", "a topic of the compressed registration cannot be decoded"),
+        (struct.pack(">iii", 0, 1, 12) + b"T 1 x 6 S {}" + bytes(8), "cannot be decoded"),
         (struct.pack(">iii", 0, 1, 12) + b"T 1 1 6 S []" + bytes(8), "attributes of topic 'T'"),
-        (struct.pack(">iii", 0, 0, 2) + b"{}" + bytes(4), "not a list of texts"),
+        (struct.pack(">iii", 0, 0, 2) + b"{}" + bytes(4), "not a list of strings"),
         (struct.pack(">iii", 0, 0, 2) + b"[]" + struct.pack(">ii", 1, 2) + b"{}", "names no topic"),
     ],
 )
@@ -136,7 +136,7 @@ def test_registration_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies_topics, "REGISTRATION_BYTES_MAX", 1000)
     with pytest.raises(ProtocolError, match="longer than 1000"):
         RegisterBrokerBody.decode_any(zlib.compress(bytes(2000)), compressed=True)
-    with pytest.raises(ProtocolError, match="cannot be unpacked"):
+    with pytest.raises(ProtocolError, match="cannot be decompressed"):
         RegisterBrokerBody.decode_any(b"no zlib", compressed=True)
 
 

@@ -88,7 +88,7 @@ def test_empty_number_counts_as_missing_but_empty_text_does_not() -> None:
     "text", ["x", "1.0", " 1", "1_0", "--1", "+-1", "+", "0x10", "١", "9" * 5000, "2147483648", "-2147483649"]
 )
 def test_bad_number_is_named(text: str) -> None:
-    with pytest.raises(HeaderError, match=r"'maxMsgNums' of Sample is .*: expected a whole number of 32 bits"):
+    with pytest.raises(HeaderError, match=r"'maxMsgNums' of Sample is .*: expected a 32-bit integer"):
         Sample.decode(FULL | {"maxMsgNums": text})
 
 

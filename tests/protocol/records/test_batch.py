@@ -105,7 +105,7 @@ def test_unwrap(packed: bool) -> None:
         (batch.INNER_MEMBERS_MAX + 1, "1000000", "more than 262144 messages, more than a record may hold"),
         (3, "3", None),
         (3, "three", None),
-        (3, "2", "more than 2 messages, and its record promises no more"),
+        (3, "2", "more than 2 messages, which is the number in its record"),
         (1, "0", "more than 0 messages"),
     ],
 )

@@ -40,7 +40,7 @@ def test_last_of_equal_names_wins() -> None:
 
 @pytest.mark.parametrize("pair", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "b\x02"}])
 def test_separators_inside_are_refused(pair: dict[str, str]) -> None:
-    with pytest.raises(ProtocolError, match="holds a separator"):
+    with pytest.raises(ProtocolError, match="contains a separator"):
         properties.encode(pair)
 
 

@@ -128,7 +128,7 @@ def test_a_body_that_cannot_be_unpacked_stays_or_goes() -> None:
     (batch,) = batches.make_each(data, batches.locate(data), "b", keeps)
     assert batch.column(0).to_pylist() == bodies * 2
     assert [offset for offset, _why in told] == [10, 10]
-    assert "cannot be unpacked" in told[0][1]
+    assert "cannot be decompressed" in told[0][1]
 
 
 def test_a_batch_ends_where_unpacked_bodies_become_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

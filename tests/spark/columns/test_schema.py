@@ -19,9 +19,9 @@ def test_a_schema_is_a_projection() -> None:
 
     schema = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])
     assert check_schema(schema) == ("body", "queueOffset")
-    with pytest.raises(ConfigError, match="column body is binary, not string: give it as body binary"):
+    with pytest.raises(ConfigError, match="column body is binary, not string: declare it as body binary"):
         check_schema(StructType([StructField("body", StringType())]))
-    with pytest.raises(ConfigError, match="no column 'bod'"):
+    with pytest.raises(ConfigError, match="unknown column 'bod'"):
         check_schema(StructType([StructField("bod", StringType())]))
     with pytest.raises(ConfigError, match="no column is named"):
         check_schema(StructType([]))

@@ -207,7 +207,7 @@ def test_a_committed_round_is_finished_by_whatever_name_the_archive_is_opened(tm
 @pytest.mark.parametrize("below", [".", "tmp"])
 def test_staging_in_the_archive_is_refused(tmp_path: Path, below: str) -> None:
     root = tmp_path / "archive"
-    with pytest.raises(StoreError, match="lies in the archive"), ArchiveFolder(root, root / below):
+    with pytest.raises(StoreError, match="is inside the archive"), ArchiveFolder(root, root / below):
         pass
     assert not root.exists()
 
@@ -241,7 +241,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "archive" / "_kappamq").mkdir(parents=True)
     (tmp_path / "archive" / "_kappamq" / "round-00000001.json").write_text(text)
-    with pytest.raises(StoreFormatError, match="is no manifest of an archive"), ArchiveFolder(tmp_path / "archive"):
+    with pytest.raises(StoreFormatError, match="is not a manifest of an archive"), ArchiveFolder(tmp_path / "archive"):
         pass
 
 

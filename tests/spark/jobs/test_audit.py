@@ -15,8 +15,8 @@ from kappamq.spark.jobs import audit, check_audit
     ("given", "told"),
     [
         ({"target": "s3://bucket/x"}, "must be a directory"),
-        ({"target": "data/report"}, "inside of the store"),
-        ({"target": "data"}, "inside of the store"),
+        ({"target": "data/report"}, "inside the store"),
+        ({"target": "data"}, "inside the store"),
         ({"late_ms": -1}, "late_ms=-1 is too small"),
         ({"top": 0}, "top=0 is too small"),
         ({"topics": ["te a"]}, "topic='te a'"),
@@ -45,6 +45,6 @@ def test_unknown_topics_are_refused(tmp_path: Path) -> None:
     (store / "config" / "topics.json").write_text('{"topicConfigTable":{"orders":{}}}')
     (store / "consumequeue" / "mail" / "0").mkdir(parents=True)
     check_audit(store, tmp_path / "report", ["orders", "mail"])
-    with pytest.raises(NoSuchTopic, match=r"there is no topic 'ordres' in /.*/data \(did you mean orders\?\)"):
+    with pytest.raises(NoSuchTopic, match=r"topic 'ordres' does not exist in /.*/data \(did you mean orders\?\)"):
         check_audit(store, tmp_path / "report", ["mail", "ordres"])
     check_audit(store, tmp_path / "report", topic_pattern="x.*")

@@ -68,7 +68,7 @@ def test_files_of_a_java_broker_and_broken_ones(tmp_path: Path) -> None:
     assert "cannot be read" in facts.notes[0]
     assert (config / "consumerOffset.json").exists(), "a broker would put it aside; here nothing is written"
     (config / "consumerOffset.json").write_text('{"offsetTable":{"tea@drinkers":7}}')
-    with pytest.raises(StoreFormatError, match=r"consumerOffset\.json makes no sense"):
+    with pytest.raises(StoreFormatError, match=r"consumerOffset\.json is invalid"):
         gather(tmp_path / "data")
 
 

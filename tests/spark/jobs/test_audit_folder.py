@@ -64,7 +64,7 @@ def test_what_a_killed_run_leaves(tmp_path: Path, moment: str) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with ReportFolder(tmp_path / "report"), pytest.raises(StoreLocked, match="another process is making the report"):
+    with ReportFolder(tmp_path / "report"), pytest.raises(StoreLocked, match="another process is writing the report"):
         ReportFolder(tmp_path / "report").__enter__()
     with ReportFolder(tmp_path / "report"):
         pass
@@ -81,6 +81,6 @@ def test_other_files_are_not_replaced(tmp_path: Path) -> None:
     for summary in (None, "[]", "{", '{"what": "holidays"}'):
         if summary is not None:
             (tmp_path / "photos" / SUMMARY).write_text(summary)
-        with pytest.raises(ConfigError, match="no report of an audit"):
+        with pytest.raises(ConfigError, match="not an audit report"):
             ReportFolder(tmp_path / "photos").__enter__()
     assert (tmp_path / "photos" / "me.jpg").exists()

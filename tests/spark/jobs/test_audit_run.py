@@ -82,5 +82,5 @@ def test_everything_that_was_planted_is_found(spark: SparkSession, tmp_path: Pat
     # Where there is only a log, it says which topics there are.
     shutil.rmtree(tmp_path / "data" / "consumequeue")
     shutil.rmtree(tmp_path / "data" / "config")
-    with pytest.raises(NoSuchTopic, match=r"there is no topic 'teas' in .* \(did you mean tea\?\)"):
+    with pytest.raises(NoSuchTopic, match=r"topic 'teas' does not exist in .* \(did you mean tea\?\)"):
         audit(spark, tmp_path / "data", tmp_path / "report", topics=["teas"])

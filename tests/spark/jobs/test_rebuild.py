@@ -418,7 +418,7 @@ def test_a_full_disk(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "pwrite", pwrite)
     for room in (10, 5000, 30_000, 60_000):
         left[0] = room
-        with pytest.raises(DiskFull, match=r"disk is full.*The store is as it was"):
+        with pytest.raises(DiskFull, match=r"disk is full.*The store is unchanged"):
             built(stopped)
         assert not (stopped / ASIDE).exists()
     monkeypatch.undo()

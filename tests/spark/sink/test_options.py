@@ -19,9 +19,9 @@ def test_good_options() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"delivery": "exactly-once"}, "exactly-once is not built yet"),
+        ({"delivery": "exactly-once"}, "exactly-once is not implemented yet"),
         ({"delivery": "maybe"}, "must be at-least-once"),
-        ({"topics": "x"}, r"no option 'topics' \(did you mean topic\?\)"),
+        ({"topics": "x"}, r"unknown option 'topics' \(did you mean topic\?\)"),
         ({"topic": "a b"}, "topic='a b'"),
         ({"group": "a b"}, "group='a b'"),
     ],

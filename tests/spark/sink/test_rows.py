@@ -28,11 +28,11 @@ def test_schemas_that_can_be_written() -> None:
 @pytest.mark.parametrize(
     ("given", "topic", "told"),
     [
-        (schema(body=BINARY, msgId=STRING), "t", "column msgId cannot be written, for the broker fills it in"),
+        (schema(body=BINARY, msgId=STRING), "t", "column msgId cannot be written, since the broker sets it"),
         (schema(value=STRING), "t", r"column 'value' cannot be written; .*\. The required column body is missing, too"),
         (schema(body=BINARY, tag=STRING), "t", r"column 'tag' cannot be written \(did you mean tags\?\)"),
         (schema(body=INT), "t", "column body must be binary or string, not int"),
-        (schema(tags=STRING), "t", "no column body"),
+        (schema(tags=STRING), "t", "required column body is missing"),
         (schema(body=STRING), None, "no topic is given"),
         (schema(body=STRING, topic=STRING), "t", "both the option topic and a column topic"),
     ],

@@ -126,7 +126,7 @@ def test_a_bad_row_is_named(tea: BrokerKit, columns: dict[str, Any], told: str) 
 def test_a_topic_that_does_not_exist_is_refused(tea: BrokerKit) -> None:
     """Brokers that create topics by themselves would make one of every misspelt name."""
     options = WriteOptions(nameservers=tea.nameserver, topic="teas")
-    told = r"there is no topic 'teas' \(did you mean tea\?\): create it with `kappamq topic create teas`"
+    told = r"topic 'teas' does not exist \(did you mean tea\?\): create it with `kappamq topic create teas`"
     for columns in ({}, {"delayLevel": pa.array([1], pa.int32())}):
         with pytest.raises(NoSuchTopic, match=told):
             write_rows(options, iter([pa.record_batch({"body": [b"a"], **columns})]))
@@ -145,7 +145,7 @@ def test_a_topic_that_was_deleted_is_not_made_again() -> None:
         options = WriteOptions(nameservers=broker.nameserver, topic="bills")
         assert write_rows(options, iter([pa.record_batch({"body": [b"x"]})])).rows == 1
         admin.delete_topic("bills")
-        with pytest.raises(NoSuchTopic, match="there is no topic 'bills'"):
+        with pytest.raises(NoSuchTopic, match="topic 'bills' does not exist"):
             write_rows(options, iter([pa.record_batch({"body": [b"y"]})]))
         assert "bills" not in admin.topics()
 

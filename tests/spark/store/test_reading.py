@@ -103,11 +103,11 @@ def test_a_body_that_cannot_be_unpacked_is_damage(tmp_path: Path, monkeypatch: p
     path, rows = str(tmp_path), OnDamage.ROWS
     with closing(StoreReader(tmp_path)) as store:
         stretch = Stretch(0, Stretches(store).end())
-    with pytest.raises(StoreDamaged, match="cannot be unpacked"):
+    with pytest.raises(StoreDamaged, match="cannot be decompressed"):
         list(StretchReader(StoreOptions(path=path, topics=("tea",)), ("body",)).read([stretch]))
     reader = StretchReader(StoreOptions(path=path, topics=("tea",), on_damage=rows), ("body", "size", "damage"))
     found = [row for batch in reader.read([stretch]) for row in batch.to_pylist()]
     assert [row["body"] for row in found if row["damage"] is None] == [b"first", b"last"]
     (damage,) = (row for row in found if row["damage"] is not None)
-    assert "cannot be unpacked" in damage["damage"]
+    assert "cannot be decompressed" in damage["damage"]
     assert damage["size"] > 6000

@@ -123,10 +123,10 @@ def test_a_body_that_looks_like_a_record_is_none(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ({"path": ""}, "no store is given"),
-        ({"tpic": "x"}, "no option 'tpic'"),
+        ({"tpic": "x"}, "unknown option 'tpic'"),
         ({"onDamage": "ignore"}, "must be fail"),
         ({"system": "yes"}, "must be true or false"),
-        ({"columns": "logOfset"}, r"no column 'logOfset' \(did you mean logOffset\?\)"),
+        ({"columns": "logOfset"}, r"unknown column 'logOfset' \(did you mean logOffset\?\)"),
     ],
 )
 def test_wrong_options_are_named(store: Path, options: dict[str, str], told: str) -> None:

@@ -63,7 +63,7 @@ def test_another_filter_is_refused() -> None:
     [
         (Bounds(0, 10), MARK, None),
         (Bounds(0, 99), MARK, None),
-        (Bounds(0, 99), Mark(1000, 78, 300), "cut or made anew"),
+        (Bounds(0, 99), Mark(1000, 78, 300), "truncated or recreated"),
         (Bounds(0, 99), None, None),
         (Bounds(12, 99), MARK, "deleted by retention"),
         (Bounds(0, 8), MARK, "shorter than it was"),

@@ -24,7 +24,7 @@ def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
                 known.is_away("tea")
             for _ in range(3):
                 known.is_there("tea")
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "no broker has topic tea now",
-        "a broker has topic tea again",
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "topic tea is not available: no broker has it",
+        "topic tea is available again",
     ] * 2

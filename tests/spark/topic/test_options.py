@@ -54,29 +54,29 @@ def test_times(text: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"tpic": "x"}, "no option 'tpic' \\(did you mean topic\\?\\)"),
-        ({"path": "/tmp"}, "no option 'path'"),
+        ({"tpic": "x"}, "unknown option 'tpic' \\(did you mean topic\\?\\)"),
+        ({"path": "/tmp"}, "unknown option 'path'"),
         ({"topicPattern": "a.*"}, "give either the option topic"),
         ({"topic": " , "}, "topic is empty"),
         ({"topic": "a b"}, "topic='a b'"),
         ({"topic": ""}, "topic is empty"),
         ({"startingOffsets": "first"}, "neither earliest, latest nor JSON"),
         ({"startingOffsets": '{"orders": 3}'}, "neither earliest, latest nor JSON"),
-        ({"startingOffsets": '{"orders": {"0": 3}}'}, "is no queue: it is written broker/number"),
-        ({"startingOffsets": '{"orders": {"a/0": true}}'}, "True is no offset"),
-        ({"startingOffsets": '{"orders": {"a/0": -3}}'}, "-3 is no offset"),
-        ({"startingOffsets": '{"orders": {"a/0": 1.5}}'}, "1.5 is no offset"),
+        ({"startingOffsets": '{"orders": {"0": 3}}'}, "is not a queue: write it as broker/number"),
+        ({"startingOffsets": '{"orders": {"a/0": true}}'}, "True is not an offset"),
+        ({"startingOffsets": '{"orders": {"a/0": -3}}'}, "-3 is not an offset"),
+        ({"startingOffsets": '{"orders": {"a/0": 1.5}}'}, "1.5 is not an offset"),
         ({"startingOffsets": "[1]"}, r"nor JSON like .*: \[1\] is no object of topics"),
         ({"startingOffsets": '{"orders": [1]}'}, r"\[1\] is no object of queues"),
         ({"startingOffsets": "earlist"}, r"nor JSON like .* \(did you mean earliest\?\)$"),
-        ({"endingOffsets": '{"orders": {"a/0": "lates"}}'}, r"'lates' is no offset \(did you mean latest\?\)"),
-        ({"keys": " , "}, "keys=' , ' names no key"),
+        ({"endingOffsets": '{"orders": {"a/0": "lates"}}'}, r"'lates' is not an offset \(did you mean latest\?\)"),
+        ({"keys": " , "}, "keys=' , ' contains no key"),
         ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "choose one"),
-        ({"endingTimestamp": "tomorrow"}, "is no time"),
-        ({"columns": "body,bodi"}, "no column 'bodi' \\(did you mean body\\?\\)"),
+        ({"endingTimestamp": "tomorrow"}, "is not a time"),
+        ({"columns": "body,bodi"}, "unknown column 'bodi' \\(did you mean body\\?\\)"),
         ({"columns": "body,body"}, "named twice"),
-        ({"minPartitions": "0"}, "whole number above 0"),
-        ({"maxBytesPerSecond": "1e6"}, "whole number above 0"),
+        ({"minPartitions": "0"}, "integer above 0"),
+        ({"maxBytesPerSecond": "1e6"}, "integer above 0"),
         ({"maxMessagesPerTrigger": "5", "maxBytesPerTrigger": "5"}, "Spark takes one limit"),
         ({"onDataLoss": "ignore"}, "must be fail .* or skip"),
         ({"group": "a b"}, "group='a b'"),
@@ -92,7 +92,7 @@ def test_blanks_around_keys_are_not_part_of_them() -> None:
 
 
 def test_a_pattern_must_be_one() -> None:
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="not a regular expression"):
         ReadOptions.parse({"nameservers": "x:1", "topicPattern": "("})
 
 

@@ -46,9 +46,9 @@ def test_positions_of_all_queues() -> None:
 @pytest.mark.parametrize(
     ("queues", "told"),
     [
-        ({"broker-a/0": 1, "broker-a/1": 1, "broker-a/7": 1}, "no queue orders broker-a/7"),
+        ({"broker-a/0": 1, "broker-a/1": 1, "broker-a/7": 1}, "unknown queue orders broker-a/7"),
         ({"broker-a/0": 1}, "queue orders broker-a/1 is missing"),
-        ({"broker-a/0": 20, "broker-a/1": 6}, "queue orders broker-a/1 ends at 5, and offset 6 lies behind that"),
+        ({"broker-a/0": 20, "broker-a/1": 6}, "queue orders broker-a/1 ends at 5, and offset 6 is beyond that"),
     ],
 )
 def test_queues_must_be_named_as_they_are(queues: dict[str, int], told: str) -> None:
@@ -66,7 +66,9 @@ def test_what_is_gone_becomes_a_gap() -> None:
 
 def test_gaps_end_the_query_unless_told_otherwise() -> None:
     gaps = [Gap(A, number, number + 1, "deleted by retention") for number in range(5)]
-    with pytest.raises(DataLoss, match=r"messages 0 to 0 are gone .* and 2 more\. Begin later, or set .* skip"):
+    with pytest.raises(
+        DataLoss, match=r"messages 0 to 0 are gone .* and 2 more\. Start at a later offset, or set .* skip"
+    ):
         refuse_gaps(gaps, OnDataLoss.FAIL)
     refuse_gaps(gaps, OnDataLoss.SKIP)
     refuse_gaps([], OnDataLoss.FAIL)

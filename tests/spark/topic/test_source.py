@@ -69,8 +69,8 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, kappamq_broker: BrokerK
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tag": "x"}, r"no option 'tag' \(did you mean tags\?\)"),
-        ({"topic": "order"}, r"there is no topic 'order' \(did you mean orders\?\)"),
+        ({"tag": "x"}, r"unknown option 'tag' \(did you mean tags\?\)"),
+        ({"topic": "order"}, r"topic 'order' does not exist \(did you mean orders\?\)"),
         ({"filter": "price >"}, "filter='price >'"),
         ({"startingOffsets": '{"orders": {"x/0": 1}}'}, "no queue orders x/0"),
         ({"nameservers": "127.0.0.1:1"}, "127.0.0.1:1"),

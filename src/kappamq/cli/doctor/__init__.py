@@ -1,1 +1,1 @@
-"""`kappamq doctor`: checks of the machine, the cluster and Spark, each with what to do about it."""
+"""`kappamq doctor`: checks of the machine, the cluster and Spark, each with advice."""

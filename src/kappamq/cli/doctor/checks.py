@@ -1,4 +1,4 @@
-"""What `kappamq doctor` looks at. Each check returns what it found, and for anything but "ok" what to do about it."""
+"""The local checks of `kappamq doctor`. Each returns its finding, and advice unless it is "ok"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kappamq.config.store import StoreConfig
 
 _FALLOCATE_BYTES = 1 << 20
 _SLOW_SYNC_MS = 50.0
-_EARLIEST_SANE_S = 1_700_000_000  # late 2023: a clock before it was never set
+_EARLIEST_SANE_S = 1_700_000_000  # late 2023: an earlier clock was never set
 _TIME_UNSYNCHRONISED = 5  # adjtimex(2): TIME_ERROR
 
 
@@ -84,7 +84,7 @@ def open_files() -> Finding:
         return ok("open files", f"limit {shown} (soft {soft}, raised at start)")
     return note(
         "open files",
-        f"limit {shown}; {wanted} are needed for as many connections as the broker allows",
+        f"limit {shown}; {wanted} are needed for the connections that the broker allows",
         f"`ulimit -Hn {wanted}`, or LimitNOFILE={wanted} in the systemd unit; or allow fewer connections with "
         f"--set net.connections_max=...",
     )
@@ -95,7 +95,7 @@ def clock() -> Finding:
     if now < _EARLIEST_SANE_S:
         return bad(
             "clock",
-            f"it is {time.strftime('%Y-%m-%d', time.gmtime(now))} here",
+            f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}",
             "set the clock: store times, retention and delays follow it",
         )
     state = _adjtimex()
@@ -103,16 +103,16 @@ def clock() -> Finding:
         return note(
             "clock",
             "not synchronised with a time server",
-            "run chrony or systemd-timesyncd: brokers whose clocks differ give messages times that differ",
+            "run chrony or systemd-timesyncd: brokers with different clocks store messages with inconsistent times",
         )
     return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
 def _adjtimex() -> int:
-    """The kernel's view of its clock; 0 where it cannot be asked."""
+    """Return the kernel's clock status; 0 where it is not available."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        buffer = ctypes.create_string_buffer(512)  # struct timex with modes = 0: only asks
+        buffer = ctypes.create_string_buffer(512)  # struct timex with modes = 0: read only
         return int(libc.adjtimex(buffer))
     except (OSError, AttributeError):
         return 0
@@ -122,17 +122,21 @@ def _adjtimex() -> int:
 
 
 def data_directory(root: Path, why: str) -> list[Finding]:
-    """Rights, space, preallocation and speed of the disk. Leaves nothing behind. `why` it is this directory is told."""
+    """Check permissions, space, preallocation and speed of the disk. Leaves no files behind. `why`: why this directory is used."""
     place = root
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
         return [
-            bad("data directory", f"{place} is a file ({why})", f"{root} must be a directory; give another with --data")
+            bad(
+                "data directory",
+                f"{place} is a file ({why})",
+                f"{root} must be a directory; choose another with --data",
+            )
         ]
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".kappamq-doctor-") as file:
-            written = f"{root} can be written" if place == root else f"{root} does not exist yet and can be made"
+            written = f"{root} is writable" if place == root else f"{root} does not exist yet and can be created"
             found = [
                 ok("data directory", f"{written} ({why})"),
                 _space(place),
@@ -144,8 +148,8 @@ def data_directory(root: Path, why: str) -> list[Finding]:
         return [
             bad(
                 "data directory",
-                f"{place} cannot be written by {who}: {error.strerror or error} ({root} is {why})",
-                f"chown it to {who}, or give another directory with --data",
+                f"{place} is not writable by {who}: {error.strerror or error} ({root} is {why})",
+                f"chown it to {who}, or choose another directory with --data",
             )
         ]
     if (root / "lock").exists():
@@ -154,7 +158,7 @@ def data_directory(root: Path, why: str) -> list[Finding]:
 
 
 def _clock_of_store(root: Path) -> list[Finding]:
-    """Whether the clock was set while a broker had the store: nothing to say if it was not."""
+    """Report whether the clock was set while a broker had the store open; nothing if it was not."""
     from kappamq.cli.shared.output import counted, when
     from kappamq.store.reader import StoreReader
 
@@ -169,8 +173,8 @@ def _clock_of_store(root: Path) -> list[Finding]:
     return [
         note(
             "clock of the store",
-            f"the clock was set {counted(len(steps), 'time')} since the log begins, last{direction}{by} to {when(last.to_ms)}",
-            "store times before and after are not in order; delays and timers follow the clock. If nobody set it on purpose, check the "
+            f"the clock was set {counted(len(steps), 'time')} since the start of the log, last{direction}{by} to {when(last.to_ms)}",
+            "store times before and after are out of order; delays and timers follow the clock. If this was not on purpose, check the "
             "time synchronisation (chronyc tracking, timedatectl)",
         )
     ]
@@ -179,7 +183,7 @@ def _clock_of_store(root: Path) -> list[Finding]:
 def _space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     config = StoreConfig(root=place)
-    # As df and the broker count it: what is reserved for root is neither used nor free.
+    # Like df and the broker: space reserved for root is neither used nor free.
     usable = usage.used + usage.free
     used = usage.used / usable if usable else 1.0
     from kappamq.cli.shared.output import size
@@ -189,7 +193,7 @@ def _space(place: Path) -> Finding:
         return bad(
             "disk space",
             text,
-            f"a log file has {config.segment_bytes >> 20} MiB and the next one is prepared ahead: free some space, or "
+            f"a log file has {config.segment_bytes >> 20} MiB and the next one is preallocated: free some space, or "
             "use smaller files for a new store (--set mappedFileSizeCommitLog=104857600)",
         )
     if used >= config.disk_refuse_ratio and usage.free < config.disk_refuse_free_bytes:
@@ -204,7 +208,7 @@ def _fallocate(fd: int) -> Finding:
         libc = ctypes.CDLL(None, use_errno=True)
         done = libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(_FALLOCATE_BYTES))
     except (OSError, AttributeError):
-        return note("preallocation", "cannot be asked for on this system", "files are filled with zeros: slower")
+        return note("preallocation", "is not available on this system", "files are filled with zeros: slower")
     if done == 0:
         return ok("preallocation", "fallocate works")
     code = ctypes.get_errno()
@@ -214,7 +218,7 @@ def _fallocate(fd: int) -> Finding:
             "this file system has no fallocate",
             "log files are filled with zeros instead, which takes seconds each; ext4 or xfs do better",
         )
-    return bad("preallocation", os.strerror(code), "log files cannot be made here: free space, or use another disk")
+    return bad("preallocation", os.strerror(code), "log files cannot be created here: free space, or use another disk")
 
 
 def _sync(fd: int) -> Finding:

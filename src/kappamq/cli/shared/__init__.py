@@ -1,1 +1,1 @@
-"""What commands share: options, output, exit codes, times, how a cluster is reached and a message is shown."""
+"""Shared by the commands: options, output, exit codes, times, connecting to a cluster, formatting messages."""

@@ -1,10 +1,10 @@
-"""How client commands reach a cluster: the name server, and TLS. One declaration for all of them.
+"""How client commands connect to a cluster: name server and TLS, declared once for all of them.
 
     @spoken
     @clustered
-    def list_(cluster: Cluster, ...) -> None:       # has --nameserver, --tls and so on, and gets what they say
+    def list_(cluster: Cluster, ...) -> None:       # has --nameserver, --tls and so on
 
-An environment variable stands in for each option, so that a shell is set up once.
+Each option can also be set by an environment variable.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ NameServerOption = Annotated[
         help="host:port of a name server (a host alone: port 9876); several separated by ;",
     ),
 ]
-TlsOption = Annotated[bool, typer.Option("--tls", envvar="KAPPAMQ_TLS", help="Speak TLS with the servers.")]
+TlsOption = Annotated[bool, typer.Option("--tls", envvar="KAPPAMQ_TLS", help="Use TLS.")]
 TlsCaOption = Annotated[
     Path | None,
     typer.Option(
         "--tls-ca",
         envvar="KAPPAMQ_TLS_CA",
-        help="Trust the certificates in this PEM file instead of the system's; switches TLS on.",
+        help="Trust the certificates in this PEM file instead of the system's; enables TLS.",
         show_default=False,
     ),
 ]
@@ -56,7 +56,7 @@ TlsNoVerifyOption = Annotated[
     typer.Option(
         "--tls-no-verify",
         envvar="KAPPAMQ_TLS_NO_VERIFY",
-        help="Encrypt, but do not check the server's certificate; switches TLS on.",
+        help="Encrypt, but do not verify the server's certificate; enables TLS.",
     ),
 ]
 TlsCertOption = Annotated[
@@ -64,7 +64,7 @@ TlsCertOption = Annotated[
     typer.Option(
         "--tls-cert",
         envvar="KAPPAMQ_TLS_CERT",
-        help="Our own certificate (PEM), for servers that ask for one.",
+        help="Our own certificate (PEM), for servers that require one.",
         show_default=False,
     ),
 ]
@@ -84,7 +84,7 @@ class Cluster:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a producer, consumer or admin of this cluster is made with."""
+        """The options of a producer, consumer or admin for this cluster."""
         return {
             "nameserver": self.nameserver,
             "tls": self.tls,
@@ -96,9 +96,9 @@ class Cluster:
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """TLS as options of Spark's format `kappamq`; paths as this directory sees them."""
+        """TLS as options of Spark's format `kappamq`; with absolute paths."""
         if not self.tls:
-            return {"tls": "false"}  # said, for Spark's processes look at the environment, too
+            return {"tls": "false"}  # explicitly, since Spark's processes read the environment, too
         paths = {"tlsCa": self.tls_trust, "tlsCert": self.tls_cert, "tlsKey": self.tls_key}
         found = {name: str(path.expanduser().absolute()) for name, path in paths.items() if path is not None}
         return {"tls": "true", "tlsNoVerify": str(not self.tls_verify).lower(), **found}
@@ -116,7 +116,7 @@ class Cluster:
         return tls_context(client_config(options.pop("nameserver"), None, options))
 
     def ask(self, timeout: float, work: Callable[[AsyncAdmin], Awaitable[T]], topic: str | None = None) -> T:
-        """Run `work` with an admin of its own. If `topic` does not exist, the error says which one may have been meant."""
+        """Run `work` with an admin. If `topic` does not exist, the error suggests which one may have been meant."""
         from kappamq.client.admin.admin import AsyncAdmin
         from kappamq.errors import TopicNotFound, UnknownTopic
         from kappamq.event_loop import run
@@ -131,7 +131,7 @@ class Cluster:
             raise error if topic is None else self.with_hint(error, topic, timeout) from None
 
     def with_hint(self, error: E, topic: str, timeout: float = 5.0) -> E:
-        """`error`, which says that there is no such topic; naming one with a similar name instead, if there is one."""
+        """Return `error`, which says that a topic does not exist, with the name of a similar topic if there is one."""
         from kappamq.errors import KappaError as AnyError
         from kappamq.spark.suggestions import nearest
 
@@ -139,7 +139,7 @@ class Cluster:
             near = nearest(topic, self.ask(timeout, lambda admin: admin.topics()))
         except AnyError:
             return error
-        return type(error)(f"there is no topic {topic!r}{near}") if near else error
+        return type(error)(f"topic {topic!r} does not exist{near}") if near else error
 
 
 def _options(
@@ -162,14 +162,14 @@ def _options(
     except ConfigError as error:
         raise wrong("--nameserver", error) from None
     if not found.nameservers:
-        raise wrong("--nameserver", "it names no server: give host:port, several of them separated by ';'")
+        raise wrong("--nameserver", "it contains no address: give host:port, several of them separated by ';'")
     if (tls_cert is None) != (tls_key is None):
         raise wrong("--tls-cert", "--tls-cert and --tls-key belong together: give both, or none")
     return found
 
 
 def clustered(function: F) -> F:
-    """Give a command the options above in the place of its parameter `cluster`."""
+    """Give a command the options above in place of its parameter `cluster`."""
     own = inspect.signature(function, eval_str=True)
     added = inspect.signature(_options, eval_str=True).parameters
     kept = [parameter for name, parameter in own.parameters.items() if name != "cluster"]

@@ -1,4 +1,4 @@
-"""The exit codes of `kappamq`, documented in docs/CLI.md, and which error ends in which."""
+"""The exit codes of `kappamq`, documented in docs/CLI.md, and the mapping of errors to them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kappamq.errors import KappaError
 
 class Exit(enum.IntEnum):
     OK = 0
-    FAILED = 1  # it was tried and did not succeed, or a check found something
+    FAILED = 1  # the operation failed, or a check found something
     USAGE = 2  # the command line is wrong
     CONFIG = 3  # an option's value, a property, a file or a port is wrong: nothing was started
     UNREACHABLE = 4  # no name server, no broker, no route, or no answer in time
     NOT_FOUND = 5  # the topic, message or group does not exist
-    REFUSED = 6  # a server said no
+    REFUSED = 6  # a server refused the request
     STORE = 7  # the data directory cannot be used: locked, damaged, full, no rights
     FINDINGS = 8  # an audit found messages lost, duplicated or out of order
     INTERRUPTED = 130  # Ctrl-C
 
 
-# First match wins: special kinds before the general ones.
+# The first match wins: specific classes before general ones.
 _BY_KIND: list[tuple[type[KappaError], Exit]] = [
     (errors.NoSuchTopic, Exit.NOT_FOUND),
     (errors.ConfigError, Exit.CONFIG),

@@ -1,4 +1,4 @@
-"""How the log lines of servers look on standard error."""
+"""The format of log lines on standard error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 class OneLine(logging.Formatter):
-    """Each event is one line, whatever names and texts of strangers are in it; only a traceback follows in lines of its own.
+    """Formats each event as one line, whatever the names and texts of peers contain; only a traceback follows on lines of its own.
 
-    Those are indented: a line feed in an exception's text must not begin what looks like an event.
+    These are indented, so that a line feed in an exception's text cannot forge an event.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class OneLine(logging.Formatter):
 
 
 def escaped(text: str) -> str:
-    """Return `text` with everything that is no plain character spelled out: a line feed as \\n, an escape as \\x1b."""
+    """Return `text` with control characters escaped: a line feed as \\n, an escape as \\x1b."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

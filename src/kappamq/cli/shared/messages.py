@@ -1,4 +1,4 @@
-"""How a message is shown: a line for people, everything for programs."""
+"""Formatting of messages: a line for people, all fields for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kappamq.message import ReceivedMessage
     from kappamq.protocol.records.record import Record
 
-BODY_CHARACTERS_MAX = 200  # of a body on a line; programs get all of it
+BODY_CHARACTERS_MAX = 200  # of a body on a line; JSON has all of it
 
 
 def as_json(message: ReceivedMessage) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def as_json(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def body_line(body: bytes) -> str:
-    """One line of text: what cannot be printed becomes visible, what is long is cut."""
+    """Return a body as one line of text: control characters are made visible, long bodies truncated."""
     text = body[: BODY_CHARACTERS_MAX * 4].decode("utf-8", "backslashreplace")
     text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     cut = len(text) > BODY_CHARACTERS_MAX or len(body) > BODY_CHARACTERS_MAX * 4
@@ -48,7 +48,7 @@ def body_line(body: bytes) -> str:
 
 
 def line(out: Output, message: ReceivedMessage) -> None:
-    """One message on one line."""
+    """Print one message on one line."""
     if out.json:
         out.raw(as_json(message))
         return
@@ -63,7 +63,7 @@ def line(out: Output, message: ReceivedMessage) -> None:
 
 
 def log_line(out: Output, record: Record, size: int) -> None:
-    """One record as it lies in the log."""
+    """Print one record of the log."""
     message = record.to_message("")
     if out.json:
         out.raw({**as_json(message), "bytes": size})
@@ -79,7 +79,7 @@ def log_line(out: Output, record: Record, size: int) -> None:
 
 
 def details(out: Output, message: ReceivedMessage) -> None:
-    """One message with everything known about it."""
+    """Print one message with all its fields."""
     if out.json:
         out.raw(as_json(message))
         return

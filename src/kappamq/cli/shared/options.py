@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once, and the rule for errors: a sentence and an exit code."""
+"""Options shared by several commands, and the handling of errors: a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ SetOption = Annotated[
     typer.Option("--set", metavar="PROPERTY=VALUE", help="A property as in broker.conf; may be repeated."),
 ]
 ListenOption = Annotated[str, typer.Option("--listen", help="The address to listen on.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Also log what is going on, to standard error.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also log informational messages to standard error.")
+]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.001, max=3600, help="Seconds to wait for an answer.")]
 
 
 def spoken(function: F) -> F:
     """Wrap a command: an error becomes a sentence (or a JSON line) and its exit code, never a stack trace.
 
-    Only errors of the world are caught. A bug still shows where it happened.
+    Only expected errors are caught. A bug still shows its stack trace.
     """
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **options: Any) -> Any:
-        interrupts.raise_again()  # from here on it is known what to put in order
+        interrupts.raise_again()  # from here on Ctrl-C needs a clean-up
         try:
             return function(*arguments, **options)
         except BrokenPipeError:
-            # `kappamq tail | head`: who reads has had enough. Nothing more may be written, not even at exit.
+            # `kappamq tail | head`: the reader has closed the pipe. Nothing more may be written, not even at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit from None
         except (KappaError, OSError, KeyboardInterrupt) as error:
-            # Servers also have --json, which is -o json.
+            # Servers also have --json, which means -o json.
             json = options.get("json") is True
             fail(Output(Format.JSON if json else options.get("output", Format.TEXT)), error)
 
@@ -70,22 +72,22 @@ def fail(out: Output, error: BaseException | str, code: Exit | None = None) -> N
 
 
 def data_directory(given: Path | None) -> Path:
-    """`--data`, else $KAPPAMQ_HOME, else ~/.kappamq; absolute, so that what is printed can be used anywhere."""
+    """Return `--data`, else $KAPPAMQ_HOME, else ~/.kappamq; absolute, so that the printed path can be used anywhere."""
     if given is None:
         named = os.environ.get(HOME_VARIABLE, "")
         given = Path(named) if named else Path("~/.kappamq")
     try:
         found = given.expanduser().absolute()
     except RuntimeError as error:
-        raise ConfigError(f"cannot find the home directory for {given}: {error}; give --data") from error
+        raise ConfigError(f"cannot find the home directory for {given}: {error}; set --data") from error
     for place in (found, *found.parents):
         if place.is_file():
-            raise StoreError(f"the data directory cannot be {found}: {place} is a file; name a directory with --data")
+            raise StoreError(f"the data directory cannot be {found}: {place} is a file; choose a directory with --data")
     return found
 
 
 def store_directory(given: Path | None) -> Path:
-    """The same, of a store that is there. Raises StoreError, which says where the path comes from if nobody gave it."""
+    """Return the directory of an existing store. Raises StoreError, which says where the path came from if it was not given."""
     from kappamq.store.reader import check_is_store
 
     root = data_directory(given)
@@ -99,16 +101,16 @@ def store_directory(given: Path | None) -> Path:
 
 
 def why_this_directory(given: Path | None) -> str:
-    """Where `data_directory` has its answer from, in words."""
+    """Explain in words where `data_directory` got the path from."""
     if given is not None:
-        return "named by --data"
+        return "given by --data"
     if os.environ.get(HOME_VARIABLE, ""):
-        return f"named by ${HOME_VARIABLE}"
-    return f"the usual place, as there is no --data and no ${HOME_VARIABLE}"
+        return f"given by ${HOME_VARIABLE}"
+    return f"the default, since neither --data nor ${HOME_VARIABLE} is set"
 
 
 def properties(given: list[str] | None) -> dict[str, str]:
-    """`--set name=value ...` as properties. Here, unlike in a file, an unknown name is an error: it is a slip."""
+    """Convert `--set name=value ...` to properties. Unlike in a file, an unknown name is an error here: it is a typo."""
     from kappamq.config import apache
     from kappamq.config.problems import Written
 

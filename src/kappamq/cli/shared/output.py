@@ -1,4 +1,4 @@
-"""How commands speak: for people (rich) or for programs (`-o json`: one JSON value per line on standard output).
+"""Output of commands: for people (rich) or for programs (`-o json`: one JSON value per line on standard output).
 
 Results go to standard output, everything else (progress, warnings, errors) to standard error, so that a pipe gets only
 results. With `-o json` an error is a JSON line as well: {"error": ..., "kind": ..., "exit": ...} on standard error.
@@ -28,7 +28,7 @@ class Format(enum.StrEnum):
 
 
 class Output:
-    """Given to every command. Loads rich only when there is something to paint."""
+    """Passed to every command. Imports rich only when it is needed."""
 
     def __init__(self, format: Format = Format.TEXT) -> None:
         self.format = format
@@ -46,7 +46,7 @@ class Output:
         return self._consoles[err]
 
     def line(self, text: str, **values: Any) -> None:
-        """One result: `text` for people (rich markup), `values` for programs."""
+        """Print one result: `text` for people (rich markup), `values` for programs."""
         if self.json:
             self.raw(values)
         else:
@@ -57,7 +57,7 @@ class Output:
         sys.stdout.flush()
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows keyed by column. Programs get every row as an object, also what is no column; people see `a_b` as a b."""
+        """Print rows keyed by column. JSON has every row as an object, including fields that are not columns; text shows `a_b` as a b."""
         rows = list(rows)
         if self.json:
             for row in rows:
@@ -79,7 +79,7 @@ class Output:
         self.console().print(table)
 
     def note(self, text: str) -> None:
-        """Something worth knowing that is not a result. Programs do not get it."""
+        """Print information that is not a result. Not printed for programs."""
         if not self.json:
             from rich.text import Text
 
@@ -106,7 +106,7 @@ class Output:
 
     @contextmanager
     def progress(self, title: str, total: float | None, *, unit: str = "") -> Iterator[Any]:
-        """A bar on standard error for long work; yields a function told how far it has come. Silent for programs."""
+        """Show a progress bar on standard error; yields a function to report progress. Silent for programs."""
         if self.json or not self.console(err=True).is_terminal:
             yield lambda done, total=None: None
             return
@@ -129,7 +129,7 @@ class Output:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know, as something it does."""
+    """Convert values that JSON does not support."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (set, frozenset)):
@@ -142,7 +142,7 @@ def _plain(value: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """A value in a table cell."""
+    """Format a value for a table cell."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -155,7 +155,7 @@ def show(value: Any) -> str:
 
 
 def when(ms: int | None) -> str:
-    """Milliseconds since 1970 as local time; a dash for "never"."""
+    """Format milliseconds since 1970 as local time; a dash for "never"."""
     if not ms or ms <= 0:
         return "-"
     try:

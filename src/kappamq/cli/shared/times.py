@@ -1,4 +1,4 @@
-"""Times as people type them: `2026-11-15 10:00`, `10:00`, `15m` (ago), `now`, or milliseconds since 1970."""
+"""Parsing of times: `2026-11-15 10:00`, `10:00`, `15m` (ago), `now`, or milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 from kappamq.cli.shared.usage import wrong
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_EARLIEST_MS = 10_000_000_000  # smaller numbers are more likely seconds, or a slip, than milliseconds in 1970
+_EARLIEST_MS = 10_000_000_000  # smaller numbers are more likely seconds, or a typo, than milliseconds in 1970
 EXPECTED = "a time such as '2026-11-15 10:00', '10:00', '15m' for 15 minutes ago, or milliseconds since 1970"
 
 
 def parse_time(option: str, text: str, now_ms: int) -> int:
-    """Milliseconds since 1970, in local time where no zone is given. Raises a usage error that names the option."""
+    """Return milliseconds since 1970, in local time where no zone is given. Raises a usage error that names the option."""
     text = text.strip()
     if text == "now":
         return now_ms
@@ -33,4 +33,4 @@ def parse_time(option: str, text: str, now_ms: int) -> int:
             moment = datetime.fromisoformat(text)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise wrong(option, f"{text!r} is no time; expected {EXPECTED}") from None
+        raise wrong(option, f"{text!r} is not a time; expected {EXPECTED}") from None

@@ -1,7 +1,7 @@
-"""The rule for wrong arguments: what can be seen in the command line alone ends with exit code 2.
+"""Usage errors: what can be detected from the command line alone ends with exit code 2.
 
-typer finds unknown options, missing arguments and numbers out of range. What it cannot know (times, addresses, topic
-names) raises `wrong`, which is the same kind of error, so both end in the same way: with `-o json` as a JSON line.
+typer detects unknown options, missing arguments and numbers out of range. For other values (times, addresses, topic
+names) raise `wrong`, which is the same kind of error, so both end in the same way: with `-o json` as a JSON line.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typer.core import TyperGroup
 
 from kappamq.cli.shared.exits import Exit
 
-# typer has either click's class or one of its own, by version; BadParameter is always derived from it.
+# typer has either click's class or its own, depending on the version; BadParameter is always derived from it.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 def wrong(what: str, why: object) -> typer.BadParameter:
-    """The error for `what`, an option or argument as it is typed, to be raised."""
+    """Return the error for `what`, an option or argument as typed, to be raised."""
     return typer.BadParameter(str(why), param_hint=what)
 
 
 def topic_name(given: str | None) -> str | None:
-    """Callback for options and arguments that name a topic."""
+    """Callback for options and arguments that take a topic name."""
     from kappamq.errors import InvalidParameter
     from kappamq.protocol.names import check_topic
 
@@ -39,21 +39,21 @@ def topic_name(given: str | None) -> str | None:
 
 
 class Family(TyperGroup):
-    """Commands below a word. A wrong one is answered with those that there are."""
+    """A group of commands. An unknown command is answered with a list of the known ones."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0][:1] != "-" and self.get_command(ctx, args[0]) is None:
             near = difflib.get_close_matches(args[0], self.commands, n=1)
             guess = f" Did you mean '{near[0]}'?" if near else ""
             raise UsageError(
-                f"There is no command '{ctx.command_path} {args[0]}'.{guess} There are: {', '.join(self.commands)}.",
+                f"Unknown command '{ctx.command_path} {args[0]}'.{guess} Commands: {', '.join(self.commands)}.",
                 ctx=ctx,
             )
         return super().resolve_command(ctx, args)
 
 
 class Commands(Family):
-    """The root of all commands. Programs get usage errors as they get all others."""
+    """The root of all commands. With -o json usage errors are JSON lines like all others."""
 
     def main(
         self,
@@ -76,7 +76,7 @@ class Commands(Family):
         sys.exit(code if isinstance(code, int) else 0)
 
     def _output_behind(self, given: list[str]) -> list[str]:
-        """`-o json topic list` -> `topic list -o json`: whoever writes it in front means the same."""
+        """`-o json topic list` -> `topic list -o json`: accept the option in front of the command, too."""
         if not given or not given[0].startswith(("-o", "--output")):
             return given
         front = 2 if given[0] in ("-o", "--output") else 1
@@ -95,7 +95,7 @@ class Commands(Family):
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Seen without parsing, for the case that parsing fails."""
+    """Detected without parsing, in case parsing fails."""
     alone = {"--json", "-ojson", "--output=json"}
     pairs = itertools.pairwise(arguments)
     return bool(alone & set(arguments)) or any(name in ("-o", "--output") and value == "json" for name, value in pairs)

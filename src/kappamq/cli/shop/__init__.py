@@ -1,1 +1,1 @@
-"""`kappamq shop`, which `make run` calls: a small shop on a broker of its own that checks its own books."""
+"""`kappamq shop`, run by `make run`: a small demo shop on its own broker that verifies its own books."""

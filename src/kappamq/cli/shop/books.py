@@ -1,4 +1,4 @@
-"""What the shop has sold and what its departments have seen; and whether that agrees. Pure: no broker in here."""
+"""What the shop has sold and what its departments received, and whether they agree. Pure: no broker in here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOODS = ("green tea", "black tea", "oolong", "tea pot", "strainer")
 @dataclass(frozen=True, slots=True)
 class Order:
     number: int
-    run: str  # tells the orders of this run from those of earlier ones in the same data directory
+    run: str  # distinguishes the orders of this run from earlier ones in the same data directory
 
     @property
     def key(self) -> str:
@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(slots=True)
 class Books:
-    """Billing gets `paid` orders, shipping gets all; each exactly once, and every one can be found by its key."""
+    """Billing gets `paid` orders, shipping gets all; each exactly once, and each can be found by its key."""
 
     run: str
     sold: dict[str, Order] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Books:
         return {key for key, order in self.sold.items() if order.tag == "paid"}
 
     def saw(self, department: str, keys: tuple[str, ...], body: bytes) -> Order | None:
-        """Note a delivery; None for one of an earlier run."""
+        """Record a delivery; returns None for an order of an earlier run."""
         key = keys[0] if keys else ""
         if not key.startswith(f"order-{self.run}-"):
             return None

@@ -1,4 +1,4 @@
-"""`kappamq shop`: a small shop on a broker of its own, to see messages flow. `make run` starts it."""
+"""`kappamq shop`: a small demo shop on its own broker. `make run` starts it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def shop(
         Path | None,
         typer.Option("--data", help="Keep the data in this directory. Default: nothing is kept.", show_default=False),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Sell a number of orders, check the books, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Sell a number of orders, check the books, and exit.")] = False,
     orders: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many with --once.")] = 200,
-    rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="Orders a second.")] = 5.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="Orders per second.")] = 5.0,
     spark: Annotated[
         bool, typer.Option("--spark", help="Also sum up the orders with a query on Spark, and archive them.")
     ] = False,
@@ -30,7 +30,7 @@ def shop(
     listen: ListenOption = LOOPBACK,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Run a small shop on a broker of its own: orders, billing, shipping. Without --data nothing is kept."""
+    """Run a small demo shop on its own broker: orders, billing, shipping. Without --data nothing is kept."""
     import tempfile
 
     from kappamq.cli.shared.options import data_directory

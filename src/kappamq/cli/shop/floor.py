@@ -1,4 +1,4 @@
-"""The shop at work: one producer, two consumer groups, and the books they are checked against at the end."""
+"""The running shop: one producer, two consumer groups, and the books they are checked against at the end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kappamq.message import Message, ReceivedMessage
 
 TOPIC = "shop_orders"
 SUBSCRIPTIONS = {"billing": "paid", "shipping": "*"}
-CATCH_UP_S = 30.0  # how long the departments may take for what was sold last
+CATCH_UP_S = 30.0  # how long the departments may take for the last orders
 LOOK_UP_MAX = 50  # orders looked up by key at the end
 LOOK_UP_S = 10.0
 EVENTS_SHOWN = 12
 SHOW_S = 0.25
 LINE_S = 5.0
-FAST_RATE = 2000.0  # orders a second with --once, where nobody wants to watch
+FAST_RATE = 2000.0  # orders per second with --once
 
 
 class Shop:
@@ -46,7 +46,7 @@ class Shop:
         spark: bool = False,
         kept: bool = True,
     ) -> None:
-        """`kept`: whether `data` is still there when the shop has closed."""
+        """`kept`: whether `data` still exists after the shop has closed."""
         self.out = out
         self.spark = spark
         self.kept = kept
@@ -59,7 +59,7 @@ class Shop:
         self.failures: list[str] = []
 
     async def run(self, orders: int | None, rate: float) -> bool:
-        """Sell `orders` (None: until Ctrl-C), then check. Returns whether the check found nothing wrong."""
+        """Sell `orders` (None: until Ctrl-C), then check. Returns whether the check passed."""
         closing = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, closing.set)
@@ -96,7 +96,7 @@ class Shop:
         return self._summary(time.perf_counter() - began)
 
     async def _figures(self, local: Local, admin: AsyncAdmin, stack: AsyncExitStack) -> Sales:
-        """Start the query on Spark while the shop sells; Spark is stopped before the broker is."""
+        """Start the Spark query while the shop sells; Spark is stopped before the broker."""
         await admin.create_topic(SALES_TOPIC, queues=2)
         sales = Sales(local.nameserver, TOPIC, local.data)
         stack.push_async_callback(asyncio.to_thread, sales.stop)
@@ -114,7 +114,7 @@ class Shop:
         began = time.perf_counter()
         while not closing.is_set() and (orders is None or number < orders):
             order = Order(number, self.books.run)
-            # Into the books first: a department may see the order before the till has its answer.
+            # Record the order first: a department may receive it before the producer gets its answer.
             self.books.sold[order.key] = order
             try:
                 result = await producer.send(Message(TOPIC, order.body(), tags=order.tag, keys=(order.key,)))
@@ -144,7 +144,7 @@ class Shop:
         return listener
 
     async def _look_up(self, admin: AsyncAdmin) -> None:
-        """Find a sample of the orders by key; the index may be a moment behind the log."""
+        """Find a sample of the orders by key; the index may lag behind the log."""
         keys = list(self.books.sold)
         for key in keys[:: max(1, len(keys) // LOOK_UP_MAX)][:LOOK_UP_MAX]:
             wanted = self.books.sold[key].body()
@@ -176,7 +176,7 @@ class Shop:
         console = self.out.console(err=True)
         if not console.is_terminal:
             said = ""
-            while True:  # a log file gets a line now and then
+            while True:  # for log files: a line now and then
                 await asyncio.sleep(LINE_S)
                 if said != self._counts():
                     said = self._counts()
@@ -234,7 +234,7 @@ class Shop:
         return not problems
 
     def _show_figures(self, figures: Figures) -> dict[str, object]:
-        """A table for people; for programs what is added to the books."""
+        """Print a table for people; return what is added to the books for programs."""
         if self.out.json:
             return {"sales": figures.sales, "archived": figures.archived, "archive": figures.archive}
         rows = [

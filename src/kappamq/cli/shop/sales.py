@@ -1,6 +1,6 @@
 """The shop's figures: a streaming query on Spark that sums up the orders into a second topic, and an archive of the orders.
 
-All of it blocks and runs beside the event loop, which is the broker's: in threads.
+All of it blocks, so it runs in threads beside the broker's event loop.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 SALES_TOPIC: Final = "shop_sales"
 TRIGGER: Final = "2 seconds"
 _ORDER: Final = "order string, what string, cents bigint"
-# Small sums on one machine: more partitions of state, a compiler and a garbage collector for long runs only take time.
+# Small sums on one machine: more state partitions, a JIT compiler and a garbage collector for long runs only cost time.
 _CONFIG: Final = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"}
 _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """What was sold of one thing, over all orders in the topic."""
+    """What was sold of one product, over all orders in the topic."""
 
     what: str
     orders: int
@@ -36,7 +36,7 @@ class Sale:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    sales: tuple[Sale, ...]  # as the second topic says
+    sales: tuple[Sale, ...]  # from the second topic
     archived: int  # orders in the archive
     archive: Path
 
@@ -45,7 +45,7 @@ class Figures:
         return sum(sale.orders for sale in self.sales)
 
     def problems(self, sold: int) -> list[str]:
-        """What does not agree with `sold`, the orders of this run; topic and archive may hold older ones."""
+        """Return what does not agree with `sold`, the orders of this run; topic and archive may contain older ones."""
         found = []
         if self.orders != self.archived:
             found.append(f"Spark counted {self.orders} orders, {self.archived} are in the archive")
@@ -55,7 +55,7 @@ class Figures:
 
 
 class Sales:
-    """The streaming query, from when it is started until the shop closes. Not for several threads at once."""
+    """The streaming query, from its start until the shop closes. Not thread-safe."""
 
     def __init__(self, nameserver: str, topic: str, data: Path) -> None:
         self._nameserver = nameserver
@@ -65,7 +65,7 @@ class Sales:
         self._query: StreamingQuery | None = None
 
     def start(self) -> None:
-        """Takes some seconds: a JVM is started."""
+        """Start Spark, which takes some seconds for the JVM."""
         from kappamq.spark.engine import JAVA_OPTIONS, LOCAL, defaults, session, told
 
         java = f"{defaults(LOCAL)[JAVA_OPTIONS]} {_JAVA}"
@@ -78,13 +78,13 @@ class Sales:
                 .option("nameservers", self._nameserver)
                 .option("topic", SALES_TOPIC)
                 .option("checkpointLocation", str(self._folder / "checkpoint"))
-                .outputMode("complete")  # Spark has no update mode for sinks in Python; these are a few rows
+                .outputMode("complete")  # Spark has no update mode for Python sinks; these are a few rows
                 .trigger(processingTime=TRIGGER)
                 .start()
             )
 
     def finish(self) -> Figures:
-        """Sum up what is left, archive the orders, and read the sums from their topic."""
+        """Process the remaining orders, archive them, and read the sums from their topic."""
         from kappamq.spark.engine import told
         from kappamq.spark.jobs import archive
 
@@ -98,7 +98,7 @@ class Sales:
         return Figures(latest(self._sums()), _rows(target), target)
 
     def _sums(self) -> list[tuple[int, int, bytes]]:
-        """What the second topic holds; a few rows, for which no job has to be started."""
+        """Return the content of the second topic; only a few rows, so no Spark job is needed."""
         from kappamq.spark.topic.options import ReadOptions
         from kappamq.spark.topic.planning import QueueRange
         from kappamq.spark.topic.reading import RangeReader
@@ -120,14 +120,14 @@ class Sales:
 
 
 def _rows(archive: Path) -> int:
-    """As any reader of Parquet counts them."""
+    """Count rows as any Parquet reader does."""
     import pyarrow.dataset as datasets
 
     return int(datasets.dataset(archive, partitioning="hive").count_rows())
 
 
 def summed_up(orders: DataFrame) -> DataFrame:
-    """Orders as messages in, a message with the sums of each thing out; the same thing always goes to the same queue."""
+    """Convert orders as messages to messages with the sums per product; a product always goes to the same queue."""
     from pyspark.sql import functions as sql
 
     order = sql.from_json(sql.col("body").cast("string"), _ORDER)
@@ -143,7 +143,7 @@ def summed_up(orders: DataFrame) -> DataFrame:
 
 
 def latest(messages: list[tuple[int, int, bytes]]) -> tuple[Sale, ...]:
-    """The last sums of each thing: (queue, offset, body) in, sorted by what was earned out."""
+    """Return the last sums of each product from (queue, offset, body), sorted by revenue."""
     found: dict[str, Sale] = {}
     for _queue, _offset, body in sorted(messages):
         sale = Sale(**json.loads(body))

@@ -1,4 +1,4 @@
-"""What an administrator asks and changes: topics, brokers, groups. The command line and Spark use it too."""
+"""Administration of topics, brokers and groups. The command line and Spark use it too."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from kappamq.protocol.names import (
 
 READ_WRITE: Final = PERMISSION_READ | PERMISSION_WRITE
 VISIBLE_S: Final = 5.0
-"""How long creating or deleting a topic waits until the name server shows it."""
+"""How long to wait until the name server shows that a topic was created or deleted."""
 LOOK_S: Final = 0.05
 
 
 class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
-    """Asks name server and brokers.
+    """Queries and administers name servers and brokers.
 
     >>> async with AsyncAdmin("127.0.0.1:9876") as admin:  # doctest: +SKIP
     ...     await admin.create_topic("orders", queues=8)
@@ -81,7 +81,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
 
     def start(self) -> ClientCore:
         if self._closed:
-            raise ClientClosed("this admin is closed: make a new one, a closed one does not start again")
+            raise ClientClosed("this admin is closed: create a new one, it cannot be restarted")
         if self._core is None:
             self._core = sharing.acquire(self.config)
         return self._core
@@ -105,13 +105,13 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         if cluster is not None:
             if cluster not in info.clusters:
                 known = ", ".join(sorted(info.clusters)) or "none"
-                raise InvalidParameter(f"there is no cluster {cluster!r} (there is: {known})")
+                raise InvalidParameter(f"unknown cluster {cluster!r} (known: {known})")
             names &= set(info.clusters[cluster])
         if brokers is not None:
             wanted = {brokers} if isinstance(brokers, str) else set(brokers)
             if missing := wanted - names:
                 known = ", ".join(sorted(names)) or "none"
-                raise InvalidParameter(f"no broker {', '.join(sorted(missing))} is registered (there is: {known})")
+                raise InvalidParameter(f"no broker {', '.join(sorted(missing))} is registered (registered: {known})")
             names &= wanted
         found = {name: info.brokers[name].addresses.get(MASTER_ID) for name in sorted(names)}
         masters = {name: address for name, address in found.items() if address is not None}
@@ -120,7 +120,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         return masters
 
     async def runtime_info(self, broker: str) -> dict[str, str]:
-        """Return what a broker, given by name or address, reports about itself."""
+        """Return the runtime information of a broker, given by name or address."""
         answer = await self.start().ask(await self._address(broker), GetBrokerRuntimeInfo())
         return KVTable.decode(answer.body).table
 
@@ -130,18 +130,18 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         return properties_text.parse_bytes(answer.body, where=f"the configuration of {broker}")
 
     async def update_broker_config(self, broker: str, properties: Mapping[str, str]) -> None:
-        """Change properties of a running broker. Raises what the broker says against it."""
+        """Change properties of a running broker. Raises the broker's error if it refuses."""
         body = properties_text.render(properties).encode()
         await self.start().ask(await self._address(broker), UpdateBrokerConfig(), body)
 
     async def _address(self, broker: str) -> str:
-        arguments.expect("broker", broker, str, "its name or its address")
+        arguments.expect("broker", broker, str, "a name or an address")
         return broker if ":" in broker else (await self.masters(brokers=[broker]))[broker]
 
     # --- topics ---
 
     async def topics(self, *, system: bool = False) -> list[str]:
-        """Return the names of all topics; `system`: also the brokers' own, retry and dead-letter topics."""
+        """Return the names of all topics; `system`: including the brokers' internal, retry and dead-letter topics."""
         listed = TopicList.decode((await self.start().ask_nameserver(GetAllTopics())).body).topics
         if system:
             return sorted(listed)
@@ -154,12 +154,12 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         )
 
     async def route(self, topic: str) -> Route:
-        """Return where the queues of a topic are, asked anew. Raises TopicNotFound, NoRoute if there is no broker at all."""
+        """Fetch the current route of a topic. Raises TopicNotFound, or NoRoute if no broker is registered at all."""
         routes = self.start().routes
         route = await routes.refresh(topic, at_once=True)
         if route is None:
             await routes.check_any_broker()
-            raise TopicNotFound(f"there is no topic {topic!r}: create it with `kappamq topic create {topic}`")
+            raise TopicNotFound(f"topic {topic!r} does not exist: create it with `kappamq topic create {topic}`")
         return route
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
@@ -187,7 +187,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create a topic on every broker, of one cluster or of those named; one that exists gets these settings.
+        """Create a topic on every broker, of one cluster or of those named; an existing topic gets these settings.
 
         Returns when the name server shows it, so that the next send finds it.
         """
@@ -196,7 +196,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         if read_queues is not None:
             arguments.number("read_queues", read_queues)
         if queues < 1 or (read_queues is not None and read_queues < 1):
-            raise InvalidParameter(f"a topic has at least 1 queue; got {queues} and {read_queues}")
+            raise InvalidParameter(f"a topic must have at least 1 queue; got {queues} and {read_queues}")
         header = UpdateTopic(
             topic=topic,
             default_topic=AUTO_CREATE_TOPIC,
@@ -222,9 +222,9 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         permission: int | None = None,
         order: bool | None = None,
     ) -> None:
-        """Change only what is named of a topic that exists; `resize_topic` changes its queues without losing messages.
+        """Change only the named settings of an existing topic; `resize_topic` changes its queues without losing messages.
 
-        `read_queues` without `queues` changes only what consumers see. Fewer: what lies in the others is out of reach.
+        `read_queues` without `queues` changes only what consumers see. With fewer, messages in the other queues become unreadable.
         """
         masters = await self.masters()
         for name, now in (await self.topic_config(topic)).items():
@@ -252,7 +252,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         await core.routes.refresh(topic, at_once=True)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Return for each queue its first and next offset, and when it got its last message."""
+        """Return the min and max offset of each queue, and when its last message was stored."""
         route = await self.route(topic)
         found: dict[MessageQueue, TopicOffset] = {}
         for broker in sorted(route.addresses):
@@ -261,16 +261,16 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         return dict(sorted(found.items()))
 
     async def master_stats(self, topic: str, *, partial: bool = False) -> dict[MessageQueue, TopicOffset]:
-        """The same by what masters say, for those who plan by it: a slave may lag behind.
+        """Like `topic_stats`, from masters only, for callers that plan by it: a slave may lag behind.
 
-        Raises NoRoute for a broker that has no master now; `partial`: its queues are left out."""
+        Raises NoRoute for a broker without a master; `partial`: leave its queues out instead."""
         route = await self.route(topic)
         found: dict[MessageQueue, TopicOffset] = {}
         for broker, addresses in sorted(route.addresses.items()):
             if MASTER_ID not in addresses:
                 if partial:
                     continue
-                raise NoRoute(f"broker {broker!r} has no master now: nobody knows where its queues of {topic!r} end")
+                raise NoRoute(f"broker {broker!r} has no master, so the ends of its queues of {topic!r} are unknown")
             answer = await self.start().ask(addresses[MASTER_ID], GetTopicStats(topic=topic))
             found |= TopicStatsTable.decode(answer.body).offsets
         return dict(sorted(found.items()))

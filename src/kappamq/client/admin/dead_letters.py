@@ -1,8 +1,8 @@
-"""Dead letters: messages that a group could not consume. List them, look at their history, send them again.
+"""Dead letters: messages that a group could not consume. List them, look at their history, resend them.
 
-A group's dead letters are a topic like any other (%DLQ% and the group's name), with one queue on each broker. Nothing is ever
-taken out of it. What is sent again keeps the id that its producer gave it and names the dead letter it was made from, so
-that sending it twice is noticed here, and consumers that remember ids do their work once.
+A group's dead-letter queue is an ordinary topic (%DLQ% and the group's name) with one queue on each broker. Nothing is ever
+removed from it. A resent message keeps the id its producer assigned and names the dead letter it was made from, so that
+resending twice is detected here, and idempotent consumers process it once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from kappamq.protocol.names import TOOLS_GROUP, check_group, dlq_topic, retry_to
 from kappamq.protocol.records import properties
 
 RESENT_FROM: Final = "RESENT_FROM"
-"""Property of a message that was sent again: the offset id of the dead letter."""
+"""Property of a resent message: the offset id of the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was tried as often as it may be, and what is known of where it came from."""
+    """A message that exhausted its redeliveries, and what is known about its origin."""
 
-    message: ReceivedMessage  # as it lies among the dead letters
-    group: str  # that could not consume it
-    origin_topic: str  # that it was sent to; empty if it does not say
-    origin_message_id: str  # given by its producer, the same on every copy of it
-    origin_offset_id: str  # where it was stored first; empty if it does not say
+    message: ReceivedMessage  # as stored in the dead-letter queue
+    group: str  # the group that could not consume it
+    origin_topic: str  # the topic it was sent to; empty if unknown
+    origin_message_id: str  # assigned by its producer, the same on every copy
+    origin_offset_id: str  # where it was stored first; empty if unknown
 
     @classmethod
     def of(cls, message: ReceivedMessage, group: str) -> DeadLetter:
@@ -53,12 +53,12 @@ class DeadLetter:
 
     @property
     def id(self) -> str:
-        """Names this dead letter: one message may die, be sent again, and die again."""
+        """Identifies this dead letter: one message may become a dead letter, be resent, and become one again."""
         return self.message.offset_id
 
     @property
     def tries(self) -> int:
-        """How often it was delivered again before it was given up."""
+        """How often it was redelivered before."""
         return max(0, self.message.reconsume_times - 1)
 
     @property
@@ -73,7 +73,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some dead letters, oldest first, and where the next page begins; None: these were the last."""
+    """Some dead letters, oldest first, and where the next page begins; None if these were the last."""
 
     letters: tuple[DeadLetter, ...]
     next: Mapping[MessageQueue, int] | None = None
@@ -115,10 +115,10 @@ class AsyncDeadLetters:
     def topic(self) -> str:
         return dlq_topic(self.group)
 
-    # --- looking ---
+    # --- reading ---
 
     async def count(self) -> int:
-        """How many there are."""
+        """Return the number of dead letters."""
         ends = await asyncio.gather(*(self._bounds(queue) for queue in await self._queues()))
         return sum(end - low for low, end in ends)
 
@@ -129,11 +129,11 @@ class AsyncDeadLetters:
         after: Page | None = None,
         begin: int | datetime.datetime | None = None,
     ) -> Page:
-        """Return up to `count` of them, oldest first, from where another page ends or from a time on.
+        """Return up to `count` dead letters, oldest first, from the end of another page or from a time on.
 
-        An empty page if there are none, or the group never had any."""
+        The page is empty if there are none, or if the group never had any."""
         if count < 1:
-            raise InvalidParameter(f"a page has at least one dead letter, {count} were asked for")
+            raise InvalidParameter(f"a page must have at least 1 dead letter, got {count}")
         queues = await self._queues()
         starts = after.next if after is not None else await self._starts(queues, begin)
         if starts is None:
@@ -155,7 +155,7 @@ class AsyncDeadLetters:
             page = await self.page(after=page)
 
     async def get(self, message_id: str) -> DeadLetter:
-        """Return the dead letter with this id, its own or the one its producer gave; of several the newest.
+        """Return the dead letter with this id, its own or the one its producer assigned; the newest if there are several.
 
         Raises QueryNotFound."""
         try:
@@ -165,13 +165,13 @@ class AsyncDeadLetters:
             raise QueryNotFound(f"group {self.group} has no dead letter {message_id}: {error}") from error
         if message.topic != self.topic:
             raise QueryNotFound(
-                f"message {message_id} is no dead letter of group {self.group}: it is in {message.topic}"
+                f"message {message_id} is not a dead letter of group {self.group}: it is in {message.topic}"
             )
         return DeadLetter.of(message, self.group)
 
     async def history(self, letter: DeadLetter | str) -> list[ReceivedMessage]:
-        """Return everything that is left of the message's way, oldest first: as it was sent, as it was delivered again
-        and again, and as it lies here now. What retention has deleted is missing."""
+        """Return all stored copies of the message, oldest first: as it was sent, each redelivery, and the dead letter.
+        Copies that retention has deleted are missing."""
         letter = await self._letter(letter)
         found: dict[str, ReceivedMessage] = {letter.id: letter.message}
         if letter.origin_offset_id:
@@ -179,26 +179,26 @@ class AsyncDeadLetters:
                 first = await self._admin.query_by_id(letter.origin_offset_id)
                 found[first.offset_id] = first
             except QueryNotFound:
-                pass  # deleted already
+                pass  # already deleted
         for copy in await self._with_id(retry_topic(self.group), letter.message.message_id):
             found[copy.offset_id] = copy
-        # Much can happen within a millisecond.
+        # Several copies may be stored within a millisecond.
         return sorted(found.values(), key=lambda message: (message.stored_ms, message.reconsume_times))
 
-    # --- sending again ---
+    # --- resending ---
 
     async def resend(
         self, letter: DeadLetter | str, *, topic: str | None = None, only_group: bool = False, again: bool = False
     ) -> SendResult:
-        """Send a dead letter again, as it was sent first: body, keys, tags, properties and message id.
+        """Resend a dead letter as it was sent first: body, keys, tags, properties and message id.
 
-        It goes to the topic it was sent to, or to `topic`, for all groups that read it; `only_group`: to the retry topic
-        of this group, so that nobody else gets it. If that has been done already nothing is sent and the result is that of
-        the first time, unless `again`. Returns when it is stored."""
+        It goes to its original topic, or to `topic`, for all groups that consume it; `only_group`: to the retry topic of this
+        group, so that no other group gets it. If it was resent before, nothing is sent and the earlier result is returned,
+        unless `again`. Returns when it is stored."""
         letter = await self._letter(letter)
         origin = topic or letter.origin_topic
         if not origin:
-            raise InvalidParameter(f"dead letter {letter.id} does not say which topic it is from: name one")
+            raise InvalidParameter(f"dead letter {letter.id} does not name its original topic: pass `topic`")
         target = retry_topic(self.group) if only_group else origin
         if not again and (earlier := await self.resent(letter, topic=target)) is not None:
             return SendResult(
@@ -211,7 +211,7 @@ class AsyncDeadLetters:
         message = letter.message
         extra = {**letter.own_properties, RESENT_FROM: letter.id}
         if message.tags:
-            extra[properties.TAGS] = message.tags  # as it is, even if we would not have sent it
+            extra[properties.TAGS] = message.tags  # unchanged, even if our own validation would refuse it
         if only_group:
             extra[properties.RETRY_TOPIC] = origin
         plain = Message(
@@ -227,14 +227,14 @@ class AsyncDeadLetters:
         return (await self._producer.sending.deliver(core, outgoing, None if only_group else key))[0]
 
     async def resent(self, letter: DeadLetter | str, *, topic: str | None = None) -> ReceivedMessage | None:
-        """Return what this dead letter was sent again as, None if it was not; looked for where it came from, or in `topic`."""
+        """Return the resent message, None if it was not resent; searches the original topic, or `topic`."""
         letter = await self._letter(letter)
         for message in await self._with_id(topic or letter.origin_topic, letter.origin_message_id):
             if message.properties.get(RESENT_FROM) == letter.id:
                 return message
         return None
 
-    # --- asking ---
+    # --- queries ---
 
     async def _letter(self, letter: DeadLetter | str) -> DeadLetter:
         return letter if isinstance(letter, DeadLetter) else await self.get(letter)
@@ -243,7 +243,7 @@ class AsyncDeadLetters:
         try:
             return await self._reader.queues(self.topic)
         except (UnknownTopic, TopicNotFound):
-            return []  # nobody has died yet
+            return []  # the group has no dead letters yet
 
     async def _bounds(self, queue: MessageQueue) -> tuple[int, int]:
         return await self._reader.min_offset(queue), await self._reader.max_offset(queue)
@@ -264,7 +264,7 @@ class AsyncDeadLetters:
         return found[:count]
 
     async def _with_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
-        """Messages of a topic that have this unique id, oldest first; none if there is no such topic."""
+        """Return the messages of a topic with this unique id, oldest first; none if the topic does not exist."""
         if not topic:
             return []
         try:

@@ -1,4 +1,4 @@
-"""Consumer groups: who they are, how far they have come, and moving them somewhere else."""
+"""Consumer groups: members, progress, offset resets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kappamq.protocol.names import check_group, is_retry_topic
 
 
 class GroupAdmin(ABC):
-    """The part of an admin that deals with consumer groups."""
+    """The methods of an admin about consumer groups."""
 
     @abstractmethod
     def start(self) -> ClientCore: ...
@@ -67,13 +67,13 @@ class GroupAdmin(ABC):
             await self.start().ask(address, UpdateGroup(), config.encode())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a group on every broker; `offsets`: forget where it was, too."""
+        """Delete a group on every broker; `offsets`: delete its offsets, too."""
         arguments.text("group", group)
         for address in (await self.masters()).values():
             await self.start().ask(address, DeleteGroup(group=group, clean_offset=offsets))
 
     async def consumers(self, group: str) -> ConsumerConnection:
-        """Return the members of a group that are connected, and what they subscribe to. Raises ConsumerOffline."""
+        """Return the connected members of a group and their subscriptions. Raises ConsumerOffline."""
         failure: KappaError | None = None
         for address in (await self.masters()).values():
             try:
@@ -85,7 +85,7 @@ class GroupAdmin(ABC):
         raise failure or ConsumerOffline(f"no consumer of group {group!r} is connected")
 
     async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
-        """Return for each queue the group reads how far it is and where the queue ends."""
+        """Return for each queue the group reads its committed offset and the queue's end."""
         arguments.text("group", group)
         found: dict[MessageQueue, ConsumeOffset] = {}
         for address in (await self.masters()).values():
@@ -96,9 +96,9 @@ class GroupAdmin(ABC):
     async def reset_offset(
         self, group: str, topic: str, to: int | datetime.datetime | None = None
     ) -> dict[MessageQueue, int]:
-        """Let a group go on with the messages stored from a time on (0: all), or at the end (None).
+        """Reset a group to the messages stored from a time on (0: all), or to the end (None).
 
-        Consumers that are connected go there, too. Returns where each queue goes on."""
+        Connected consumers move there at once. Returns the new offset of each queue."""
         if to is not None:
             arguments.moment("to", to, " (0: all messages), or None for the end")
         route = await self.route(topic)
@@ -112,9 +112,9 @@ class GroupAdmin(ABC):
         return found
 
     async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> dict[MessageQueue, int]:
-        """Put group `target` where group `source` is, in one topic or in all that it reads, also while it consumes.
+        """Set the offsets of group `target` to those of group `source`, in one topic or in all, even while it consumes.
 
-        Returns where each queue goes on. Raises InvalidParameter if `source` has not been anywhere.
+        Returns the new offset of each queue. Raises InvalidParameter if `source` has no offsets.
         """
         check_group(target)
         if source == target:
@@ -125,7 +125,7 @@ class GroupAdmin(ABC):
             answer = await core.ask(address, QueryTopicsOfGroup(group=source))
             known = [name for name in TopicList.decode(answer.body).topics if not is_retry_topic(name)]
             for name in known if topic is None else {topic} & set(known):
-                # One by one: Apache's broker does nothing if no topic is named.
+                # One topic at a time: Apache's broker does nothing if no topic is named.
                 header = CloneGroupOffset(source_group=source, target_group=target, topic=name, offline=True)
                 await core.ask(address, header)
                 answer = await core.ask(address, GetConsumeStats(consumer_group=source, topic=name))

@@ -1,4 +1,4 @@
-"""Finding messages: by key, by id, by time."""
+"""Message queries: by key, by id, by time."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from kappamq.protocol.names import TOOLS_GROUP
 from kappamq.protocol.records.ids import OffsetId, could_be_id, parse_offset_id
 
 COUNT_MAX: Final = 64
-"""A broker answers a query by key with at most so many messages."""
+"""The most messages a broker returns for a query by key."""
 WHOLE_BYTES_MAX: Final = 4 << 20
-"""Our broker ends an answer before the message that would make it longer than 8 MiB, and a message may have 4."""
+"""Our broker ends an answer before the message that would exceed 8 MiB, and a message may have 4 MiB."""
 FOREVER_MS: Final = (1 << 63) - 1
 NAME_THE_TOPIC: Final = "name the topic (--topic) if a producer gave this id; "
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What a broker's index says about a key: where its messages lie, some with another key of the same hash among them."""
+    """The index entries of a key at one broker; they may include other keys with the same hash."""
 
     places: tuple[tuple[MessageQueue, int], ...]
     log_offset: int  # how far the log is indexed
-    whole: bool  # False: there may be more than an answer can hold
+    whole: bool  # False: there may be more than fit into an answer
 
 
 class MessageQueries(ABC):
-    """The part of an admin that looks for messages."""
+    """The methods of an admin that find messages."""
 
     @abstractmethod
     def start(self) -> ClientCore: ...
@@ -57,16 +57,16 @@ class MessageQueries(ABC):
         begin: int | datetime.datetime = 0,
         end: int | datetime.datetime = FOREVER_MS,
     ) -> list[ReceivedMessage]:
-        """Return messages that were sent with this key and stored between two times, oldest first."""
+        """Return messages with this key that were stored between two times, oldest first."""
         arguments.text("key", key)
         found = await self._query(topic, key, count, time_ms(begin), time_ms(end), unique=False)
-        # The index knows hashes; whether it really is this key is for us to see.
+        # The index holds only hashes, so compare the keys here.
         return [message for message in found if key in message.keys][:count]
 
     async def query_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
         """Return the message with this id. Raises QueryNotFound.
 
-        Both kinds of id will do: the offset id names the place; the producer's id needs the topic to look in.
+        Accepts both kinds of id: the offset id contains the position; the producer's id needs the topic to search in.
         """
         arguments.text("message_id", message_id)
         if topic is not None:
@@ -76,23 +76,23 @@ class MessageQueries(ABC):
             place = parse_offset_id(message_id)
         except ProtocolError as error:
             if topic is None and could_be_id(message_id):
-                raise QueryNotFound(f"{message_id} was given by a producer: name its topic, too (--topic)") from None
+                raise QueryNotFound(f"{message_id} was assigned by a producer: name its topic, too (--topic)") from None
             raise QueryNotFound(f"no message {message_id!r}: {error}") from None
         found = await self._view(message_id, place)
         if found is None:
             hint = "" if topic is not None else NAME_THE_TOPIC
-            raise QueryNotFound(f"{hint}no broker has message {message_id}: it may be deleted already")
+            raise QueryNotFound(f"{hint}no broker has message {message_id}: it may have been deleted")
         return found
 
     async def query_copies(self, message_id: str, topic: str) -> list[ReceivedMessage]:
-        """Return the messages of a topic that carry this id of a producer, oldest first: several if it came again."""
+        """Return the messages of a topic with this producer-assigned id, oldest first; several if it was redelivered."""
         found = await self._query(topic, message_id, COUNT_MAX, 0, FOREVER_MS, unique=True)
         return [message for message in found if message.message_id == message_id]
 
     async def find_in_index(self, topic: str, key: str, *, unique: bool = False) -> dict[str, Indexed]:
-        """Return for each broker of a topic where messages with this key lie; `unique`: with this id of a producer.
+        """Return for each broker of a topic the positions of messages with this key; `unique`: with this producer-assigned id.
 
-        A broker that finds nothing does not say how far its index reaches, so it is left out."""
+        A broker that finds nothing does not report how far its index reaches, so it is left out."""
         arguments.text("key", key)
         core = self.start()
         route = await core.routes.find(topic)
@@ -123,7 +123,7 @@ class MessageQueries(ABC):
         count: int = 1000,
         tags: str = "*",
     ) -> list[ReceivedMessage]:
-        """Return up to `count` messages of a topic that were stored from `begin` up to before `end`, oldest first."""
+        """Return up to `count` messages of a topic stored from `begin` up to, not including, `end`, oldest first."""
         core = self.start()
         begin_ms, end_ms = time_ms(begin), time_ms(end)
         reader = AsyncPullConsumer(group=TOOLS_GROUP, config=core.config)
@@ -158,7 +158,7 @@ class MessageQueries(ABC):
         self, topic: str, key: str, count: int, begin_ms: int, end_ms: int, *, unique: bool
     ) -> list[ReceivedMessage]:
         if not 1 <= count <= COUNT_MAX:
-            raise InvalidParameter(f"a query by key gives 1 to {COUNT_MAX} messages, {count} were asked for")
+            raise InvalidParameter(f"a query by key returns 1 to {COUNT_MAX} messages, got count={count}")
         core = self.start()
         route = await core.routes.find(topic)
         header = QueryMessage(
@@ -175,7 +175,7 @@ class MessageQueries(ABC):
         return list(messages_in(answer.body, broker, self.start().damage, header.topic))
 
     async def _view(self, message_id: str, place: OffsetId) -> ReceivedMessage | None:
-        # Never connect to an address only because an id names it: ask the brokers we know, the named one first.
+        # Never connect to an address only because an id contains it: ask the known brokers, the named one first.
         named = join(unpack_ip(place.host), place.port)
         brokers = [
             (address, name)
@@ -201,5 +201,5 @@ class MessageQueries(ABC):
 
 
 def age(message: ReceivedMessage) -> tuple[int, str, int]:
-    """Within a millisecond, the order of the log."""
+    """Sort key by store time; within a millisecond, by log order."""
     return message.stored_ms, message.queue.broker, message.log_offset

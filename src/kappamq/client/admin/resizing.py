@@ -1,10 +1,10 @@
-"""Giving a topic more queues or fewer, without losing a message.
+"""Changing the number of queues of a topic without losing a message.
 
-Producers look at the number of queues to write, consumers at those to read; the two may differ. Growing: first readers get the
-new queues, and every group a place to begin in them; then writers. Shrinking: first writers leave the last queues, then the
-groups read what is in them, then readers leave. Whoever stops halfway leaves a topic that works. A broker takes messages for
-all queues that can be read, so a producer with an old route can still write to the last ones, until readers leave: then they are
-looked at once more, and if there is something new, readers come back.
+Producers use the number of write queues, consumers that of read queues; the two may differ. Growing adds the read queues
+first and sets an initial offset in them for every group, then adds the write queues. Shrinking removes the write queues
+first, waits until all groups have consumed the others, then removes the read queues. Stopping halfway leaves a working
+topic. A broker accepts messages for every readable queue, so a producer with an outdated route can still write to the last
+ones until the read queues are removed; so these are checked once more afterwards, and restored if they got new messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_S: Final = 0.1
 
 
 class Resizing(ABC):
-    """The part of an admin that changes how many queues a topic has."""
+    """The methods of an admin that change the number of queues of a topic."""
 
     @abstractmethod
     def start(self) -> ClientCore: ...
@@ -49,16 +49,16 @@ class Resizing(ABC):
     async def resize_topic(
         self, topic: str, queues: int, *, timeout: float = 60.0, notice: float | None = None
     ) -> None:
-        """Let a topic have `queues` queues on each of its brokers.
+        """Give a topic `queues` queues on each of its brokers.
 
-        With fewer than before producers get `notice` seconds (`route_poll_ms`) to hear of it; then it waits until all groups
-        have read what lies in the others. Raises RequestTimeout after `timeout` more seconds, naming those that have not:
-        nothing is lost, and calling again goes on with it.
+        When shrinking, producers get `notice` seconds (`route_poll_ms`) to learn of it; then it waits until all groups have
+        consumed the other queues. Raises RequestTimeout after `timeout` more seconds, naming the groups that lag: nothing is
+        lost, and calling it again continues.
         """
         arguments.number("queues", queues)
         arguments.seconds("timeout", timeout)
         if queues < 1:
-            raise InvalidParameter(f"a topic has at least 1 queue; got {queues}")
+            raise InvalidParameter(f"a topic must have at least 1 queue; got {queues}")
         now = (await self.topic_config(topic)).values()
         read = max(queues, *(config.read_queues for config in now))
         await self.update_topic(topic, queues=min(queues, *(config.write_queues for config in now)), read_queues=read)
@@ -78,7 +78,7 @@ class Resizing(ABC):
             changed = True
             try:
                 await self.update_topic(topic, queues=queues, read_queues=queues)
-                await asyncio.sleep(LOOK_S)  # what was taken just before must have got to its queue
+                await asyncio.sleep(LOOK_S)  # messages accepted just before must have reached their queue
                 changed = ends != await self._ends(last)
             finally:
                 if changed:
@@ -87,8 +87,8 @@ class Resizing(ABC):
                 return
             if core.clock.liveness() > deadline:
                 raise RequestTimeout(
-                    f"topic {topic!r} is to have {queues} queues, but somebody still writes to the others. Nothing is lost: "
-                    "resize again when all producers have heard of it"
+                    f"topic {topic!r} is shrinking to {queues} queues, but a producer still writes to the others. Nothing is lost: "
+                    "resize again when all producers have the new route"
                 )
 
     async def _ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -99,7 +99,7 @@ class Resizing(ABC):
         return ends
 
     async def _give_starts(self, topic: str, first: int) -> None:
-        """Nobody has written to the new queues yet: each group begins there where they end now, also one that is away."""
+        """The new queues have no messages yet: set every group's offset in them to the current end, connected or not."""
         core = self.start()
         ends = {
             queue: at.max_offset for queue, at in (await self.topic_stats(topic)).items() if queue.queue_id >= first
@@ -128,18 +128,18 @@ class Resizing(ABC):
             if core.clock.liveness() > deadline:
                 raise RequestTimeout(
                     f"topic {topic!r} takes messages in {queues} queues now, but {'; '.join(behind)}. Nothing is lost: let "
-                    "them read on, or delete groups that are not used any more, then resize again"
+                    "them catch up, or delete groups that are no longer used, then resize again"
                 )
             await asyncio.sleep(LOOK_S)
 
     async def _behind(self, topic: str, queues: int) -> Iterable[str]:
-        """Which groups have not read everything in the queues from number `queues` on."""
+        """Return the groups that lag in the queues from number `queues` on."""
         behind: list[str] = []
         for group in await self.groups_of_topic(topic):
             try:
                 progress = await self.consumer_progress(group, topic)
             except KappaError as error:
-                behind.append(f"what group {group} has read is not known ({error})")
+                behind.append(f"the progress of group {group} is unknown ({error})")
                 continue
             left = sum(
                 max(0, at.broker_offset - max(0, at.consumer_offset))
@@ -147,5 +147,5 @@ class Resizing(ABC):
                 if queue.topic == topic and queue.queue_id >= queues
             )
             if left:
-                behind.append(f"group {group} has not read {left} messages in the others")
+                behind.append(f"group {group} has a lag of {left} messages in the others")
         return behind

@@ -1,1 +1,1 @@
-"""The same clients for programs without an event loop: each call is handed to one loop in a daemon thread."""
+"""The same clients for programs without an event loop: each call runs on one loop in a daemon thread."""

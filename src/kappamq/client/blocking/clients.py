@@ -1,6 +1,6 @@
 """Producers and admins for programs without an event loop; consumers are in consumers.py.
 
-Everything may be called from any number of threads at once.
+All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Producer(Blocking[AsyncProducer]):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
-        """Send without waiting: the future gets the result, or the error `send` would raise.
+        """Send without waiting: the future gets the result, or the error that `send` would raise.
 
-        Waits only if `inflight_max` messages or `inflight_bytes_max` bytes are on their way already, for as long as a
-        send may take; with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on
-        the client's own thread and must not block.
+        Blocks only if `inflight_max` messages or `inflight_bytes_max` bytes are in flight, for as long as a send may take;
+        with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on the client's own
+        thread and must not block.
         """
         arguments.message(message)
         arguments.seconds("timeout", timeout)
@@ -77,7 +77,7 @@ class Producer(Blocking[AsyncProducer]):
     def send_encoded_async(
         self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
     ) -> Future[SendResult]:
-        """`send_encoded` without waiting, as `send_async` is `send` without waiting."""
+        """`send_encoded` without waiting; see `send_async`."""
         return self._submit(
             len(body), timeout, lambda: self.inner.send_encoded(topic, body, queue=queue, timeout=timeout)
         )
@@ -96,12 +96,12 @@ class Producer(Blocking[AsyncProducer]):
         return future
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
-        """Cut messages of one topic into lists that `send_batch` takes."""
+        """Split messages of one topic into lists that fit into a `send_batch` each."""
         return self.inner.in_batches(messages, count_max)
 
 
 class Admin(Blocking[AsyncAdmin]):
-    """Asks name server and brokers about topics, groups and messages, and changes them.
+    """Queries and changes topics, groups and brokers.
 
     >>> with Admin("127.0.0.1:9876") as admin:  # doctest: +SKIP
     ...     admin.create_topic("orders", queues=8)

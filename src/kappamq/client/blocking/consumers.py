@@ -1,4 +1,4 @@
-"""The same consumers for programs without an event loop. Everything may be called from any number of threads at once."""
+"""The same consumers for programs without an event loop. All methods are thread-safe unless they say otherwise."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ class _InHand(threading.local):
 
 
 class _Member(Blocking[M]):
-    """What all consumers of a group can do."""
+    """The methods that all group consumers share."""
 
     commit = blocking(GroupMember.commit)
     subscribe = blocking(GroupMember.subscribe)
     unsubscribe = blocking(GroupMember.unsubscribe)
 
     def close(self, drain: float = DRAIN_S) -> None:
-        """Stop pulling, let listeners finish for up to `drain` seconds, store the offsets, leave the group."""
+        """Stop pulling, let listeners finish for up to `drain` seconds, commit the offsets, leave the group."""
         self._close(self.inner.close(drain))
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Pull and hand out nothing of these queues, by default of all, until `resume`. What is out stays out."""
+        """Stop pulling and handing out these queues, by default all, until `resume`. Messages in flight are not affected."""
         self._run(_called(lambda: self.inner.pause(queues)))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Go on with these queues, by default with all."""
+        """Resume these queues, by default all."""
         self._run(_called(lambda: self.inner.resume(queues)))
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment."""
+        """The queues currently assigned to this consumer."""
         return self.inner.assigned
 
     @property
     def damaged(self) -> int:
-        """How many damaged messages were skipped so far; the log names them."""
+        """How many damaged messages have been skipped; the log names them."""
         return self.inner.damaged
 
     @property
     def positions(self) -> dict[MessageQueue, int]:
-        """For each of our queues the offset below which everything is done."""
+        """The offset of each assigned queue below which everything is acknowledged."""
         return self.inner.positions
 
 
 async def _called(call: Callable[[], R]) -> R:
-    """On the loop's thread, where the consumer lives."""
+    """Runs `call` on the loop's thread."""
     return call()
 
 
 class Consumer(_Member[AsyncConsumer]):
-    """A member of a consumer group. With a `listener` messages are pushed to it; without, they are asked for.
+    """A member of a consumer group. Pushes messages to `listener` if there is one; otherwise the application iterates.
 
     >>> with Consumer("127.0.0.1:9876", group="billing", topics={"orders": "new || paid"}) as consumer:
     ...     for message in consumer:  # doctest: +SKIP
@@ -119,29 +119,29 @@ class Consumer(_Member[AsyncConsumer]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Left without an error: the message in hand was dealt with.
+        # The block ended without an error, so the last message was processed.
         if kind is None:
             self._acknowledge_in_hand()
         self.close()
 
     def start(self) -> None:
-        """Join the group and begin to pull. Raises NotConnected if no name server can be reached."""
+        """Join the group and start pulling. Raises NotConnected if no name server can be reached."""
         self._run(self.inner.start())
         self._started = True
 
     retry = blocking(AsyncConsumer.retry)
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds. It stays yours until you `ack` or `retry` it."""
+        """Return the next message, or None after `timeout` seconds. It stays in flight until you `ack` or `retry` it."""
         delivery = self._take(timeout)
         return delivery.message if delivery is not None else None
 
     def ack(self, message: ReceivedMessage) -> None:
-        """This message is done. Late is fine, and twice does no harm."""
+        """Acknowledge a message. May be called late, and more than once."""
         self.inner.ack(message)
 
     def poll(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """Acknowledge the message that the last `poll` of this thread returned, and return the next."""
+        """Acknowledge the message that the last `poll` of this thread returned, and return the next one."""
         self._acknowledge_in_hand()
         delivery = self._in_hand.delivery = self._take(timeout)
         return delivery.message if delivery is not None else None
@@ -154,7 +154,7 @@ class Consumer(_Member[AsyncConsumer]):
     def _take(self, timeout: float | None) -> Delivery | None:
         if self._has_listener:
             raise ConfigError(
-                "this consumer has a listener that gets the messages: leave it out to ask for them yourself"
+                "this consumer passes its messages to a listener: create it without one to read them yourself"
             )
         if not self._started:
             self.start()
@@ -168,11 +168,11 @@ class Consumer(_Member[AsyncConsumer]):
 
 
 class LitePullConsumer(_Member[AsyncLitePullConsumer]):
-    """Polls messages that are fetched in the background; for one reader.
+    """Polls messages that are fetched in the background. Supports one reader only.
 
     >>> with LitePullConsumer("127.0.0.1:9876", group="audit", topics="orders") as consumer:
     ...     messages = consumer.poll(timeout=1.0)  # doctest: +SKIP
-    ...     # the next poll, or commit, says that these are done
+    ...     # the next poll, or commit, acknowledges these
     """
 
     def __init__(
@@ -210,20 +210,20 @@ class LitePullConsumer(_Member[AsyncLitePullConsumer]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Left without an error: what was polled last was dealt with.
+        # The block ended without an error, so the last poll was processed.
         if kind is None:
             self.inner.acknowledge()
         self.close()
 
     def start(self) -> None:
-        """Join the group and begin to fetch. Raises NotConnected if no name server can be reached."""
+        """Join the group and start fetching. Raises NotConnected if no name server can be reached."""
         self._run(self.inner.start())
         self._started = True
 
     def poll(self, timeout: float = POLL_S, count_max: int | None = None) -> list[ReceivedMessage]:
-        """Return the next messages, at most `count_max` (`pull_batch`); none if there are none within `timeout` seconds.
+        """Return the next messages, at most `count_max` (`pull_batch`); an empty list if none arrive within `timeout` seconds.
 
-        What the poll before returned counts as done.
+        Acknowledges what the previous poll returned.
         """
         if not self._started:
             self.start()
@@ -249,12 +249,12 @@ class LitePullConsumer(_Member[AsyncLitePullConsumer]):
     committed = blocking(AsyncLitePullConsumer.committed)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store these offsets, by default that all that was polled is done, and wait until the brokers have them."""
+        """Commit these offsets, by default everything polled so far, and wait until the brokers have stored them."""
         self._run(self.inner.commit(offsets))
 
 
 class PullConsumer(Blocking[AsyncPullConsumer]):
-    """Reads queues by hand: any queue, any offset.
+    """Pulls from any queue at any offset.
 
     >>> with PullConsumer("127.0.0.1:9876", group="audit") as consumer:  # doctest: +SKIP
     ...     for queue in consumer.queues("orders"):
@@ -287,7 +287,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
 
     @property
     def damaged(self) -> int:
-        """How many damaged messages were skipped so far; the log names them."""
+        """How many damaged messages have been skipped; the log names them."""
         return self.inner.damaged
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -305,10 +305,10 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         tags: str = "*",
         pace: Pace | None = None,
     ) -> Iterator[PulledBytes]:
-        """Yield the stored bytes of the messages [start, stop), in order, with several pulls under way at once.
+        """Yield the stored bytes of the messages [start, stop) in order, with several pulls in flight.
 
-        With `tags` only those whose tag has the hash of a wanted one, and maybe some beyond `stop`. `pace` slows it down to a
-        rate, which several reads may share."""
+        With `tags` the broker filters by tag hash, and messages beyond `stop` may be included. `pace` limits the rate, and may be
+        shared by several reads."""
         parts = self.inner.read_bytes_parts(queue, start, stop, lanes=lanes, stripe=stripe, tags=tags, pace=pace)
         for answers in self._each(parts):
             yield from answers
@@ -316,6 +316,6 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
     def read(
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> Iterator[ReceivedMessage]:
-        """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
+        """Yield the messages from offset `start` up to, not including, `stop`; by default up to the current end."""
         for part in self._each(self.inner.read_parts(queue, start, stop, tags=tags)):
             yield from part

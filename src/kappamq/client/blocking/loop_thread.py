@@ -1,4 +1,4 @@
-"""One daemon thread that runs an event loop for all blocking clients of the process, and what they have in common."""
+"""The daemon thread that runs an event loop for all blocking clients of the process, and their base class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 EXIT_S: Final = 3.0
-"""How long the end of the program waits for clients that nobody closed."""
+"""How long the interpreter's exit waits for clients that were not closed."""
 
 
 class LoopThread:
@@ -33,7 +33,9 @@ class LoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise ClientError("a blocking call would wait for itself here: in coroutines use the Async classes")
+            raise ClientError(
+                "a blocking call from the client's own event loop would deadlock: use the Async classes in coroutines"
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -41,7 +43,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C: nobody waits for it any more
+            future.cancel()  # Ctrl-C: the caller no longer waits for it
             raise
 
 
@@ -84,7 +86,7 @@ def _close_all() -> None:
         try:
             future.result(EXIT_S)
         except Exception:
-            pass  # the program ends; it had its chance to close and to see errors
+            pass  # the program is exiting; it could have closed the client to see errors
 
 
 class Closeable(Protocol):
@@ -102,7 +104,7 @@ _END: Final = _End()
 
 
 class Blocking(Generic[C]):
-    """Base of the blocking clients: the asyncio client inside, and how to run its coroutines."""
+    """Base of the blocking clients: wraps an asyncio client and runs its coroutines on the loop thread."""
 
     def __init__(self, inner: C) -> None:
         self.inner = inner
@@ -125,7 +127,9 @@ class Blocking(Generic[C]):
 
     def _at_home(self) -> LoopThread:
         if self._process != os.getpid():
-            raise ClientClosed(f"this {type(self).__name__} was made before os.fork(): make a new one in each process")
+            raise ClientClosed(
+                f"this {type(self).__name__} was created before os.fork(): create a new one in each process"
+            )
         if self._home is None:
             self._home = loop_thread()
             _open.add(self)
@@ -140,7 +144,7 @@ class Blocking(Generic[C]):
         return home.run(coroutine)
 
     def _each(self, items: AsyncIterator[R]) -> Iterator[R]:
-        """What an asynchronous iterator of the inner client yields."""
+        """Iterate over an asynchronous iterator of the inner client."""
 
         async def following() -> R | _End:
             return await anext(items, _END)

@@ -1,4 +1,4 @@
-"""Transactions for programs without an event loop. See transaction.py for what they are."""
+"""Transactions for programs without an event loop. See producer/transaction.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kappamq.message import Decision, Message, MessageQueue, SendResult
 
 
 class Transaction:
-    """One transaction, as `TransactionProducer.transaction` makes it; to be entered once."""
+    """One transaction, created by `TransactionProducer.transaction`; can be entered once."""
 
     def __init__(self, producer: TransactionProducer, inner: AsyncTransaction) -> None:
         self._producer = producer
@@ -29,12 +29,12 @@ class Transaction:
 
     @property
     def message_id(self) -> str:
-        """Known when the half is stored; `check` gets it, too."""
+        """Set once the half message is stored; `check` gets it, too."""
         return self._inner.message_id
 
     @property
     def result(self) -> SendResult | None:
-        """Where the half lies."""
+        """Where the half message is stored."""
         return self._inner.result
 
     @property
@@ -43,15 +43,15 @@ class Transaction:
 
     @property
     def confirmed(self) -> bool:
-        """A broker has told that it carried the decision out; else `check` will be asked."""
+        """Whether a broker has confirmed that it carried the decision out; otherwise `check` will decide."""
         return self._inner.confirmed
 
     def rollback(self) -> None:
-        """Have it rolled back at the end of the block, though there was no exception."""
+        """Roll the message back at the end of the block, although there was no exception."""
         self._inner.rollback()
 
     def leave_open(self) -> None:
-        """Decide nothing at the end of the block: `check` will be asked."""
+        """Decide nothing at the end of the block: `check` will decide."""
         self._inner.leave_open()
 
     def __enter__(self) -> Self:
@@ -65,7 +65,7 @@ class Transaction:
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages can be part of transactions. Everything a producer can do it can do as well.
+    """A producer that can also send transactional messages.
 
     >>> with TransactionProducer("127.0.0.1:9876", group="shop", check=was_done) as producer:  # doctest: +SKIP
     ...     with producer.transaction(Message("orders", b"...")) as t:
@@ -107,7 +107,7 @@ class TransactionProducer(Producer):
         return self
 
     def start(self) -> None:
-        """Let brokers know that somebody is here to be asked; also done by the first send."""
+        """Register with the brokers so that they can check open transactions; the first send does this as well."""
         self._run(self.inner.__aenter__())
 
     def transaction(
@@ -119,7 +119,7 @@ class TransactionProducer(Producer):
         timeout: float | None = None,
         check_after: float | None = None,
     ) -> Transaction:
-        """For `with`: entering stores the half, a normal end commits it, an exception rolls it back.
+        """For `with`: entering stores the half message, a normal exit commits it, an exception rolls it back.
 
         See AsyncTransactionProducer.transaction."""
         return Transaction(
@@ -136,18 +136,18 @@ class TransactionProducer(Producer):
         timeout: float | None = None,
         check_after: float | None = None,
     ) -> Transaction:
-        """Store the half, call `execute` (by default the listener's) here, and do with the message what it says.
+        """Store the half message, call `execute` (default: the listener's) on this thread, and commit or roll back as it returns.
 
-        If it raises, the transaction stays open and `check` decides; the exception goes on to the caller."""
+        If it raises, the transaction stays open and `check` decides; the exception propagates to the caller."""
         work: Any = execute or self._execute
         if work is None:
-            raise ConfigError("nothing to execute: give `execute` here, or a `listener` to the producer")
+            raise ConfigError("nothing to execute: pass `execute` here, or a `listener` to the producer")
         transaction = self.transaction(message, key=key, queue=queue, timeout=timeout, check_after=check_after)
         transaction.__enter__()
         try:
             transaction._inner.decision = decision_of(work(message, transaction.message_id), "execute")
         except BaseException as error:
-            error.add_note(f"transaction {transaction.message_id} stays open: `check` will be asked about it")
+            error.add_note(f"transaction {transaction.message_id} stays open: `check` will decide it")
             transaction.leave_open()
             transaction.__exit__(None, None, None)
             raise

@@ -1,4 +1,4 @@
-"""Consuming: the consumers an application makes, and what happens to a message between pull and acknowledgement.
+"""Consumers: the classes an application creates, and the life of a message between pull and acknowledgement.
 
-Uses `group` for its share of the queues and `pulling` for their messages.
+Uses `group` for queue assignment and `pulling` to fetch messages.
 """

@@ -1,4 +1,4 @@
-"""What a broker asks of a consumer over the connection the consumer opened, mostly on behalf of an administrator."""
+"""Requests that a broker sends to a consumer over the consumer's own connection, mostly on behalf of an administrator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Consume = Callable[[ReceivedMessage], Awaitable[ConsumeDirectlyResult]]
 
 @dataclass(frozen=True, slots=True)
 class BrokerRequests:
-    """`running_info`: told whether stacks are wanted. `consume`: hands one message to the listener, now."""
+    """`running_info` is called with whether thread stacks are wanted. `consume` passes one message to the listener at once."""
 
     group: str
     assignment: Assignment
@@ -32,7 +32,7 @@ class BrokerRequests:
     consume: Consume | None
 
     def serve(self, frame: Frame) -> Frame | Awaitable[Frame] | None:
-        """Answer a request about our group; None if it is not one of ours."""
+        """Answer a request for this group. Returns None for any other request."""
         if frame.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             return self._reset(frame)
         if frame.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
@@ -50,16 +50,16 @@ class BrokerRequests:
         topic = ResetClientOffset.decode(frame.ext).topic
         for queue, offset in ResetOffset.decode(frame.body).offsets.items():
             if queue.topic == topic:
-                log.warning("group %s is sent to offset %d of %s", self.group, offset, queue)
+                log.warning("group %s: the broker reset the offset of %s to %d", self.group, queue, offset)
                 self.assignment.restart(queue, offset)
         return reply(frame)
 
     async def _consume(self, frame: Frame) -> Frame:
         if self.consume is None:
-            raise BrokerError(f"this consumer of group {self.group} has no listener that could be given a message")
+            raise BrokerError(f"this consumer of group {self.group} has no listener to pass a message to")
         header = ConsumeDirectly.decode(frame.ext)
         try:
             message = decode_record(frame.body).to_message(header.broker_name or "")
         except KappaError as error:
-            return reply(frame, ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}")
+            return reply(frame, ResponseCode.SYSTEM_ERROR, f"the message cannot be decoded: {error}")
         return reply(frame, body=(await self.consume(original(message))).encode())

@@ -1,6 +1,6 @@
-"""How a consumer does, per topic, over the last minute: what administrators see in its running info.
+"""Consume statistics per topic over the last minute, shown to administrators in the running info.
 
-Told the time, so that a test can hold it; called from the loop and from listener threads.
+The caller passes the time in, so tests control it. Called from the event loop and from listener threads.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kappamq.protocol.bodies.admin import ConsumeStatus
 STRETCH_S: Final = 10
 STRETCHES_PER_MINUTE: Final = 6
 STRETCHES_KEPT: Final = 360
-"""An hour: that is how far back failures are counted."""
+"""One hour: the window over which failures are counted."""
 
 
 @dataclass(slots=True)
 class Stretch:
-    """Ten seconds of one topic."""
+    """Statistics of one topic over ten seconds."""
 
     number: int
     pulls: int = 0
@@ -40,7 +40,7 @@ class ConsumeStats:
         self._lock = threading.Lock()
 
     def pulled(self, topic: str, count: int, seconds: float, now: float) -> None:
-        """A pull brought `count` messages after so many seconds."""
+        """Record a pull that returned `count` messages after `seconds`."""
         with self._lock:
             stretch = self._current(topic, now)
             stretch.pulls += 1
@@ -48,7 +48,7 @@ class ConsumeStats:
             stretch.pulled += count
 
     def consumed(self, topic: str, count: int, seconds: float, ok: bool, now: float) -> None:
-        """A listener took so many seconds for `count` messages."""
+        """Record that a listener spent `seconds` on `count` messages."""
         with self._lock:
             stretch = self._current(topic, now)
             stretch.calls += 1
@@ -59,7 +59,7 @@ class ConsumeStats:
                 stretch.failed += count
 
     def status(self, topic: str, now: float) -> ConsumeStatus:
-        """Times in milliseconds and rates per second, of the minute before `now`."""
+        """Return times in milliseconds and rates per second over the minute before `now`."""
         oldest = int(now // STRETCH_S) - STRETCHES_PER_MINUTE
         with self._lock:
             kept = list(self._topics.get(topic, ()))

@@ -1,6 +1,6 @@
-"""Consuming as a member of a group: the queues are shared out, each message goes to one member.
+"""Consuming as a member of a group: the queues are divided among the members, each message goes to one of them.
 
-Delivered at least once: what was not acknowledged when a consumer died, or lost a queue to another, comes again.
+Delivery is at least once: messages not acknowledged when a consumer dies, or loses a queue to another, are redelivered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kappamq.protocol.bodies.admin import ConsumeDirectlyResult
 
 
 class AsyncConsumer(GroupMember):
-    """A member of a consumer group. With a `listener` messages are pushed to it; without, they are asked for.
+    """A member of a consumer group. Pushes messages to `listener` if there is one; otherwise the application iterates.
 
     >>> async with AsyncConsumer("127.0.0.1:9876", group="billing", topics={"orders": "new || paid"}) as consumer:
     ...     async for message in consumer:  # doctest: +SKIP
@@ -55,12 +55,12 @@ class AsyncConsumer(GroupMember):
         config: ClientConfig | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        """`listener`: a function (called in threads) or coroutine function (called in tasks), `consume_threads` of them
-        at once; with `consume_batch` above 1 it gets lists of messages of one queue. What it raises, or returns as
-        `Redeliver`, makes its messages come again. `ordered`: each queue one message after the other, at one member at
-        a time. `broadcasting`: every member gets every message. `consume_from`: where a group begins that has no
-        offsets yet. `idle_timeout`: iteration ends after so many seconds without a message. `options`: fields of
-        ClientConfig.
+        """`listener`: a function (called in threads) or coroutine function (called in tasks), up to `consume_threads`
+        calls at once; with `consume_batch` above 1 it gets lists of messages of one queue. If it raises or returns
+        `Redeliver`, its messages are redelivered. `ordered`: one message of each queue at a time, at one member at a
+        time. `broadcasting`: every member gets every message. `consume_from`: the initial position of a group without
+        committed offsets. `idle_timeout`: iteration ends after this many seconds without a message. `options`: fields
+        of ClientConfig.
         """
         super().__init__(
             client_config(nameserver, config, options, type(self)),
@@ -73,7 +73,7 @@ class AsyncConsumer(GroupMember):
             broadcasting=broadcasting,
         )
         if listener is not None and not callable(listener):
-            raise ConfigError(f"the listener is a function that takes a message; got {listener!r}")
+            raise ConfigError(f"listener must be a function that takes a message; got {listener!r}")
         arguments.seconds("idle_timeout", idle_timeout)
         self._listener = listener
         self._idle_timeout = idle_timeout
@@ -83,10 +83,10 @@ class AsyncConsumer(GroupMember):
         self._tracer: Tracer | None = None
         self._reading: Reading | None = None
 
-    # --- life ---
+    # --- lifecycle ---
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Left without an error: the message in hand was dealt with.
+        # The block ended without an error, so the last message was processed.
         if kind is None:
             self._acknowledge_in_hand()
         await self.close()
@@ -151,14 +151,14 @@ class AsyncConsumer(GroupMember):
     # --- reading ---
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds. It stays yours until you `ack` or `retry` it."""
+        """Return the next message, or None after `timeout` seconds. It stays in flight until you `ack` or `retry` it."""
         await self.start()
         self._check_no_listener()
         delivery = await self.inbox.take_async(timeout)
         return self.took(delivery).message if delivery is not None else None
 
     def ack(self, message: ReceivedMessage) -> None:
-        """This message is done. From any thread; late is fine, and twice does no harm."""
+        """Acknowledge a message. May be called from any thread, late, and more than once."""
         arguments.received(message)
         queue = self._assignment.get(message.queue) if self._assignment is not None else None
         if queue is not None:
@@ -167,7 +167,7 @@ class AsyncConsumer(GroupMember):
         self._ended(message)
 
     async def retry(self, message: ReceivedMessage, verdict: Redeliver = RETRY) -> None:
-        """This message is not done: let it come again later, as if a listener had failed with it."""
+        """Negatively acknowledge a message: it is redelivered later, as if a listener had failed on it."""
         arguments.received(message)
         arguments.expect("verdict", verdict, Redeliver, "RETRY, or a Redeliver")
         queue = self._assignment.get(message.queue) if self._assignment is not None else None
@@ -177,7 +177,7 @@ class AsyncConsumer(GroupMember):
             await self._outcome.failed(delivery, verdict)
 
     async def poll(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """Acknowledge the message that the last `poll` returned, and return the next; for one reader."""
+        """Acknowledge the message that the last `poll` returned and return the next one. Supports one reader only."""
         await self.start()
         self._check_no_listener()
         self._acknowledge_in_hand()
@@ -190,13 +190,13 @@ class AsyncConsumer(GroupMember):
                 yield message
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """What was taken from the inbox is done. From any thread."""
+        """Acknowledge what was taken from the inbox. Thread-safe."""
         delivery.queue.acknowledge(delivery.message.queue_offset)
         self.inbox.done(delivery)
         self._ended(delivery.message)
 
     def took(self, delivery: Delivery) -> Delivery:
-        """It was taken from the inbox by a reader. From any thread."""
+        """Note that a reader took this delivery from the inbox. Thread-safe."""
         if self._reading is not None:
             self._reading.took(delivery.message)
         return delivery
@@ -213,5 +213,5 @@ class AsyncConsumer(GroupMember):
     def _check_no_listener(self) -> None:
         if self._listener is not None:
             raise ConfigError(
-                "this consumer has a listener that gets the messages: leave it out to ask for them yourself"
+                "this consumer passes its messages to a listener: create it without one to read them yourself"
             )

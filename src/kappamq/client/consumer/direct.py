@@ -1,4 +1,4 @@
-"""One message to the listener, now, because an administrator wants to see what it does with it (code 309)."""
+"""Pass one message to the listener at once, because an administrator wants to see the result (code 309)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kappamq.protocol.bodies.admin import ConsumeDirectlyResult
 
 
 async def consume_directly(listener: Listener, given: Any, *, ordered: bool) -> ConsumeDirectlyResult:
-    """Call the listener as its consumer would and say how it went; nothing is acknowledged or given back."""
+    """Call the listener as its consumer would and return the result; the message is neither acknowledged nor sent back."""
     began = time.monotonic()
     result, remark = "CR_SUCCESS", None
     try:

@@ -1,8 +1,8 @@
-"""Redelivery without harm: a message's id is noted in the same database transaction as the work that was done for it.
+"""Idempotent listeners: the id of a message is stored in the same database transaction as the work done for it.
 
 Messages are delivered at least once: a consumer that dies between its work and its acknowledgement gets the message again. If
-the work is done in a database, the id of the message can be stored there together with it, both or neither; a message whose
-id is there already is acknowledged and left alone.
+the work is done in a database, the message id can be stored in the same transaction. A message whose id is already stored is
+acknowledged without calling the work again.
 
     @idempotent("billing.db", scope="billing")
     def bill(message, connection):
@@ -38,13 +38,13 @@ Work = Callable[[ReceivedMessage, Any], Any]
 Identity = Callable[[ReceivedMessage], str]
 
 KEEP_S: Final = 7 * 86_400.0
-"""How long ids are kept; longer than brokers keep messages (RocketMQ: 3 days), or an old one could pass as new."""
+"""How long ids are kept. It must exceed the brokers' retention (RocketMQ: 3 days), or an old message could pass as new."""
 CLEAN_S: Final = 600.0
 CLEAN_ROWS: Final = 1000
-"""So many old ids are removed at a time, so that no message waits long for it."""
+"""How many old ids are removed at a time, so that no message waits long for the cleanup."""
 ID_CHARACTERS_MAX: Final = 255
 BUSY_S: Final = 30.0
-"""How long SQLite waits for others that write."""
+"""How long SQLite waits for other writers."""
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
 _PARAMETERS: Final = {
@@ -52,12 +52,12 @@ _PARAMETERS: Final = {
     "format": ("%s", "%s", "%s"),
     "pyformat": ("%s", "%s", "%s"),
     "numeric": (":1", ":2", ":3"),
-    "named": (":1", ":2", ":3"),  # drivers that want names take numbers, too
+    "named": (":1", ":2", ":3"),  # drivers that expect names accept numbers, too
 }
 
 
 def identity(message: ReceivedMessage) -> str:
-    """Return what stays the same however often a message is delivered: the id its producer (or first broker) gave it."""
+    """Return the id that stays the same over all deliveries: the one its producer (or first broker) assigned."""
     given = message.properties
     return given.get(properties.UNIQUE_KEY) or given.get(properties.ORIGIN_MESSAGE_ID) or message.message_id
 
@@ -72,19 +72,19 @@ def idempotent(
     paramstyle: str | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Callable[[Work], Idempotent]:
-    """Return a decorator that makes a listener out of `work(message, connection)`.
+    """Return a decorator that turns `work(message, connection)` into a listener.
 
     `database`: a file for SQLite, or a function that opens a DB-API connection (called once per thread; it must not
-    commit by itself). `work` uses that connection and leaves commit and rollback to us; if it raises or
-    returns `Redeliver`, everything is undone.
-    `scope`: groups that share the table need different ones. `keep_s`: ids older than this are removed. `identity`: what
-    counts as the same message, if not its id.
+    commit by itself). `work` uses that connection and must not commit or roll back itself; if it raises or
+    returns `Redeliver`, the transaction is rolled back.
+    `scope`: groups that share the table need different scopes. `keep_s`: ids older than this are removed. `identity`: returns
+    the key that identifies a message, if not its id.
     """
     return lambda work: Idempotent(work, database, scope, table, keep_s, identity, paramstyle, clock)
 
 
 class Idempotent:
-    """A listener that does its work once per message, however often it is called with it. For any number of threads."""
+    """A listener that does its work once per message, however often the message is delivered. Thread-safe."""
 
     def __init__(
         self,
@@ -98,13 +98,15 @@ class Idempotent:
         clock: Callable[[], float] | None,
     ) -> None:
         if inspect.iscoroutinefunction(work):
-            raise ConfigError("DB-API connections block: the work of an idempotent listener is a plain function")
+            raise ConfigError(
+                "DB-API connections block: the work of an idempotent listener must be a plain function, not a coroutine function"
+            )
         if not _TABLE.fullmatch(table):
             raise ConfigError(f"{table!r} is not the name of a table: use letters, digits and _")
         if keep_s <= 0:
-            raise ConfigError(f"ids must be kept for a while, {keep_s=} is none")
-        self.done = 0  # messages that were worked on here
-        self.skipped = 0  # messages that had been worked on before
+            raise ConfigError(f"{keep_s=}: ids must be kept for more than 0 seconds")
+        self.done = 0  # messages processed here
+        self.skipped = 0  # messages that had been processed before
         self._work = work
         self._connect = database if callable(database) else lambda: _sqlite(database)
         self._scope, self._table = scope, table
@@ -119,7 +121,7 @@ class Idempotent:
         self._clean_at = 0.0
 
     def __call__(self, given: ReceivedMessage | Iterable[ReceivedMessage]) -> Any:
-        """Work on one message, or on each of several; those before one that fails are done and stay so."""
+        """Process one message, or each of several. If one fails, those before it stay processed."""
         if isinstance(given, ReceivedMessage):
             return self._once(given)
         for number, message in enumerate(given):
@@ -129,7 +131,7 @@ class Idempotent:
         return None
 
     def is_done(self, message: ReceivedMessage) -> bool:
-        """Whether the work for this message has been done, by anybody with this table and scope."""
+        """Return whether this message has been processed by anyone who shares this table and scope."""
         connection = self._connection()
         try:
             return self._is_noted(connection, self._identity(message))
@@ -137,7 +139,7 @@ class Idempotent:
             connection.rollback()
 
     def close(self) -> None:
-        """Close the connections of all threads. They are opened again if need be."""
+        """Close the connections of all threads. They are reopened when needed."""
         with self._lock:
             connections, self._connections = list(self._connections.values()), {}
             self._own = threading.local()
@@ -149,16 +151,16 @@ class Idempotent:
     def _once(self, message: ReceivedMessage) -> Any:
         name = self._identity(message)
         if not name or len(name) > ID_CHARACTERS_MAX:
-            raise ValueError(f"a message's id has 1 to {ID_CHARACTERS_MAX} characters, got {name[:300]!r}")
+            raise ValueError(f"a message id must have 1 to {ID_CHARACTERS_MAX} characters, got {name[:300]!r}")
         connection = self._connection()
         try:
-            # The id first: whoever else has the same message waits here, until we have committed or given up.
+            # Insert the id first: a concurrent delivery of the same message blocks here until we commit or roll back.
             if not self._note(connection, name):
                 self._count(skipped=1)
                 return None
             result = self._work(message, connection)
             if isinstance(result, Redeliver):
-                connection.rollback()  # it says that the message is not done
+                connection.rollback()  # the message was not processed
                 return result
             connection.commit()
         except BaseException:
@@ -169,7 +171,7 @@ class Idempotent:
         return result
 
     def _note(self, connection: Any, name: str) -> bool:
-        """Insert the id; False if it was there already."""
+        """Insert the id. Returns False if it is already there."""
         try:
             self._execute(
                 connection,
@@ -177,7 +179,7 @@ class Idempotent:
                 (self._scope, name, self._now_ms()),
             )
         except Exception:
-            # Drivers differ in how they call a second row with the same key. Whether it was that, the table can tell.
+            # Drivers raise different errors for a duplicate key, so look into the table instead.
             connection.rollback()
             if self._is_noted(connection, name):
                 connection.rollback()
@@ -185,7 +187,7 @@ class Idempotent:
             raise
         if getattr(connection, "in_transaction", True) is False or getattr(connection, "autocommit", False) is True:
             raise ConfigError(
-                "this database connection commits every statement by itself, so work and id would not be stored "
+                "this database connection is in autocommit mode, so work and id would not be stored "
                 "together: open it with autocommit off (SQLite: isolation_level other than None)"
             )
         return True
@@ -199,7 +201,7 @@ class Idempotent:
         return cursor.fetchone() is not None
 
     def _clean(self, connection: Any) -> None:
-        """Remove ids that are old; a part of them each time, with the next message if there are more."""
+        """Remove expired ids, a limited number per call; the rest follow with later messages."""
         now = time.monotonic() if self._clock is None else self._clock()
         with self._lock:
             if now < self._clean_at:
@@ -219,7 +221,7 @@ class Idempotent:
                 self._clean_at = 0.0
         except Exception:
             self._undo(connection)
-            log.exception("old ids in table %s could not be removed; trying again later", self._table)
+            log.exception("could not remove old ids from table %s; retrying later", self._table)
 
     def _now_ms(self) -> int:
         if self._clock is not None:
@@ -228,14 +230,14 @@ class Idempotent:
         return self._machine.message_ms()
 
     def _settled_ms(self) -> int:
-        """A wall clock that is a year ahead for a second must not make us forget what was done."""
+        """A wall clock that jumps a year ahead for a second must not expire every id."""
         return round(self._clock() * 1000) if self._clock is not None else self._machine.settled_ms()
 
     def _undo(self, connection: Any) -> None:
         try:
             connection.rollback()
         except Exception as error:
-            log.warning("the database connection is lost (%s): a new one is opened for the next message", error)
+            log.warning("lost the database connection (%s); the next message opens a new one", error)
             self._own.connection = None
             with self._lock:
                 self._connections.pop(threading.current_thread(), None)
@@ -250,7 +252,7 @@ class Idempotent:
 
     def _connection(self) -> Any:
         if self._process != os.getpid():
-            # A fork: connections must not be used by two processes, not even to close them.
+            # After a fork: a connection must not be used by two processes, not even to close it.
             self._process, self._own, self._connections = os.getpid(), threading.local(), {}
             self._lock = threading.Lock()
         connection = getattr(self._own, "connection", None)
@@ -266,7 +268,7 @@ class Idempotent:
         return connection
 
     def _keep(self, connection: Any) -> None:
-        """Note this thread's connection, and close those of threads that have ended: consumers come and go."""
+        """Store this thread's connection, and close those of threads that have ended."""
         own = threading.current_thread()
         with self._lock:
             ended = [thread for thread in self._connections if thread is own or not thread.is_alive()]
@@ -286,7 +288,7 @@ class Idempotent:
                 connection.cursor().execute(statement)
                 connection.commit()
             except Exception:
-                # Somebody else may have made it in this very moment; some databases have no IF NOT EXISTS for an index.
+                # Another thread or process may have created it just now; some databases have no IF NOT EXISTS for an index.
                 connection.rollback()
                 if needed:
                     self._is_noted(connection, "")  # raises if there is no table
@@ -301,25 +303,26 @@ class Idempotent:
 
 def _sqlite(path: str | Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
-    # Readers do not wait for writers. The file remembers it; whoever comes while another one is just making it so is told that
-    # the database is locked, at once and whatever the timeout.
+    # WAL lets readers proceed during a write, and the file remembers the mode. While another connection is switching the
+    # mode, SQLite reports "database is locked" at once, whatever the timeout.
     with contextlib.suppress(sqlite3.OperationalError):
         connection.execute("PRAGMA journal_mode = WAL")
     return connection
 
 
 def _close(connection: Any) -> None:
-    with contextlib.suppress(Exception):  # it may be lost; and some drivers let only its own thread close a connection
+    # The connection may be lost, and some drivers let only the owning thread close it.
+    with contextlib.suppress(Exception):
         connection.close()
 
 
 def _paramstyle(connection: Any) -> str:
-    """Return how the connection's driver wants parameters; the module that made it says so."""
+    """Return the parameter style of the connection's driver, as its module declares it."""
     module = sys.modules.get(type(connection).__module__.partition(".")[0].lstrip("_"))
     style = getattr(module, "paramstyle", None)
     if style not in _PARAMETERS:
         raise ConfigError(
-            f"how parameters are written for {type(connection).__module__} is not known ({style}): give paramstyle, one of "
+            f"the parameter style of {type(connection).__module__} is unknown ({style}): set paramstyle to one of "
             f"{', '.join(_PARAMETERS)}"
         )
     return str(style)

@@ -1,8 +1,8 @@
-"""Where pulled messages wait for a reader: a thread, a task, or the loop of the user's program.
+"""Pulled messages that wait for a reader: a thread, a task, or the application itself.
 
-Filled on the event loop's thread. Readers take from any thread without a detour over the loop, which would cost more
-than most messages' work. It needs no limit of its own: each process queue stops its pulls when it holds enough.
-Queues take turns, so that one with many messages does not keep the others waiting.
+Filled on the event loop's thread. Readers take from any thread without going through the loop, which would cost more
+than processing most messages. It needs no limit of its own: each process queue stops pulling when it holds enough.
+Queues take turns, so that one with a large backlog does not starve the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kappamq.message import MessageQueue, ReceivedMessage
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """Messages of one queue in the hands of one reader."""
+    """Messages of one queue that one reader has taken."""
 
     queue: ProcessQueue
     messages: list[ReceivedMessage]
@@ -33,10 +33,10 @@ class Delivery:
 
 
 class Inbox:
-    """Messages of each queue in their order; of a queue that was dropped meanwhile nothing comes any more.
+    """Messages of each queue in order. Hands out nothing from a queue that has been dropped.
 
-    `ordered`: of each queue one delivery at a time is out, and the next one leaves only after `done`, even if the
-    queue was lost and taken again in between; and only while the broker's lock of the queue is ours.
+    `ordered`: each queue has at most one delivery in flight, and the next one leaves only after `done`, even if the
+    queue was lost and reassigned in between; and only while this client holds the broker's lock of the queue.
     """
 
     def __init__(self, *, ordered: bool = False, now: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class Inbox:
         self._count = 0
         self._turns: deque[ProcessQueue] = deque()  # queues with something to hand out, each once
         self._listed: set[ProcessQueue] = set()
-        # Ordered only: what readers have, and the latest of possibly several assignments of each queue.
+        # Ordered only: deliveries in flight, and the latest of possibly several assignments of each queue.
         self._out: dict[MessageQueue, Delivery] = {}
         self._latest: dict[MessageQueue, ProcessQueue] = {}
         self._free: dict[MessageQueue, list[asyncio.Future[None]]] = {}
@@ -66,13 +66,13 @@ class Inbox:
 
     @property
     def is_wanted(self) -> bool:
-        """Is there a message for a reader that waits for one? It is about to be taken, then."""
+        """Return whether a reader is waiting and a message is available, so that it is about to be taken."""
         return bool(self._turns) and bool(self._threads_waiting or self._tasks)
 
     # --- filling ---
 
     def put(self, queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-        """Add messages behind those of the same queue, and wake as many readers."""
+        """Append messages to those of the same queue, and wake as many readers."""
         with self._threads:
             if self._closed or queue.dropped:
                 return
@@ -87,14 +87,14 @@ class Inbox:
         self._wake(wakeable)
 
     def look_again(self, queue: ProcessQueue) -> None:
-        """What kept a queue back may be over: it was paused, suspended, or its lock was not ours."""
+        """Check a queue again that was held back: paused, suspended, or not locked by us."""
         with self._threads:
             waiting = self._waiting.get(queue)
             wakeable = self._list(queue, len(waiting)) if waiting else 0
         self._wake(wakeable)
 
     def drop(self, queue: ProcessQueue) -> None:
-        """Hand out nothing of this queue any more; what is out stays out."""
+        """Hand out no more messages of this queue; deliveries in flight stay in flight."""
         queue.dropped = True
         with self._threads:
             self._count -= len(self._waiting.pop(queue, ()))
@@ -109,7 +109,7 @@ class Inbox:
             return self._take(count_max)
 
     def take_blocking(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
-        """Wait for a message. Returns None after `timeout` seconds, or at once when the inbox is closed."""
+        """Wait for a message. Returns None after `timeout` seconds, or at once if the inbox is closed."""
         arguments.seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._threads:
@@ -125,7 +125,7 @@ class Inbox:
             return delivery
 
     async def take_async(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
-        """The same for a task on the loop."""
+        """Like `take_blocking`, for a task on the loop."""
         arguments.seconds("timeout", timeout)
         loop = self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -144,17 +144,17 @@ class Inbox:
                 return self.take(count_max)
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake(1)  # this reader was told of a message that it will not take: tell another
+                    self._wake(1)  # this reader was woken for a message it will not take: wake another
                 raise
             finally:
                 with self._threads:
                     if waiter in self._tasks:
                         self._tasks.remove(waiter)
 
-    # --- ordered: one after the other ---
+    # --- ordered: one delivery at a time ---
 
     def done(self, delivery: Delivery, again: Iterable[ReceivedMessage] = ()) -> None:
-        """The reader has finished, well or not; `again`: these come first when the queue has its next turn."""
+        """Note that the reader has finished, successfully or not. `again`: messages to hand out first at the queue's next turn."""
         if not self._ordered:
             return
         queue = delivery.queue
@@ -168,7 +168,7 @@ class Inbox:
                 if back:
                     self._waiting.setdefault(queue, deque()).extendleft(reversed(back))
                     self._count += len(back)
-            # It may have been lost and taken again meanwhile.
+            # The queue may have been lost and reassigned meanwhile.
             latest = self._latest.get(queue.queue, queue)
             if self._waiting.get(latest):
                 wakeable = self._list(latest, 1)
@@ -178,22 +178,22 @@ class Inbox:
             self._on_loop(waiter.get_loop(), _resolve, waiter)
 
     def done_with(self, queue: MessageQueue, offset: int) -> None:
-        """The same for a reader that knows only the message."""
+        """Like `done`, for a reader that only has the message."""
         delivery = self.out(queue, offset)
         if delivery is not None:
             self.done(delivery)
 
     def out(self, queue: MessageQueue, offset: int) -> Delivery | None:
-        """Ordered only: return the delivery that consists of this message, if a reader has it."""
+        """Ordered only: return the delivery in flight that consists of this message."""
         delivery = self._out.get(queue)
         return delivery if delivery is not None and delivery.message.queue_offset == offset else None
 
     def is_out(self, queue: MessageQueue) -> bool:
-        """Ordered only: does a reader have something of this queue?"""
+        """Ordered only: return whether the queue has a delivery in flight."""
         return queue in self._out
 
     async def wait_free(self, queue: MessageQueue) -> None:
-        """Ordered only: wait until no reader has anything of this queue."""
+        """Ordered only: wait until the queue has no delivery in flight."""
         waiter = asyncio.get_running_loop().create_future()
         with self._threads:
             if queue not in self._out:
@@ -201,10 +201,10 @@ class Inbox:
             self._free.setdefault(queue, []).append(waiter)
         await waiter
 
-    # --- the end ---
+    # --- closing ---
 
     def close(self) -> None:
-        """Hand out nothing more and wake every reader."""
+        """Stop handing out messages and wake every reader."""
         with self._threads:
             self._closed = True
             self._waiting.clear()
@@ -214,10 +214,10 @@ class Inbox:
             self._threads.notify_all()
         self._wake(len(self._tasks))
 
-    # --- inside; the first two with the lock held ---
+    # --- internals; the first two expect the lock to be held ---
 
     def _list(self, queue: ProcessQueue, messages: int) -> int:
-        """Give the queue a turn if it may have one. Returns how many readers are worth waking."""
+        """Give the queue a turn if it may have one. Returns how many readers to wake."""
         if self._closed or queue.dropped or not self._is_open(queue):
             return 0
         if queue not in self._listed:
@@ -233,7 +233,7 @@ class Inbox:
             queue = self._turns.popleft()
             self._listed.discard(queue)
             waiting = self._waiting.get(queue)
-            # Not open: `look_again` or `done` gives it its next turn.
+            # Held back: `look_again` or `done` gives it its next turn.
             if not waiting or queue.dropped or not self._is_open(queue):
                 continue
             if count_max == 1:
@@ -279,7 +279,7 @@ class Inbox:
         try:
             loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed, so no task waits
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

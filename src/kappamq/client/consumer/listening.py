@@ -1,8 +1,8 @@
 """Calls the application's listener: plain functions in threads, coroutine functions in tasks.
 
-Each worker is a reader of the inbox like any other. A listener that returns has done its messages; one that raises, or
-returns `Redeliver`, has not: `Outcome` says what then. One that does not come back in time has failed, too: a task is
-cancelled, a thread is left alone and replaced, so that the others do not notice.
+Each worker is a reader of the inbox like any other. A listener that returns acknowledges its messages; if it raises or
+returns `Redeliver`, `Outcome` decides what happens to them. A listener that exceeds the timeout has failed, too: a task
+is cancelled; a thread cannot be, so it is abandoned and replaced.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from kappamq.message import RETRY, Redeliver
 log = logging.getLogger(__name__)
 
 Listener = Callable[[Any], Awaitable[Any] | Any]
-"""Gets a message, or with `consume_batch` above 1 a list of messages of one queue."""
+"""Takes a message, or with `consume_batch` above 1 a list of messages of one queue."""
 Measure = Callable[[Delivery, float, bool], None]
-"""(what was consumed, seconds it took, whether it went well)"""
+"""Called with the delivery, the seconds it took, and whether it succeeded."""
 
 LOOKS_PER_TIMEOUT: Final = 10
-"""How much later than after the timeout a stuck thread may be noticed: a part of it."""
+"""How late a stuck thread may be noticed, as a fraction of the timeout."""
 WONDER_S: Final = 0.2
-"""A close that takes longer says what it waits for."""
+"""A close that takes longer than this logs what it is waiting for."""
 LOOK_S_MAX: Final = 10.0
 STUCK_PER_WORKER_MAX: Final = 4
-"""So many stuck threads for each that there should be are replaced; then nobody can help this listener."""
+"""How many stuck threads are replaced per configured thread; beyond that more threads would not help."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A thread, and what it has in hand."""
+    """A thread and its current delivery."""
 
     thread: threading.Thread
     delivery: Delivery | None = None
     since: float = 0.0
     replaced: bool = False
-    given_up: bool = False  # what it has in hand is dealt with
+    given_up: bool = False  # its delivery was handed back
 
 
 class Listening:
-    """Workers of one consumer. `batch`: how many messages a listener gets at once; with 1, it gets no list."""
+    """The workers of one consumer. `batch`: messages per listener call; with 1 the listener gets a message, not a list."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Listening:
         self._watching = asyncio.create_task(self._watch())
 
     async def wait(self, timeout: float) -> bool:
-        """After the inbox was closed: wait for the messages in hand. False if a listener is still busy."""
-        # Most are done in no time; a word only to whoever would wonder what is being waited for.
+        """After the inbox was closed, wait for deliveries in flight. Returns False if a listener is still running."""
+        # Most listeners finish at once; log only if the caller has to wait noticeably.
         notice = self._loop.call_later(WONDER_S, self._tell_waiting, timeout)
         try:
             async with asyncio.timeout(timeout):
@@ -117,7 +117,13 @@ class Listening:
         in_hand = [worker.delivery for worker in self._workers if worker.delivery is not None] + list(self._in_tasks)
         if in_hand:
             listeners = "1 listener" if len(in_hand) == 1 else f"{len(in_hand)} listeners"
-            log.warning("waiting up to %g s for %s of %s: %s", timeout, listeners, self._who, named(in_hand[0]))
+            log.warning(
+                "closing %s: waiting up to %g s for %s to finish, first with %s",
+                self._who,
+                timeout,
+                listeners,
+                named(in_hand[0]),
+            )
 
     # --- threads ---
 
@@ -141,7 +147,7 @@ class Listening:
                     given_up = worker.given_up
                 self._note(delivery, worker.since, verdict)
                 if given_up:
-                    log.info("a listener of %s came back after it was given up", self._who)
+                    log.info("%s: a listener returned after its timeout; its result is ignored", self._who)
                 elif verdict is None:
                     self._succeed(delivery)
                 else:
@@ -155,21 +161,21 @@ class Listening:
             if said is not None and inspect.isawaitable(said):
                 if inspect.iscoroutine(said):
                     said.close()
-                raise TypeError("the listener returned a coroutine: make it an async function itself")
-        except BaseException:  # also sys.exit() in a listener: the thread goes on, and the message is not lost
+                raise TypeError("the listener returned a coroutine: declare it with `async def`")
+        except BaseException:  # also sys.exit() in a listener: keep the thread and the message
             self._complain(delivery)
             return RETRY
         return said if isinstance(said, Redeliver) else None
 
     async def _watch(self) -> None:
-        """Replace threads whose listener does not come back."""
+        """Replace threads whose listener does not return in time."""
         while True:
             await asyncio.sleep(min(self._timeout_s / LOOKS_PER_TIMEOUT, LOOK_S_MAX))
             for worker in list(self._workers):
                 try:
                     self._look_after(worker)
-                except Exception:  # no more threads, perhaps; there may be some later
-                    log.exception("a busy listener of %s could not be replaced", self._name)
+                except Exception:  # perhaps no more threads can be started now; try again later
+                    log.exception("%s: could not start a replacement for a stuck listener thread", self._name)
 
     def _look_after(self, worker: Worker) -> None:
         with self._lock:
@@ -180,9 +186,13 @@ class Listening:
                 return
             worker.replaced = True
             worker.given_up = self._outcome.gives_up(delivery)
-        what_next = f"it {self._outcome.forecast(delivery, EXPIRED)}" if worker.given_up else "its queue waits"
+        what_next = (
+            f"it {self._outcome.forecast(delivery, EXPIRED)}"
+            if worker.given_up
+            else "its queue is blocked until it returns"
+        )
         log.warning(
-            "a listener of %s is busy with %s for more than %g s: another thread goes on, and %s",
+            "%s: a listener has been processing %s for more than %g s (consume_timeout_ms); another thread takes over, and %s",
             *(self._who, named(delivery), self._timeout_s, what_next),
         )
         self._stuck += 1
@@ -219,13 +229,13 @@ class Listening:
         except (Exception, asyncio.CancelledError):
             if limit.expired():
                 log.warning(
-                    "a listener of %s was stopped after %g s (consume_timeout_ms) with %s: it %s",
+                    "%s: cancelled a listener after %g s (consume_timeout_ms) while processing %s; it %s",
                     *(self._who, self._timeout_s, named(delivery), self._outcome.forecast(delivery, EXPIRED)),
                 )
                 return EXPIRED
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # it is this worker that ends, not something the listener waited for
+                raise  # this worker itself is cancelled, not something the listener awaited
             self._complain(delivery)
             return RETRY
         return said if isinstance(said, Redeliver) else None
@@ -234,24 +244,22 @@ class Listening:
 
     def _complain(self, delivery: Delivery) -> None:
         what_next = self._outcome.forecast(delivery, RETRY)
-        log.exception("a listener of %s failed with %s: it %s", self._who, named(delivery), what_next)
+        log.exception("%s: the listener failed on %s; it %s", self._who, named(delivery), what_next)
 
     def _note(self, delivery: Delivery, began: float, verdict: Redeliver | None) -> None:
         if self._measure is not None:
             try:
                 self._measure(delivery, time.monotonic() - began, verdict is None)
             except Exception:
-                log.exception("what a listener of %s has done is not in the statistics", self._name)
+                log.exception("%s: could not record the statistics of a delivery", self._name)
 
-    # Whatever goes wrong after the listener: the worker goes on, for nobody would take its place.
+    # Whatever fails after the listener returned, the worker must go on: there is no replacement for it.
 
     def _succeed(self, delivery: Delivery) -> None:
         try:
             self._outcome.succeeded(delivery)
         except Exception:
-            log.exception(
-                "message %s of %s could not be acknowledged", delivery.message.message_id, delivery.queue.queue
-            )
+            log.exception("could not acknowledge message %s of %s", delivery.message.message_id, delivery.queue.queue)
 
     def _fail(self, delivery: Delivery, verdict: Redeliver) -> None:
         task = self._loop.create_task(self._failing(delivery, verdict))
@@ -262,10 +270,12 @@ class Listening:
         try:
             await self._outcome.failed(delivery, verdict)
         except Exception:
-            log.exception("message %s of %s could not be given back", delivery.message.message_id, delivery.queue.queue)
+            log.exception(
+                "could not send message %s of %s back for redelivery", delivery.message.message_id, delivery.queue.queue
+            )
 
     def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # the loop is gone, and with it everybody who could care
+            pass  # the loop is closed

@@ -1,6 +1,6 @@
-"""Pulling without a listener: queues are fetched in the background, and the program polls when it wants.
+"""Polling: queues are fetched in the background, and the application polls when it is ready.
 
-Either the group's members share the queues (`topics`, `subscribe`), or the program chooses them itself (`assign`).
+Either the group's members share the queues (`topics`, `subscribe`), or the application chooses them itself (`assign`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ POLL_S: Final = 5.0
 
 
 class AsyncLitePullConsumer(GroupMember):
-    """Polls messages, a list at a time; for one reader.
+    """Polls messages, a list at a time. Supports one reader only.
 
     >>> async with AsyncLitePullConsumer("127.0.0.1:9876", group="audit", topics="orders") as consumer:
     ...     messages = await consumer.poll(timeout=1.0)  # doctest: +SKIP
-    ...     # the next poll, or commit, says that these are done
+    ...     # the next poll, or commit, acknowledges these
     """
 
     consume_type = ConsumeType.CONSUME_ACTIVELY
@@ -53,9 +53,9 @@ class AsyncLitePullConsumer(GroupMember):
         **options: Unpack[ClientOptions],
     ) -> None:
         """`topics`: shared with the other members of the group; leave it out to `assign` queues yourself.
-        `auto_commit`: what was polled before the last poll is stored every `commit_ms`, when a queue goes to another
-        member, and at the end; without it, only `commit` stores. `consume_from`: where a group begins that has no
-        offsets yet. `idle_timeout`: iteration ends after so many seconds without a message. `options`: fields of
+        `auto_commit`: the offsets of earlier polls are committed every `commit_ms`, when a queue moves to another member,
+        and on close; without it, only `commit` stores offsets. `consume_from`: the initial position of a group without
+        committed offsets. `idle_timeout`: iteration ends after this many seconds without a message. `options`: fields of
         ClientConfig.
         """
         chosen = client_config(nameserver, config, options, type(self))
@@ -76,7 +76,7 @@ class AsyncLitePullConsumer(GroupMember):
         self._polled: list[Delivery] = []
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Left without an error: what was polled last was dealt with.
+        # The block ended without an error, so the last poll was processed.
         if kind is None:
             self.acknowledge()
         await self.close()
@@ -84,9 +84,9 @@ class AsyncLitePullConsumer(GroupMember):
     # --- reading ---
 
     async def poll(self, timeout: float = POLL_S, count_max: int | None = None) -> list[ReceivedMessage]:
-        """Return the next messages, at most `count_max` (`pull_batch`); none if there are none within `timeout` seconds.
+        """Return the next messages, at most `count_max` (`pull_batch`); an empty list if none arrive within `timeout` seconds.
 
-        What the poll before returned counts as done.
+        Acknowledges what the previous poll returned.
         """
         await self.start()
         limit = self.next_poll(count_max)
@@ -103,18 +103,18 @@ class AsyncLitePullConsumer(GroupMember):
                     yield message
 
     def next_poll(self, count_max: int | None) -> int:
-        """What was polled before is done; returns how many messages may come now. From any thread."""
+        """Acknowledge the previous poll and return how many messages may be returned now. Thread-safe."""
         if not self._topics:
             raise ConfigError("nothing to poll: subscribe to a topic, or assign queues")
         if count_max is not None:
             arguments.number("count_max", count_max)
         if count_max is not None and count_max < 1:
-            raise ConfigError(f"{count_max=}: a poll is for at least 1 message")
+            raise ConfigError(f"{count_max=}: must be at least 1")
         self.acknowledge()
         return self.config.pull_batch if count_max is None else count_max
 
     def keep(self, delivery: Delivery | None, limit: int) -> list[ReceivedMessage]:
-        """Note what was taken from the inbox, and take more that is there. From any thread."""
+        """Note what was taken from the inbox, and take more if available. Thread-safe."""
         found: list[ReceivedMessage] = []
         while delivery is not None:
             self._polled.append(delivery)
@@ -123,23 +123,23 @@ class AsyncLitePullConsumer(GroupMember):
         return found
 
     def acknowledge(self) -> None:
-        """What was polled is done. From any thread."""
+        """Acknowledge the last poll. Thread-safe."""
         polled, self._polled = self._polled, []
         for delivery in polled:
             acknowledge(delivery.queue, delivery.messages)
 
-    # --- which queues ---
+    # --- queues ---
 
     async def subscribe(self, topics: Topics, wanted: Wanted = "*") -> None:
         if self._assigned.queues or (self._core is not None and not self._joins):
-            raise ConfigError("this consumer reads queues that were assigned: a second one can subscribe")
+            raise ConfigError("this consumer reads assigned queues: use another consumer to subscribe")
         self._joins = True
         await super().subscribe(topics, wanted)
 
     async def assign(self, queues: Iterable[MessageQueue], wanted: Wanted = "*") -> None:
-        """Read exactly these queues from now on, whoever else does; nobody is told, and nothing is shared out."""
+        """Read exactly these queues from now on, without joining the group's rebalancing; other readers are not affected."""
         if self._joins:
-            raise ConfigError("this consumer has subscribed: a second one can have queues assigned")
+            raise ConfigError("this consumer has subscribed to topics: use another consumer to assign queues")
         arguments.expect("queues", queues, Iterable, "a list of queues")
         chosen = list(queues)
         for queue in chosen:
@@ -157,15 +157,15 @@ class AsyncLitePullConsumer(GroupMember):
         """Return the readable queues of a topic, sorted. Raises NoRoute."""
         return list((await self._at_work().routes.find(topic)).subscribe)
 
-    # --- how far ---
+    # --- positions ---
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Let the next poll go on here. Raises InvalidParameter if the queue is not ours or has no such offset."""
+        """Continue at this offset. Raises InvalidParameter if the queue is not assigned or has no such offset."""
         arguments.queue(queue)
         arguments.number("offset", offset)
         assignment = self._started()
         if assignment.get(queue) is None:
-            raise InvalidParameter(f"{queue} is not among the queues of this consumer")
+            raise InvalidParameter(f"{queue} is not assigned to this consumer")
         offsets = Offsets(self._at_work(), self.group)
         low, end = await offsets.min_offset(queue), await offsets.max_offset(queue)
         if not low <= offset <= end:
@@ -174,11 +174,11 @@ class AsyncLitePullConsumer(GroupMember):
         assignment.restart(queue, offset, store=False)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go back to the oldest message there is."""
+        """Go back to the oldest message."""
         await self.seek(queue, await Offsets(self._at_work(), self.group).min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Skip what is there."""
+        """Skip the backlog."""
         await self.seek(queue, await Offsets(self._at_work(), self.group).max_offset(queue))
 
     async def seek_to_time(self, queue: MessageQueue, moment: int | datetime.datetime) -> None:
@@ -190,7 +190,7 @@ class AsyncLitePullConsumer(GroupMember):
         return await Offsets(self._at_work(), self.group).search(queue, time_ms(moment))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store these offsets, by default that all that was polled is done, and wait until the brokers have them."""
+        """Commit these offsets, by default everything polled so far, and wait until the brokers have stored them."""
         assignment = self._started()
         assert isinstance(self._store, _OnDemand)
         if offsets is not None:
@@ -204,7 +204,7 @@ class AsyncLitePullConsumer(GroupMember):
         await self._store.offsets.commit(assignment.offsets(), strict=True)
 
     async def _commit_as_it_is(self, store: _OnDemand, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets forward or backward. Those of our own queues are repeated if their broker forgets them."""
+        """Commit offsets forward or backward. Those of our own queues are committed again if their broker loses them."""
         mine = offsets.keys() & self.positions.keys() if not self._auto_commit else set()
         for queue in mine:
             store.forget(queue)
@@ -213,10 +213,10 @@ class AsyncLitePullConsumer(GroupMember):
         await Offsets(self._at_work(), self.group).commit(others, strict=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's stored offset of a queue, None if there is none."""
+        """Return the group's committed offset of a queue, None if there is none."""
         return await Offsets(self._at_work(), self.group).fetch(queue)
 
-    # --- for the base ---
+    # --- overrides ---
 
     def _make_shares(self, core: ClientCore) -> Sharing:
         return super()._make_shares(core) if self._joins else self._assigned
@@ -231,7 +231,7 @@ class AsyncLitePullConsumer(GroupMember):
 
 
 class _OnDemand:
-    """Offsets that are stored by themselves only if `always`; else only what was stored on demand is repeated."""
+    """Commits offsets periodically only if `always`; otherwise repeats only offsets that were committed on demand."""
 
     def __init__(self, offsets: Offsets, *, always: bool) -> None:
         self.offsets = offsets

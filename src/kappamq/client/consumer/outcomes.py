@@ -1,13 +1,13 @@
-"""What becomes of messages after their listener: acknowledged, given back, tried again, or let go.
+"""What happens to messages after the listener returned: acknowledged, redelivered, retried locally, or dropped.
 
 Three ways to consume, three rules:
-- side by side (`Concurrent`): a failed message goes back to the broker and comes again later; the others go on.
-- in order (`InOrder`): a failed message comes again after a pause; until then its queue waits.
-- broadcast (`Broadcast`): everybody got it, nobody can give it back: a failed message is let go.
+- `Concurrent`: a failed message goes back to the broker and is redelivered later; other messages continue.
+- `InOrder`: a failed message is retried after a pause; until then its queue is blocked.
+- `Broadcast`: every member got it, so no broker takes it back: a failed message is dropped.
 
-What `reconsume_times` counts, and `reconsume_max` limits: side by side, how often a *broker* has delivered the message again.
-While no broker takes it back it is tried here, as often as that takes, and these tries do not count (Java's client counts
-them): an outage must not be the reason why a message is buried. In order, every try after the first counts, up to the limit.
+`reconsume_times`, which `reconsume_max` limits, counts for `Concurrent` how often a *broker* has redelivered the message.
+While no broker takes it back it is retried locally, without limit and without counting (Java's client counts these): an
+outage must not turn a message into a dead letter. `InOrder` counts every retry, up to the limit.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from kappamq.protocol.names import dlq_topic
 log = logging.getLogger(__name__)
 
 EXPIRED: Final = Redeliver(level=3)
-"""What a listener is taken to have said that did not come back in time."""
+"""The verdict for a listener that exceeded its timeout."""
 
 
 class Outcome(Protocol):
     def succeeded(self, delivery: Delivery) -> None:
-        """All messages are done. On any thread."""
+        """Handle a delivery whose messages were all processed. Called on any thread."""
 
     async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
-        """Not all are done. On the loop."""
+        """Handle a delivery of which not all messages were processed. Called on the loop."""
 
     def gives_up(self, delivery: Delivery) -> bool:
-        """A listener takes too long: may its messages go elsewhere while it is still at it?"""
+        """A listener takes too long: return whether its messages may be redelivered while it is still running."""
 
     def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
-        """What `failed` is going to do with the first message, for whoever reads the log: "it ..." """
+        """Describe for the log what `failed` will do with the first message, to follow the word "it"."""
 
 
 class Concurrent:
@@ -69,16 +69,16 @@ class Concurrent:
 
     def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
         if delivery.queue.dropped:
-            return "comes again to whoever of the group has its queue now"
+            return "will be redelivered to the member that has its queue now"
         tries, most = delivery.message.reconsume_times, self._redelivery.reconsume_max
         if reason_to_bury(delivery.message, verdict, most) is not None:
-            return f"goes to the dead letters of group {self._redelivery.group}"
+            return f"goes to the dead-letter queue of group {self._redelivery.group}"
         pause = level_s(verdict.level or FIRST_LEVEL + tries)
-        return f"comes again in {pause:g} s (try {tries + 1} of {most})"
+        return f"will be redelivered in {pause:g} s (attempt {tries + 1} of {most})"
 
     async def _give_back(self, queue: ProcessQueue, message: ReceivedMessage, verdict: Redeliver) -> None:
         if queue.dropped:
-            return  # it comes again to whoever has the queue now
+            return  # the member that has the queue now gets it
         try:
             await self._redelivery.give_back(message, verdict.level)
             queue.acknowledge(message.queue_offset)
@@ -86,13 +86,13 @@ class Concurrent:
             if reason is not None:
                 _tell_buried(message, self._redelivery.group, reason)
             return
-        except Exception as error:  # not only what a broker says: a message that nobody has in hand stops the offset
+        except Exception as error:  # not only broker errors: a message that is neither acknowledged nor retried would hold the offset back
             log.warning(
-                "no broker takes message %s of topic %s back (%s): the listener gets it again in %g s, which counts as the same try",
+                "no broker takes back message %s of topic %s (%s); the listener gets it again in %g s, counted as the same attempt",
                 *(message.message_id, message.topic, error, self._again_s),
                 exc_info=not isinstance(error, KappaError),
             )
-        # Not acknowledged, so it holds the offset back: a crash now delivers it again as well.
+        # It stays unacknowledged and holds the offset back, so it is redelivered after a crash, too.
         queue.resting += 1
         self._later(self._again_s, self._try_here, queue, message)
 
@@ -102,9 +102,9 @@ class Concurrent:
 
 
 class InOrder:
-    """`reconsume_max`: how often a message is tried again; then it goes to the dead letters. None: without end.
+    """`reconsume_max`: how often a message is retried before it goes to the dead-letter queue. None: no limit.
 
-    Without `redelivery` (broadcast in order) there are no dead letters: then it is let go.
+    Without `redelivery` (ordered broadcasting) there is no dead-letter queue, and the message is dropped.
     """
 
     def __init__(
@@ -132,21 +132,21 @@ class InOrder:
         left = delivery.messages[verdict.done :]
         try:
             acknowledge(queue, delivery.messages[: verdict.done])
-            # Not past one that stays, its turn comes first; and not of a queue that is somebody else's.
+            # Stop at the first message that must be retried, since its turn comes first; and skip queues we have lost.
             while left and not queue.dropped and await self._is_buried(queue, left[0], verdict):
                 left = left[1:]
-        finally:  # until `done` the queue stands still
+        finally:  # the queue is blocked until `done`
             if left:
                 queue.suspended = True
                 pause = self._suspend_s if verdict.pause_ms is None else verdict.pause_ms / 1000
                 self._later(pause, self._resume, queue)
-            # All were handed out together, so all have failed together.
+            # All were delivered together, so all have failed together.
             self._inbox.done(delivery, [self._tried_again(message) for message in left])
 
     def gives_up(self, delivery: Delivery) -> bool:
-        # Whoever gets the next message while this one is still being worked on would overtake it.
+        # The next message would overtake the one that is still being processed.
         log.warning(
-            "the listener has had message %s of %s for a long time; its queue waits for it",
+            "the listener is still processing message %s of %s; the queue is blocked until it returns",
             delivery.message.message_id,
             delivery.queue.queue,
         )
@@ -154,20 +154,18 @@ class InOrder:
 
     def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
         if delivery.queue.dropped:
-            return "comes again to whoever of the group has its queue now"
+            return "will be redelivered to the member that has its queue now"
         tries, most = delivery.message.reconsume_times, self._reconsume_max
         if reason_to_bury(delivery.message, verdict, most) is not None:
             redelivery = self._redelivery
-            return (
-                "does not come again" if redelivery is None else f"goes to the dead letters of group {redelivery.group}"
-            )
+            return "is dropped" if redelivery is None else f"goes to the dead-letter queue of group {redelivery.group}"
         pause = self._suspend_s if verdict.pause_ms is None else verdict.pause_ms / 1000
-        limit = "without a limit" if most is None else f"of {most}"
-        return f"comes again in {pause:g} s (try {tries + 1} {limit}); its queue waits"
+        limit = "without limit" if most is None else f"of {most}"
+        return f"will be retried in {pause:g} s (attempt {tries + 1} {limit}); its queue is blocked until then"
 
     def _tried_again(self, message: ReceivedMessage) -> ReceivedMessage:
         times = message.reconsume_times + 1
-        # One that cannot be buried yet is tried until it can; that is still its last try.
+        # While the dead-letter queue is not reachable the message is retried; that still counts as its last attempt.
         return replace(
             message, reconsume_times=times if self._reconsume_max is None else min(times, self._reconsume_max)
         )
@@ -182,12 +180,12 @@ class InOrder:
                 _tell_buried(message, self._redelivery.group, reason)
             else:
                 log.warning(
-                    "broadcast message %s of topic %s does not come again: %s",
+                    "dropped broadcast message %s of topic %s: %s",
                     *(message.message_id, message.topic, reason),
                 )
         except Exception as error:
             log.warning(
-                "message %s of topic %s cannot be stored in the dead letters yet: %s",
+                "could not store message %s of topic %s in the dead-letter queue, retrying: %s",
                 *(message.message_id, message.topic, error),
                 exc_info=not isinstance(error, KappaError),
             )
@@ -207,7 +205,7 @@ class Broadcast:
     async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
         for message in delivery.messages[verdict.done :]:
             log.warning(
-                "broadcast message %s of topic %s failed and does not come again", message.message_id, message.topic
+                "dropped broadcast message %s of topic %s after its listener failed", message.message_id, message.topic
             )
         acknowledge(delivery.queue, delivery.messages)
 
@@ -215,13 +213,13 @@ class Broadcast:
         return True
 
     def forecast(self, delivery: Delivery, verdict: Redeliver) -> str:
-        return "does not come again, as nothing does that is broadcast"
+        return "is dropped, since broadcast messages are not redelivered"
 
 
 def reason_to_bury(message: ReceivedMessage, verdict: Redeliver, limit: int | None) -> str | None:
-    """Why a failed message does not come again, None if it does. `limit`: how often it may; None: without end."""
+    """Return why a failed message is not redelivered, None if it is. `limit`: how often it may be; None: no limit."""
     if verdict.level < 0:
-        return f"its listener gave it up (level={verdict.level})"
+        return f"its listener rejected it (level={verdict.level})"
     if limit is not None and message.reconsume_times >= limit:
         return f"its listener failed after {message.reconsume_times} of at most {limit} redeliveries (reconsume_max)"
     return None
@@ -229,22 +227,22 @@ def reason_to_bury(message: ReceivedMessage, verdict: Redeliver, limit: int | No
 
 def _tell_buried(message: ReceivedMessage, group: str, reason: str) -> None:
     log.warning(
-        "message %s of topic %s is a dead letter of group %s now, in topic %s: %s",
+        "message %s of topic %s went to the dead-letter queue of group %s, topic %s: %s",
         *(message.message_id, message.topic, group, dlq_topic(group), reason),
     )
 
 
 def level_s(level: int) -> float:
-    """Seconds of a delay level, as brokers have them unless they are told otherwise; they do not tell clients."""
+    """Return the seconds of a delay level by default; brokers do not tell clients if they are configured differently."""
     levels = durations_ms("delay_levels", BrokerConfig.delay_levels)
     return levels[min(level, len(levels)) - 1] / 1000
 
 
 def named(delivery: Delivery) -> str:
-    """What a listener has got, for the log: the first message by topic, id and keys, and how many more there are."""
+    """Describe a delivery for the log: the first message by topic, id and keys, and how many more there are."""
     message, others = delivery.message, len(delivery.messages) - 1
     keys = f", keys {' '.join(message.keys)}" if message.keys else ""
-    more = f" and {others} more of its list" if others else ""
+    more = f" and {others} more in its batch" if others else ""
     return f"message {message.message_id} of topic {message.topic}{keys} (offset {message.queue_offset} of {message.queue}){more}"
 
 

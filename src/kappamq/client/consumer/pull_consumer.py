@@ -1,6 +1,6 @@
-"""Reading queues by hand: any queue, any offset, as often as you like. Joins no group's balancing.
+"""Pulling by hand from any queue at any offset, without joining the group's rebalancing.
 
-The group only names whose offsets `commit` stores and `committed` reads.
+The group only determines whose offsets `commit` stores and `committed` reads.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kappamq.protocol.records.tags import Subscription
 
 PULLS_AT_ONCE: Final = 64
 GRACE_S: Final = 10.0
-"""How much longer than it may hold a pull a broker gets for its answer."""
+"""Time added to the long-polling time before a pull request times out."""
 
 
 class AsyncPullConsumer:
-    """Pulls what it is told to.
+    """Pulls from the queues and offsets the caller names.
 
     >>> async with AsyncPullConsumer("127.0.0.1:9876", group="audit") as consumer:  # doctest: +SKIP
     ...     for queue in await consumer.queues("orders"):
@@ -55,11 +55,11 @@ class AsyncPullConsumer:
         self._positions: dict[MessageQueue, int] = {}
         self._damage = DamageReports()
         self.missing = 0
-        """How many offsets brokers left out, though everything was asked for."""
+        """How many offsets brokers left out of unfiltered pulls."""
 
     @property
     def damaged(self) -> int:
-        """How many damaged messages were skipped so far; the log names them."""
+        """How many damaged messages have been skipped; the log names them."""
         return self._damage.count
 
     async def __aenter__(self) -> Self:
@@ -70,15 +70,15 @@ class AsyncPullConsumer:
         await self.close()
 
     def start(self) -> ClientCore:
-        """Connects to nothing yet; also done by the first call."""
+        """Start without connecting yet; the first call does this as well."""
         if self._closed:
-            raise ClientClosed("this consumer is closed: make a new one, a closed one does not start again")
+            raise ClientClosed("this consumer is closed: create a new one, it cannot be restarted")
         if self._core is None:
             self._core = sharing.acquire(self.config)
         return self._core
 
     async def close(self) -> None:
-        """Close. Nothing is committed that you did not commit."""
+        """Close. Commits nothing that you did not commit."""
         self._closed = True
         core, self._core = self._core, None
         if core is not None:
@@ -97,17 +97,17 @@ class AsyncPullConsumer:
         wait: float = 0.0,
         tags: Wanted = "*",
     ) -> PullResult:
-        """Return messages from `offset` on, at most `count`, and where to go on (`next_offset`).
+        """Return messages from `offset` on, at most `count`, and the offset to continue at (`next_offset`).
 
-        Without an offset: go on where the last pull or `seek` left, else at the committed offset, else at the start.
-        `wait`: if there is nothing, how many seconds the broker may hold the question until something comes.
+        Without an offset: continue where the last pull or `seek` left off, else at the committed offset, else at the start.
+        `wait`: how many seconds the broker may hold the request if there are no messages (long polling).
         """
         arguments.queue(queue)
         arguments.seconds("wait", wait)
         for name, number in (("offset", offset), ("count", count)):
             if number is not None:
                 arguments.number(name, number)
-        arguments.expect("tags", tags, (str, SqlFilter), 'a text such as "new || paid", or sql("price > 100")')
+        arguments.expect("tags", tags, (str, SqlFilter), 'a str such as "new || paid", or sql("price > 100")')
         core = self.start()
         if offset is None:
             offset = await self.position(queue)
@@ -131,9 +131,9 @@ class AsyncPullConsumer:
     async def pull_bytes(
         self, queue: MessageQueue, offset: int, *, count: int | None = None, wait: float = 0.0, tags: str = "*"
     ) -> PulledBytes:
-        """Return the stored bytes of messages from `offset` on, undecoded: for who reads many and wants little of each.
+        """Return the stored bytes of messages from `offset` on, undecoded: for bulk readers that need few fields of each.
 
-        With `tags` the broker leaves out those whose tag has another hash; some of the others may have another tag, too."""
+        With `tags` the broker filters by the hash of the tag, so messages whose tag has the same hash may be included."""
         core = self.start()
         return await pull_bytes(
             core,
@@ -148,7 +148,7 @@ class AsyncPullConsumer:
         )
 
     async def pull_each(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PulledBytes]:
-        """`pull_bytes` of one message of each of many queues, side by side."""
+        """`pull_bytes` of one message from each of many queues, concurrently."""
         limit = asyncio.Semaphore(PULLS_AT_ONCE)
 
         async def one(queue: MessageQueue, offset: int) -> PulledBytes:
@@ -169,11 +169,11 @@ class AsyncPullConsumer:
         tags: str = "*",
         pace: Pace | None = None,
     ) -> AsyncIterator[PulledBytes]:
-        """Yield the stored bytes of the messages [start, stop), in order, with several pulls under way at once.
+        """Yield the stored bytes of the messages [start, stop) in order, with several pulls in flight.
 
-        An answer whose status is not FOUND tells that messages are missing there; see `read_in_lanes`. With `tags` the broker
-        sends only those whose tag has the hash of a wanted one, in one pull at a time, and may send some beyond `stop`. `pace`
-        slows it down to a rate, which several reads may share."""
+        An answer whose status is not FOUND means that messages are missing there; see `read_in_lanes`. With `tags` the broker
+        filters by tag hash, there is one pull in flight at a time, and messages beyond `stop` may be included. `pace` limits
+        the rate, and may be shared by several reads."""
         parts = self.read_bytes_parts(queue, start, stop, lanes=lanes, stripe=stripe, tags=tags, pace=pace)
         async with aclosing(parts):
             async for answers in parts:
@@ -191,7 +191,7 @@ class AsyncPullConsumer:
         tags: str = "*",
         pace: Pace | None = None,
     ) -> AsyncGenerator[list[PulledBytes]]:
-        """The same in lists of the answers that have come meanwhile: another thread has to wait less often."""
+        """Like `read_bytes`, in lists of the answers that have arrived meanwhile, so that another thread waits less often."""
         if not Subscription.parse(tags).everything:
             return read_in_turn(functools.partial(self.pull_bytes, queue, tags=tags), start, stop, pace=pace)
         pull = functools.partial(self.pull_bytes, queue)
@@ -200,7 +200,7 @@ class AsyncPullConsumer:
     async def read(
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield the messages from offset `start` up to before `stop`, by default up to what is the end now."""
+        """Yield the messages from offset `start` up to, not including, `stop`; by default up to the current end."""
         async for part in self.read_parts(queue, start, stop, tags=tags):
             for message in part:
                 yield message
@@ -208,7 +208,7 @@ class AsyncPullConsumer:
     async def read_parts(
         self, queue: MessageQueue, start: int, stop: int | None = None, *, tags: Wanted = "*"
     ) -> AsyncIterator[list[ReceivedMessage]]:
-        """The same in lists, one for each pull."""
+        """Like `read`, in lists, one per pull."""
         arguments.number("start", start)
         if stop is not None:
             arguments.number("stop", stop)
@@ -219,7 +219,7 @@ class AsyncPullConsumer:
             part = [message for message in result.messages if start <= message.queue_offset < end]
             if part:
                 yield part
-            # Not beyond: nothing is there yet, or it was cut off, and the queue is shorter than `stop`.
+            # The end: nothing is stored there yet, or the log was truncated and the queue is shorter than `stop`.
             if result.status is PullStatus.NO_NEW or result.next_offset <= offset:
                 return
             offset = result.next_offset
@@ -238,7 +238,7 @@ class AsyncPullConsumer:
         self._positions[queue] = offset
 
     async def commit(self, queue: MessageQueue, offset: int | None = None) -> None:
-        """Store the group's offset of a queue, by default the position, and wait until the broker has it."""
+        """Commit the group's offset of a queue, by default the position, and wait until the broker has stored it."""
         arguments.queue(queue)
         if offset is not None:
             arguments.number("offset", offset)
@@ -246,13 +246,13 @@ class AsyncPullConsumer:
         await Offsets(self.start(), self.group).commit({queue: chosen}, strict=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's stored offset of a queue, None if there is none."""
+        """Return the group's committed offset of a queue, None if there is none."""
         return await Offsets(self.start(), self.group).fetch(queue)
 
     async def search(self, queue: MessageQueue, moment: int | datetime.datetime, *, upper: bool = False) -> int:
         """Return the offset of the first message stored at or after `moment` (milliseconds since 1970 or a datetime).
 
-        `upper`: that of the last message stored at or before it.
+        `upper`: return that of the last message stored at or before it instead.
         """
         boundary = BoundaryType.UPPER if upper else None
         return await Offsets(self.start(), self.group).search(queue, time_ms(moment), boundary)

@@ -1,7 +1,7 @@
-"""Messages that were not consumed go back to the broker, which delivers them again later, or to the dead letters.
+"""Sends failed messages back to the broker, which redelivers them later or moves them to the dead-letter queue.
 
-First choice is to ask for it (code 36): the broker copies the record it has. If it cannot be asked, the message is sent
-anew, to the group's retry topic, on any broker that takes it.
+Preferably the broker copies the record it has (code 36). If that broker is not available, the message is sent anew to
+the group's retry topic, on any broker that accepts it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kappamq.protocol.records import properties
 log = logging.getLogger(__name__)
 
 RECONSUME_MAX: Final = 16
-"""What RocketMQ's clients ask for unless they are told otherwise."""
+"""The default of RocketMQ's clients."""
 NO_LIMIT: Final = 2**31 - 2
 FIRST_LEVEL: Final = 3
-"""The delay level of the first redelivery; each further one waits a level longer."""
+"""The delay level of the first redelivery; each further one uses the next level."""
 PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 _TRIES: Final = 3
-# Of the record that was read, not of the message: a copy with them would lie.
+# These describe the record that was read, so a copy must not carry them.
 _NOT_COPIED: Final = frozenset(
     {
         *properties.BROKER_ONLY,
@@ -39,7 +39,7 @@ _NOT_COPIED: Final = frozenset(
         properties.MAX_RECONSUME_TIMES,
     }
 )
-# Stored, even if a promise beyond that was not kept in time.
+# The message is stored, even if a stronger guarantee (flush, replica) was not met in time.
 _STORED: Final = frozenset(
     map(
         int,
@@ -54,7 +54,7 @@ _STORED: Final = frozenset(
 
 
 class Redelivery:
-    """For one consumer group. `reconsume_max`: how often a message comes again before it is a dead letter."""
+    """For one consumer group. `reconsume_max`: redeliveries before a message goes to the dead-letter queue."""
 
     def __init__(self, core: ClientCore, group: str, reconsume_max: int) -> None:
         self._core = core
@@ -62,9 +62,9 @@ class Redelivery:
         self.reconsume_max = reconsume_max
 
     async def give_back(self, message: ReceivedMessage, level: int = 0) -> None:
-        """Have the message delivered again. `level`: 0 lets the broker choose the delay, -1 means the dead letters.
+        """Have the message redelivered. `level`: 0 lets the broker choose the delay, -1 means the dead-letter queue.
 
-        Raises KappaError if nobody takes it.
+        Raises KappaError if no broker accepts it.
         """
         header = SendBack(
             log_offset=message.log_offset,
@@ -80,16 +80,20 @@ class Redelivery:
             route = await self._core.routes.find(message.queue.topic)
             await self._core.ask(route.master(message.queue.broker), header)
         except KappaError as error:
-            log.info("message %s is sent again, for its broker does not take it back: %s", message.message_id, error)
+            log.info(
+                "the broker of message %s does not take it back (%s); sending a copy to the retry topic",
+                message.message_id,
+                error,
+            )
             times = self.reconsume_max + 1 if level < 0 else message.reconsume_times + 1
             await self.send_again(message, times, level if level > 0 else FIRST_LEVEL + message.reconsume_times)
 
     async def bury(self, message: ReceivedMessage) -> None:
-        """Send a copy to the dead letters, as a normal send: for ordered groups. Raises KappaError."""
+        """Send a copy to the dead-letter queue, as a normal send: for ordered groups. Raises KappaError."""
         await self.send_again(message, self.reconsume_max + 1, FIRST_LEVEL + message.reconsume_times)
 
     async def send_again(self, message: ReceivedMessage, reconsume_times: int, level: int) -> None:
-        """Send a copy to the retry topic; beyond `reconsume_max` times the broker puts it to the dead letters."""
+        """Send a copy to the retry topic; beyond `reconsume_max` the broker moves it to the dead-letter queue."""
         topic, core = retry_topic(self.group), self._core
         body, sys_flag = message.body, 0
         if len(body) >= core.config.compress_over_bytes:
@@ -123,4 +127,4 @@ class Redelivery:
                 return
             except KappaError as error:
                 failure = error
-        raise failure or KappaError(f"topic {topic} takes no messages at the moment")
+        raise failure or KappaError(f"topic {topic} has no writable queue at the moment")

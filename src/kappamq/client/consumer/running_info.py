@@ -1,4 +1,4 @@
-"""What a consumer tells an administrator who asks (code 307, `mqadmin consumerStatus`)."""
+"""The running info of a consumer, sent to administrators on request (code 307, `mqadmin consumerStatus`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kappamq.protocol.bodies.admin import ConsumerRunningInfo, ProcessQueueInfo
 from kappamq.protocol.bodies.clients import ConsumeType
 
 VERSION_NAME: Final = "V5_3_3"
-"""What RocketMQ calls the version we put into every header."""
+"""RocketMQ's name for the version number we put into every header."""
 
 
 def running_info(
@@ -69,7 +69,7 @@ def _queue_info(queue: ProcessQueue, clock: Clock, config: ClientConfig, locked:
 
 
 def stacks() -> str:
-    """Return what every thread of the process is doing."""
+    """Return the stack traces of all threads of the process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

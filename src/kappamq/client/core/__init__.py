@@ -1,4 +1,4 @@
-"""What all clients of a process share: connections, routes, heartbeats, checked arguments and settings.
+"""Shared by all clients of a process: connections, routes, heartbeats, validation of arguments and settings.
 
-Stands on `net` and `protocol`; every other room of the client stands on it.
+Builds on `net` and `protocol`; every other package of the client builds on it.
 """

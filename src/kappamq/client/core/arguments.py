@@ -1,6 +1,6 @@
-"""Checks of what callers hand in. A value of the wrong type is refused at the door, with a text that says what is right.
+"""Validation of arguments. A value of the wrong type is refused at the API boundary with a text that says what is accepted.
 
-Type checkers find these earlier, but not everybody uses one, and deep inside a wrong value only causes a riddle.
+Type checkers find these earlier, but not everyone uses one, and deeper inside a wrong value only causes obscure errors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ SHOWN_CHARACTERS_MAX = 80
 
 
 def expect(name: str, value: object, kinds: type | tuple[type, ...], accepted: str) -> None:
-    """Raise TypeError unless `value` is of one of these types. True and False are no numbers."""
+    """Raise TypeError unless `value` has one of these types. True and False do not count as numbers."""
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise TypeError(f"{name} is {accepted}; got {shown(value)}")
+        raise TypeError(f"{name} must be {accepted}; got {shown(value)}")
 
 
 def shown(value: object) -> str:
@@ -40,15 +40,15 @@ def queue(value: object) -> None:
 
 def key(value: object) -> None:
     if value is not None:
-        expect("key", value, (str, int, bytes), "a text, a whole number or bytes")
+        expect("key", value, (str, int, bytes), "a str, an int or bytes")
 
 
 def text(name: str, value: object) -> None:
-    expect(name, value, str, "a text")
+    expect(name, value, str, "a str")
 
 
 def number(name: str, value: object) -> None:
-    expect(name, value, int, "a whole number")
+    expect(name, value, int, "an int")
 
 
 def seconds(name: str, value: object) -> None:
@@ -57,10 +57,10 @@ def seconds(name: str, value: object) -> None:
         return
     expect(name, value, (int, float), "a number of seconds, or None")
     if math.isnan(value):  # type: ignore[arg-type]
-        raise ValueError(f"{name} is a number of seconds; got {value!r}")
+        raise ValueError(f"{name} must be a number of seconds; got {value!r}")
 
 
 def moment(name: str, value: object, beside: str = "") -> None:
-    """A time, as searches and resets take it. `beside`: what else is accepted there."""
+    """A point in time, as searches and resets take it. `beside`: what else is accepted there."""
     accepted = f"a datetime, or milliseconds since 1970 as int{beside}"
     expect(name, value, (int, datetime.datetime), accepted)

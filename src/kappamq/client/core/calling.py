@@ -1,4 +1,4 @@
-"""Calls what an application gave us: plain functions in threads, coroutine functions as they are."""
+"""Calls the application's functions: plain functions in threads, coroutine functions directly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_asynchronous(call: Callable[..., Any]) -> bool:
 
 
 def in_thread(call: Callable[[Any], Any], given: Any) -> asyncio.Future[Any]:
-    """Call it in a thread of its own, a daemon: one that hangs keeps nobody waiting, not even the end of the program."""
+    """Call it in a daemon thread of its own: if it hangs, it delays neither others nor the end of the program."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
 
@@ -36,7 +36,7 @@ def in_thread(call: Callable[[Any], Any], given: Any) -> asyncio.Future[Any]:
         try:
             loop.call_soon_threadsafe(settle, said, failure)
         except RuntimeError:
-            pass  # the loop is gone, and with it whoever asked
+            pass  # the loop is closed, so no one waits for the result
 
     threading.Thread(target=run, name="kappamq-call", daemon=True).start()
     return answer

@@ -1,4 +1,4 @@
-"""One open channel per address, made when it is first needed and made again when it was lost."""
+"""One open channel per address, opened on first use and reopened after it was lost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OnOpen = Callable[[Channel], Awaitable[None]]
 
 
 class Channels:
-    """All who need the same address share one channel, and one attempt to open it.
+    """Users of the same address share one channel, and one attempt to open it.
 
-    `on_open` runs before anyone else may use a new channel; a broker forgets a client with its connection, so this is
-    where a consumer introduces itself again.
+    `on_open` runs before a new channel may be used: a broker forgets a client together with its connection, so a consumer
+    has to register again.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Channels:
         on_open: OnOpen | None = None,
         role: str = "",
     ) -> None:
-        """`role`: what those at the other ends are, for messages."""
+        """`role`: what the peers are, for error messages."""
         self._connect_timeout = connect_timeout
         self._pending_max = pending_max
         self._tls = tls
@@ -40,7 +40,7 @@ class Channels:
         self._role = role
         self._open: dict[str, Channel] = {}
         self._opening: dict[str, asyncio.Task[Channel]] = {}
-        self._numbers: dict[str, int] = {}  # of the open channels, counted over all addresses
+        self._numbers: dict[str, int] = {}  # of the open channels; counts over all addresses
         self._opened_count = 0
         self._closed = False
 
@@ -50,21 +50,21 @@ class Channels:
 
     @property
     def unanswered(self) -> int:
-        """How many requests wait for an answer that comes at once, and connections for being made."""
+        """How many requests and connection attempts are pending, without long polls."""
         return sum(channel.unanswered for channel in self.open) + len(self._opening)
 
     def number(self, address: str) -> int | None:
-        """Return which connection to `address` is open, None if there is none. No two connections have the same number."""
+        """Return the number of the open connection to `address`, None if there is none. Numbers are never reused."""
         channel = self._open.get(address)
         return self._numbers[address] if channel is not None and channel.is_open else None
 
     async def get(self, address: str, timeout: float | None = None) -> Channel:
-        """Return the open channel to `address`, opening it if need be. Raises NotConnected, which says why."""
+        """Return the open channel to `address`, connecting if necessary. Raises NotConnected, whose text says why."""
         channel = self._open.get(address)
         if channel is not None and channel.is_open:
             return channel
         if self._closed:
-            raise ClientClosed("this client is closed: make a new one")
+            raise ClientClosed("this client is closed: create a new one")
         task = self._opening.get(address)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(address))
@@ -80,27 +80,27 @@ class Channels:
             ) from None
         except asyncio.CancelledError:
             if task.cancelled() and self._closed:
-                raise ClientClosed("this client is closed: make a new one") from None
+                raise ClientClosed("this client is closed: create a new one") from None
             raise
 
     async def request(
         self, address: str, header: Header, body: bytes, timeout: float, *, code: int | None = None, again: bool = True
     ) -> Frame:
-        """Ask once; `again`: once more on a fresh channel if the old one turns out to be dead. May be done twice then."""
+        """Send a request; `again`: repeat it on a fresh channel if the old one is dead, so it may be executed twice."""
         deadline = asyncio.get_running_loop().time() + timeout
         used_before = address in self._open
         channel = await self.get(address, timeout)
         try:
             return await channel.request(header, body, self._left(deadline, address), code=code)
         except NotConnected:
-            # A server closes connections that were idle; that shows only when we write.
+            # A server closes idle connections, which we notice only when we write.
             if not used_before or not again:
                 raise
         channel = await self.get(address, self._left(deadline, address))
         return await channel.request(header, body, self._left(deadline, address), code=code)
 
     def drop(self, address: str) -> None:
-        """Close the channel to `address`; the next one who needs it opens a new one."""
+        """Close the channel to `address`; the next user opens a new one."""
         channel = self._open.pop(address, None)
         if channel is not None:
             channel.close()
@@ -160,5 +160,5 @@ class Channels:
     def _left(self, deadline: float, address: str) -> float:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise RequestTimeout(f"{address} could not be asked in time")
+            raise RequestTimeout(f"the request to {address} timed out before it was sent")
         return left

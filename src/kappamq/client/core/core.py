@@ -1,7 +1,7 @@
-"""What producers, consumers and admins of one process share: connections, routes, heartbeats, one client id.
+"""Shared by the producers, consumers and admins of a process: connections, routes, heartbeats, client id.
 
-One core per event loop and name server list, counted by its users and closed with the last. A second consumer of the
-same group needs a client id of its own, so it gets a core of its own.
+There is one core per event loop and name server list, reference-counted and closed with its last user. A second consumer
+of the same group needs a client id of its own, so it gets a core of its own.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ log = logging.getLogger(__name__)
 
 SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 GOODBYE_S: Final = 1.0
-"""How long closing waits for brokers to note that this client leaves."""
+"""How long closing waits for brokers to unregister this client."""
 
 
 class Member(Protocol):
-    """A consumer, as the core sees it."""
+    """A consumer, as seen by the core."""
 
     group: str
 
     def heartbeat(self) -> ConsumerData: ...
 
     def group_changed(self) -> None:
-        """Another member joined or left."""
+        """Called when another member joined or left."""
 
     def look_again(self) -> None:
-        """There may be new queues to read."""
+        """Called when there may be new queues to read."""
 
     def serve(self, frame: Frame) -> Frame | Awaitable[Frame] | None:
-        """Answer a broker's request about this group; None if it is not supported."""
+        """Answer a broker's request for this group; None if it is not supported."""
 
 
 class ClientCore:
-    """Made by `acquire`, given back by `release`. Belongs to the loop that made it."""
+    """Created by `acquire`, returned by `release`. Bound to the event loop that created it."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None, *, lasting_id: bool = False) -> None:
         self.config = config
@@ -96,7 +96,7 @@ class ClientCore:
         self.damage = DamageReports()
         self._producers: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
-        self._remarks: dict[str, str | None] = {}  # what brokers last said to our heartbeats
+        self._remarks: dict[str, str | None] = {}  # the last remark of each broker on our heartbeats
         self._tasks: list[asyncio.Task[None]] = []
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
@@ -119,10 +119,10 @@ class ClientCore:
         await self._nameserver_channels.close()
 
     def later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
-        """Call something after a pause, which ends earlier if the clock is turned forward."""
+        """Call a function after a pause, which ends earlier if a test advances the clock."""
         pauses.later(self.clock, seconds, call, *args)
 
-    # --- for whoever waits until there is nothing to do ---
+    # --- for the testing kit, which waits until all clients are idle ---
 
     @property
     def members(self) -> list[Member]:
@@ -130,16 +130,16 @@ class ClientCore:
 
     @property
     def questions_out(self) -> int:
-        """How many requests wait for their answer here or there, without pulls; for a look from any thread."""
+        """How many requests are pending at this client or its brokers, without long polls. May be read from any thread."""
         return self.brokers.unanswered + self._nameserver_channels.unanswered + self.checks.unanswered
 
     async def look_again(self) -> None:
-        """Ask for all routes and share the queues out, now and not when it is time."""
+        """Refresh all routes and rebalance now instead of at the next interval."""
         await self.routes.refresh_all()
         for member in self.members:
             member.look_again()
 
-    # --- asking ---
+    # --- requests ---
 
     async def ask(
         self,
@@ -152,12 +152,12 @@ class ClientCore:
         code: int | None = None,
         again: bool = True,
     ) -> Frame:
-        """Ask a broker something. Raises the error that a code not in `accept` stands for.
+        """Send a request to a broker. Raises the error class of any response code not in `accept`.
 
-        `again`: it may be asked twice, and is if the connection turns out to be dead or the broker to be leaving.
+        `again`: the request is idempotent, and is repeated if the connection is dead or the broker is shutting down.
         """
         if self._closed:
-            raise ClientClosed("this client is closed: make a new one")
+            raise ClientClosed("this client is closed: create a new one")
         limit = self.request_timeout if timeout is None else timeout
         answer = await self.brokers.request(address, header, body, limit, code=code, again=again)
         if answer.code == GoingAway.code:
@@ -179,7 +179,7 @@ class ClientCore:
         code: int | None = None,
         again: bool = True,
     ) -> Frame:
-        """Ask the broker that has `queue`; `again`: if it cannot be reached, look its address up and ask once more."""
+        """Send a request to the broker of `queue`; `again`: if it cannot be reached, refresh the route and try once more."""
         address = (await self.routes.find(queue.topic)).reader(queue.broker, broker_id)
         try:
             return await self.ask(address, header, timeout=timeout, accept=accept, code=code, again=again)
@@ -193,27 +193,27 @@ class ClientCore:
         return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
 
     def connection_to(self, queue: MessageQueue) -> int | None:
-        """Return the number of the open connection to the master that has `queue`, None if there is none.
+        """Return the number of the open connection to the master of `queue`, None if there is none.
 
-        While it stays the same, the broker at the other end is the same process: it has forgotten nothing."""
+        While it stays the same, the broker process is the same and has lost no state."""
         route = self.routes.cached(queue.topic)
         address = route.addresses.get(queue.broker, {}).get(MASTER_ID) if route is not None else None
         return self.brokers.number(address) if address is not None else None
 
     async def ask_nameserver(self, header: Header, body: bytes = b"") -> Frame:
         if self._closed:
-            raise ClientClosed("this client is closed: make a new one")
+            raise ClientClosed("this client is closed: create a new one")
         return await self.nameservers.request(header, body)
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
         answer = await self.ask_nameserver(GetRoute(topic=topic, standard_json=True))
         return TopicRouteData.decode(answer.body)
 
-    # --- who uses it ---
+    # --- users ---
 
     def add_producer(self, group: str) -> None:
         self._producers[group] += 1
-        # New connections are greeted anyway; those that are open have not heard of this group yet.
+        # New connections start with a heartbeat anyway, but brokers with open ones do not know this group yet.
         if self._producers[group] == 1 and self.brokers.open:
             self._telling = asyncio.create_task(self._tell(self.brokers.open))
 
@@ -236,7 +236,7 @@ class ClientCore:
             await self._say_goodbye(consumer_group=member.group)
 
     async def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        # Brokers would notice by themselves, when the connection closes; but it may be shared, and others wait for us.
+        # Brokers notice a closed connection, but this one may be shared, and other members wait for our queues.
         header = UnregisterClient(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
@@ -246,17 +246,17 @@ class ClientCore:
     # --- heartbeats ---
 
     async def heartbeat(self) -> None:
-        """Tell every broker of the known routes who we are; those out of reach hear it when they come back."""
+        """Send a heartbeat to every broker of the known routes; those out of reach get one when we reconnect."""
         if not self._producers and not self._members:
             return
         addresses = {address for route in self.routes.known for address in self._partners(route)}
         results = await asyncio.gather(*(self._heartbeat_to(address) for address in addresses), return_exceptions=True)
         for address, result in zip(addresses, results, strict=True):
             if isinstance(result, KappaError):
-                log.warning("no heartbeat to %s: %s", address, result)
+                log.warning("could not send a heartbeat to broker %s: %s", address, result)
 
     async def heartbeat_to(self, channel: Channel) -> None:
-        """Introduce ourselves to one broker. Raises the error of its answer."""
+        """Send a heartbeat to one broker. Raises the error of its answer."""
         body = HeartbeatData(
             client_id=self.client_id,
             producers=[ProducerData(group=group) for group in sorted(self._producers)],
@@ -266,10 +266,10 @@ class ClientCore:
         if answer.code != ResponseCode.SUCCESS:
             raise for_code(answer.code, answer.remark)
         if answer.remark != self._remarks.get(channel.address):
-            # Our brokers say here what is wrong with a group: members that subscribe differently, or that it is unknown.
+            # Our brokers report here what is wrong with a group: members with different subscriptions, or an unknown group.
             self._remarks[channel.address] = answer.remark
             if answer.remark:
-                log.warning("broker %s about our consumer groups: %s", channel.address, answer.remark)
+                log.warning("broker %s reports a problem with our consumer groups: %s", channel.address, answer.remark)
 
     async def _tell(self, channels: list[Channel]) -> None:
         await asyncio.gather(*(self.heartbeat_to(channel) for channel in channels), return_exceptions=True)
@@ -278,7 +278,7 @@ class ClientCore:
         await self.heartbeat_to(await self.brokers.get(address))
 
     def _partners(self, route: Route) -> list[str]:
-        # Only consumers may be sent to a slave, so only they need to be known there.
+        # Only consumers may be redirected to a slave, so only they need to be known there.
         known = route.addresses.values()
         if self._members:
             return [address for addresses in known for address in addresses.values()]
@@ -292,9 +292,9 @@ class ClientCore:
         except ClientError:
             raise
         except KappaError as error:
-            log.warning("%s does not take our heartbeat: %s", channel.address, error)
+            log.warning("broker %s refused our heartbeat: %s", channel.address, error)
 
-    # --- requests of brokers ---
+    # --- requests from brokers ---
 
     def _serve(self, channel: Channel, frame: Frame) -> Frame | Awaitable[Frame | None] | None:
         if frame.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -313,7 +313,7 @@ class ClientCore:
 
 
 async def every(seconds: float, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
-    """Do `work` each `seconds`, for ever; what fails is reported and tried again next time."""
+    """Run `work` every `seconds`, for ever; a failure is logged, and it runs again next time."""
     while True:
         await asyncio.sleep(seconds)
         try:
@@ -333,9 +333,9 @@ def _client_id(config: ClientConfig, *, lasting: bool = False) -> str:
 
 
 def local_host(nameserver: str) -> str:
-    """Return the address of this machine that faces the name server, its name if that is given by name.
+    """Return the address of this machine that faces the name server, or its host name if that is given by name.
 
-    Only people read it: what tells clients apart is the random part of the id. A look-up could block for seconds.
+    It is only informative: the random part of the id distinguishes clients. A DNS lookup could block for seconds.
     """
     host, port = split_address(nameserver)
     try:
@@ -353,10 +353,10 @@ _cores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Any, ...], list[
 
 
 def acquire(config: ClientConfig, *, consumer_group: str | None = None, lasting_id: bool = False) -> ClientCore:
-    """Return a started core for `config` on the running loop, shared by all who want the same; `release` it when done.
+    """Return a started core for `config` on the running loop, shared with equal configurations; `release` it when done.
 
-    `consumer_group`: choose one that has no consumer of this group yet. `lasting_id`: one whose client id is the same
-    when the program is started again.
+    `consumer_group`: choose a core that has no consumer of this group yet. `lasting_id`: one whose client id is the same
+    after a restart of the program.
     """
     key = (lasting_id, config)
     cores = _cores.setdefault(asyncio.get_running_loop(), {}).setdefault(key, [])

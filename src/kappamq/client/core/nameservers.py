@@ -1,4 +1,4 @@
-"""The list of name servers: any of them will do, and one that fails is left for the next."""
+"""The list of name servers: any of them will do; on a failure the next one is tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY_NAME_SERVER_KNOWS = (GetAllTopics, GetClusterInfo, GetRoute)
 
 
 class NameServers:
-    """Starts at a random one, so that clients spread, and stays with it until it fails."""
+    """Starts with a random one, to spread clients, and stays with it until it fails."""
 
     def __init__(self, addresses: Sequence[str], channels: Channels, timeout: float) -> None:
         self.addresses = tuple(addresses)
@@ -39,9 +39,9 @@ class NameServers:
         return self.addresses[self._current]
 
     async def request(self, header: Header, body: bytes = b"") -> Frame:
-        """Return the answer of the first name server that says SUCCESS.
+        """Return the answer of the first name server that returns SUCCESS.
 
-        A topic that one does not know is asked of the others too: each knows what has registered with it, no more.
+        If one does not know a topic the others are tried too: each knows only the brokers that registered with it.
         Raises the error of the answer, or NotConnected if none answers.
         """
         first, failures = self._current, list[KappaError]()
@@ -56,7 +56,7 @@ class NameServers:
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 if failures:
-                    self._current = index  # the ones before it failed; one that only lacks a topic is kept
+                    self._current = index  # those before it failed; one that only lacks a topic is kept
                 return answer
             error_ = for_code(answer.code, answer.remark)
             if isinstance(error_, NotSupported) and isinstance(header, EVERY_NAME_SERVER_KNOWS):
@@ -71,7 +71,7 @@ class NameServers:
         raise _nobody(failures)
 
     async def know_a_broker(self) -> bool:
-        """Whether any of them has a broker; also if one cannot be asked, for then nobody knows."""
+        """Return whether any of them has a broker; also True if one cannot be reached, since then it is unknown."""
         for address in self.addresses:
             try:
                 answer = await self._channels.request(address, GetClusterInfo(), b"", self.timeout)
@@ -82,7 +82,7 @@ class NameServers:
         return False
 
     async def request_all(self, header: Header, body: bytes = b"") -> None:
-        """Tell every name server; those that cannot be reached are passed over as long as one can."""
+        """Send a request to every name server; those that cannot be reached are skipped as long as one can."""
         failures, told = list[KappaError](), 0
         for address in self.addresses:
             try:

@@ -1,6 +1,6 @@
-"""Pauses that a client makes by itself: before a failed message is tried again here, or its queue goes on.
+"""Pauses of the client: before a failed message is retried locally, or its queue continues.
 
-A pause ends when its time has passed. With the testing kit's clock it also ends when a test turns that clock far enough.
+A pause ends when its time has passed. With the testing kit's clock it also ends when a test advances that clock far enough.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Protocol, runtime_checkable
 from kappamq.clock import Clock
 
 Later = Callable[..., None]
-"""(seconds, what to call, its arguments)"""
+"""Arguments: seconds, the function to call, its arguments."""
 
 
 @runtime_checkable
 class Turnable(Protocol):
-    """A clock that can be turned forward."""
+    """A clock that can be advanced."""
 
     def alarm(self, due_ms: int, ring: Callable[[], None]) -> Callable[[], None]:
-        """Call `ring` when message time reaches `due_ms`, on any thread. What is returned is to be called when the pause is
-        over, however it ended: until then the clock's owner knows that somebody has something to do."""
+        """Call `ring` when message time reaches `due_ms`, on any thread. The caller must call the returned function when the
+        pause is over, however it ended: until then the clock's owner counts it as pending work."""
 
 
 def on_loop(seconds: float, call: Callable[..., None], *args: object) -> None:
-    """A pause in real time."""
+    """Pause in real time."""
     asyncio.get_running_loop().call_later(seconds, call, *args)
 
 
 def later(clock: Clock, seconds: float, call: Callable[..., None], *args: object) -> None:
-    """Call something on the running loop after a pause."""
+    """Call a function on the running loop after a pause."""
     loop = asyncio.get_running_loop()
     over: Callable[[], None] = _nothing
     ended = False
@@ -52,8 +52,8 @@ def later(clock: Clock, seconds: float, call: Callable[..., None], *args: object
                 loop.call_soon_threadsafe(end)
                 return
         except RuntimeError:
-            pass  # it was closed a moment ago
-        over()  # nobody is there any more
+            pass  # the loop was closed a moment ago
+        over()  # no one is left to end the pause
 
     timer = loop.call_later(seconds, end)
     if isinstance(clock, Turnable):

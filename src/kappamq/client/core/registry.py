@@ -1,7 +1,7 @@
-"""The clients of this process, by the name server they use: so that a broker in the same process can look after them.
+"""The clients of this process by the name server they use, so that a broker in the same process can find them.
 
-Only the testing kit does. A kit lends its clock to every client that names its address, whoever made the client, and asks here
-which of them still have something to do.
+Only the testing kit uses it: it gives its clock to every client that connects to its address, whoever created it, and
+finds out here which of them have pending work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kappamq.clock import Clock
 if TYPE_CHECKING:
     from kappamq.client.core.core import ClientCore
 
-_lock = threading.Lock()  # clients live on the loops of any threads
+_lock = threading.Lock()  # clients may be on the loops of different threads
 _cores: WeakSet[ClientCore] = WeakSet()
 _clocks: dict[str, Clock] = {}
 
@@ -47,13 +47,13 @@ def running(nameservers: Collection[str]) -> list[ClientCore]:
 
 
 def lives_on(loop: asyncio.AbstractEventLoop) -> bool:
-    """Does any client live on this loop?"""
+    """Return whether any client lives on this loop."""
     with _lock:
         return any(core.loop is loop for core in _cores)
 
 
 def lend_clock(nameservers: Iterable[str], clock: Clock) -> None:
-    """Let clients that are made from now on, and have no clock of their own, use this one."""
+    """Give this clock to clients that are created from now on and have no clock of their own."""
     with _lock:
         _clocks.update(dict.fromkeys(nameservers, clock))
 

@@ -1,4 +1,4 @@
-"""Where the queues of a topic are: what the name server says, remembered and asked again."""
+"""The routes of topics: fetched from a name server, cached and refreshed."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from kappamq.protocol.names import check_topic
 MASTER_ID: Final = 0
 
 UNUSED_S: Final = 600.0
-"""A topic that nobody asked for in this time is no longer polled."""
+"""A topic that was not used for this long is no longer refreshed."""
 ASK_AGAIN_S: Final = 0.1
-"""However many requests fail at once, a topic's route is asked again at most this often."""
+"""The shortest interval between two fetches of a topic's route, however many requests fail."""
 PROVISIONAL_S: Final = 1.0
-"""How long a route borrowed from the default topic is trusted; meanwhile the first send creates the real one."""
+"""How long a route borrowed from the default topic is used; meanwhile the first send creates the real one."""
 
 Ask = Callable[[str], Awaitable[TopicRouteData]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Queues and broker addresses of one topic at one moment."""
+    """Queues and broker addresses of one topic at one point in time."""
 
     topic: str
     addresses: Mapping[str, Mapping[int, str]]  # broker name -> broker id -> address
-    publish: tuple[MessageQueue, ...]  # queues that take messages, sorted
-    subscribe: tuple[MessageQueue, ...]  # queues that give messages, sorted
+    publish: tuple[MessageQueue, ...]  # writable queues, sorted
+    subscribe: tuple[MessageQueue, ...]  # readable queues, sorted
     provisional: bool = False  # borrowed from the default topic: this one does not exist yet
     clusters: frozenset[str] = frozenset()  # of its brokers
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, borrowed_queues_max: int | None = None) -> Route:
-        """Read a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`."""
+        """Convert a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`."""
         addresses = {broker.broker_name: dict(broker.addresses) for broker in data.brokers}
         publish: list[MessageQueue] = []
         subscribe: list[MessageQueue] = []
@@ -63,17 +63,17 @@ class Route:
         )
 
     def master(self, broker: str) -> str:
-        """Return the address that takes writes for `broker`. Raises NoRoute."""
+        """Return the address of the master of `broker`. Raises NoRoute."""
         address = self.addresses.get(broker, {}).get(MASTER_ID)
         if address is None:
-            raise NoRoute(f"broker {broker!r} has no master at the moment: nothing can be written to its queues")
+            raise NoRoute(f"broker {broker!r} has no master at the moment: its queues are not writable")
         return address
 
     def reader(self, broker: str, broker_id: int = MASTER_ID) -> str:
-        """Return an address to read from: that of `broker_id` if it is there, else any other. Raises NoRoute."""
+        """Return an address to read from: `broker_id` if registered, else any other of the broker. Raises NoRoute."""
         known = self.addresses.get(broker)
         if not known:
-            raise NoRoute(f"broker {broker!r} of topic {self.topic!r} is not registered with the name server any more")
+            raise NoRoute(f"broker {broker!r} of topic {self.topic!r} is no longer registered with the name server")
         address = known.get(broker_id)
         if address is None:
             address = known[min(known, key=lambda other: (other < broker_id, other))]
@@ -83,7 +83,7 @@ class Route:
 def no_broker(nameservers: str) -> NoRoute:
     return NoRoute(
         f"no broker is registered with {nameservers}: it is not running, does not reach this name server, or uses another "
-        "one. Start one, for example with `kappamq broker`; one that runs logs why it cannot register"
+        "one. Start one, for example with `kappamq broker`; a running broker logs why it cannot register"
     )
 
 
@@ -91,12 +91,12 @@ def _advice(topic: str) -> str:
     try:
         check_topic(topic)
     except InvalidParameter as error:
-        return f"And none can: {error}"
+        return f"It cannot be created either: {error}"
     return f"Create it with `kappamq topic create {topic}` (Admin.create_topic), and check that its broker is running"
 
 
 def _ordered(topic: str, text: str) -> list[MessageQueue]:
-    """Read `brokerA:4;brokerB:4`, the fixed layout of an order topic."""
+    """Parse `brokerA:4;brokerB:4`, the fixed layout of an ordered topic."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         name, colon, count = part.rpartition(":")
@@ -106,7 +106,7 @@ def _ordered(topic: str, text: str) -> list[MessageQueue]:
 
 
 class Routes:
-    """Remembers routes. `ask` brings one from a name server and raises TopicNotFound if none knows the topic."""
+    """Caches routes. `ask` fetches one from a name server and raises TopicNotFound if none knows the topic."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Routes:
         return self._known.get(topic)
 
     async def find(self, topic: str) -> Route:
-        """Return the route, asking only if it is not known. Raises NoRoute, which says what to do."""
+        """Return the route, fetching it if it is not cached. Raises NoRoute, whose text says what to do."""
         arguments.text("topic", topic)
         self._used[topic] = self._now()
         route = self._known.get(topic)
@@ -151,12 +151,12 @@ class Routes:
         return route
 
     async def check_any_broker(self) -> None:
-        """A broker that is down takes its topics along: nobody shall think that they do not exist. Raises NoRoute."""
+        """Raise NoRoute if no broker is registered: topics of a broker that is down must not be reported as missing."""
         if not await self._any_broker():
             raise no_broker(self._nameservers)
 
     def ready(self, topic: str) -> Route | None:
-        """Return the route if it is known and good for sending, without asking anybody; for the path of every message."""
+        """Return the route if it is cached and usable for sending, without I/O; called for every message."""
         route = self._known.get(topic)
         if route is None or route.provisional or not route.publish:
             return None
@@ -164,7 +164,7 @@ class Routes:
         return route
 
     async def find_for_sending(self, topic: str) -> Route:
-        """The same, but a topic that does not exist yet may be sent to wherever the default topic is."""
+        """Like `find`, but for a topic that does not exist yet return the route of the default topic."""
         now = self._now()
         self._used[topic] = now
         route = self._known.get(topic)
@@ -173,15 +173,15 @@ class Routes:
             route = asked if asked is not None else await self._borrow(topic)
         if not route.publish:
             raise NoRoute(
-                f"no queue of topic {topic!r} takes messages: its brokers are read-only or have no master. Look at "
+                f"no queue of topic {topic!r} is writable: its brokers are read-only or have no master. Look at "
                 f"`kappamq topic route {topic}`"
             )
         return route
 
     async def refresh(self, topic: str, *, at_once: bool = False) -> Route | None:
-        """Ask again, because what is known turned out to be wrong; None if the topic is gone.
+        """Fetch the route again because the cached one turned out to be wrong; None if the topic no longer exists.
 
-        `at_once`: even if it was asked a moment ago, as after a change of our own.
+        `at_once`: even if it was fetched a moment ago, as after a change of our own.
         """
         if not at_once and topic not in self._asking:
             began = self._now()
@@ -189,16 +189,16 @@ class Routes:
             if pause > 0:
                 await asyncio.sleep(pause)
                 if self._asked[topic] > began:
-                    return self._known.get(topic)  # another one who waited has asked
+                    return self._known.get(topic)  # a concurrent caller has fetched it
         if at_once and topic in self._asking:
-            await asyncio.wait([self._asking[topic]])  # that question was asked before the change
+            await asyncio.wait([self._asking[topic]])  # that fetch was started before the change
         route = await self._ask_once(topic)
         if route is None:
             self._known.pop(topic, None)
         return route
 
     async def refresh_all(self) -> None:
-        """Ask for every topic in use. One that the name server does not know stays as it was: it may have restarted."""
+        """Refresh every topic in use. Keeps the route of a topic that the name server does not know: it may have restarted."""
         oldest = self._now() - UNUSED_S
         for topic in list(self._known):
             if self._used.get(topic, 0.0) < oldest:
@@ -208,7 +208,7 @@ class Routes:
             await self._ask_once(topic)
 
     def keep(self, topic: str) -> None:
-        """Count the topic as used."""
+        """Mark the topic as used."""
         self._used[topic] = self._now()
 
     async def _borrow(self, topic: str) -> Route:
@@ -217,8 +217,8 @@ class Routes:
         except TopicNotFound:
             await self.check_any_broker()
             raise UnknownTopic(
-                f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}, and none creates "
-                f"topics by itself. Create it with `kappamq topic create {topic}` (Admin.create_topic), or check that "
+                f"no route for topic {topic!r}: no broker has registered it with {self._nameservers}, and none allows automatic "
+                f"topic creation. Create it with `kappamq topic create {topic}` (Admin.create_topic), or check that "
                 "its broker is running"
             ) from None
         route = Route.of(topic, data, borrowed_queues_max=self._default_queues)
@@ -226,7 +226,7 @@ class Routes:
         return route
 
     async def _ask_once(self, topic: str) -> Route | None:
-        """However many want the same route at the same time, one question is on the way."""
+        """Fetch a route; concurrent callers share one request."""
         task = self._asking.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask_now(topic))
@@ -248,4 +248,4 @@ class Routes:
     def _answered(self, topic: str, task: asyncio.Task[Route | None]) -> None:
         del self._asking[topic]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may have
+            task.exception()  # mark it as retrieved: there may be no waiter

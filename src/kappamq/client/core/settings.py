@@ -1,4 +1,4 @@
-"""From what a caller writes to a checked ClientConfig."""
+"""Turns a caller's arguments into a validated ClientConfig."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kappamq.config.client import ClientConfig, split_addresses
 from kappamq.errors import ConfigError
 
 _NAMES = frozenset(item.name for item in fields(ClientConfig))
-# Of the clients themselves; what is misspelt arrives among the options all the same.
+# Arguments of the clients themselves; a misspelt one arrives among the options.
 _ARGUMENTS = frozenset(
     {
         *("nameserver", "group", "config", "selection", "check", "listener"),
@@ -29,22 +29,22 @@ def client_config(
     options: Mapping[str, Any],
     client: type | None = None,
 ) -> ClientConfig:
-    """Return `config` (or the defaults) with `nameserver` and `options` laid over it; `client` is the class that takes them.
+    """Return `config` (or the defaults) overridden by `nameserver` and `options`; `client` is the class that takes them.
 
-    Without a name server: that of `config`, which is $KAPPAMQ_NAMESERVER, else $NAMESRV_ADDR, else 127.0.0.1:9876, unless
-    it names one.
+    Without `nameserver`, that of `config` is used: by default $KAPPAMQ_NAMESERVER, else $NAMESRV_ADDR, else
+    127.0.0.1:9876.
     """
     for name in options:
         if name not in _NAMES:
-            raise ConfigError(f"there is no client option {name!r}; {_hint(name, _arguments_of(client))}")
+            raise ConfigError(f"unknown client option {name!r}; {_hint(name, _arguments_of(client))}")
     if config is not None and not isinstance(config, ClientConfig):
-        raise ConfigError(f"config is a ClientConfig; got {config!r}")
+        raise ConfigError(f"config must be a ClientConfig; got {config!r}")
     chosen: tuple[str, ...] = ()
     if isinstance(nameserver, str):
         chosen = split_addresses(nameserver)
     elif nameserver is not None:
         if isinstance(nameserver, bytes) or not isinstance(nameserver, Iterable):
-            raise ConfigError(f"nameserver is host:port, or several of them; got {nameserver!r}")
+            raise ConfigError(f"nameserver must be host:port, or several of them; got {nameserver!r}")
         chosen = tuple(nameserver)
     if nameserver is not None and not chosen:
         raise ConfigError(f"no name server in {nameserver!r}: give host:port, several of them separated by ';'")
@@ -55,24 +55,28 @@ def client_config(
 
 
 def _arguments_of(client: type | None) -> frozenset[str]:
-    """Those of _ARGUMENTS that a client class takes, also by way of the classes it extends."""
+    """Return those of _ARGUMENTS that a client class takes, including its base classes."""
     kinds = [kind for kind in client.__mro__ if "__init__" in vars(kind)] if client is not None else []
     return _ARGUMENTS & {name for kind in kinds for name in inspect.signature(vars(kind)["__init__"]).parameters}
 
 
 def _hint(name: str, arguments: frozenset[str]) -> str:
-    """What may have been meant. RocketMQ's Java names (`consumeThreadMax`) are guessed at as well."""
+    """Suggest what may have been meant, including for RocketMQ's Java names (`consumeThreadMax`)."""
     if name in _ARGUMENTS:
         return "it is an argument of other clients, not of this one"
     ours = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()
     every = _NAMES | arguments
     near = difflib.get_close_matches(ours, sorted(every), n=1)
     near = near or sorted((known for known in every if ours in known.split("_") or known in f"{ours}_ms"), key=len)
-    return f"did you mean {near[0]!r}?" if near else "docs/CONFIG.md and kappamq.config.client.ClientConfig have all"
+    return (
+        f"did you mean {near[0]!r}?"
+        if near
+        else "see docs/CONFIG.md or kappamq.config.client.ClientConfig for all options"
+    )
 
 
 def tls_context(config: ClientConfig) -> ssl.SSLContext | None:
-    """Return how to encrypt, or None if `config` does not ask for it."""
+    """Return the TLS context, or None if `config` does not enable TLS."""
     if not config.tls:
         return None
     try:

@@ -1,1 +1,1 @@
-"""Membership of a consumer group: joining, sharing queues, locks, and offsets."""
+"""Membership of a consumer group: joining, queue assignment, queue locks, and offsets."""

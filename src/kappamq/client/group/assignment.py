@@ -1,4 +1,4 @@
-"""The queues a consumer reads: takes its share, pulls each queue in a task of its own, hands over what it loses."""
+"""The queues assigned to a consumer: takes its share, pulls each queue in a task of its own, hands over what it loses."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from kappamq.message import MessageQueue
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
-"""After a round that could not be finished the next one comes this soon."""
+"""Delay before the next rebalance after an incomplete one."""
 TOGETHER_S: Final = 0.05
-"""Notices that come this close together cause one round."""
+"""Notifications within this time cause one rebalance."""
 
 HANDOVER_S: Final = 0.2
-"""Whoever read a queue until now gets this long to store how far it was, so that less is delivered twice."""
+"""How long the previous reader of a queue gets to commit its offset, so that fewer messages are delivered twice."""
 _TAKEN_AT_ONCE: Final = 64
 
 
 class Store(Protocol):
-    """Where it is kept how far a group has come: at the brokers, or in a file."""
+    """Where the group's offsets are stored: at the brokers, or in a file."""
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Where to begin with a queue."""
+        """Return the offset to start a queue at."""
 
     async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None: ...
 
@@ -43,22 +43,22 @@ class Store(Protocol):
 
 
 class Sharing(Protocol):
-    """Says what of a topic is ours."""
+    """Decides which queues of a topic belong to this consumer."""
 
     async def of(self, topic: str) -> Share | None:
-        """None: that cannot be told now, and all stays as it is."""
+        """Return our share; None if it cannot be determined now, and the assignment stays as it is."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A queue that is ours, and the task that pulls it."""
+    """An assigned queue and the task that pulls it."""
 
     queue: ProcessQueue
     task: asyncio.Task[None]
 
 
 class Assignment:
-    """Which queues are ours. `interests` gives the subscriptions of the moment. `locked`: each under a lock of its broker."""
+    """The assigned queues. `interests` returns the current subscriptions. `locked`: each queue needs its broker's lock."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Assignment:
         self._limits = Limits(config.cached_messages_max, config.cached_bytes_max, config.consume_span_max)
         self._held: dict[MessageQueue, Held] = {}
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._interrupted: set[MessageQueue] = set()  # of those leaving: the lock was not ours all the time
+        self._interrupted: set[MessageQueue] = set()  # of those leaving: the lock was lost in between
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._taking = asyncio.Semaphore(_TAKEN_AT_ONCE)
@@ -108,11 +108,11 @@ class Assignment:
             self.locks.start()
 
     def soon(self) -> None:
-        """Something changed: look again."""
+        """Rebalance soon, because something changed."""
         self._wanted.set()
 
     async def stop_pulling(self) -> None:
-        """Take no more; what is held stays acknowledgeable, and locked."""
+        """Stop pulling; messages in flight can still be acknowledged, and their queues stay locked."""
         tasks = [held.task for held in self._held.values()]
         if self._rounds is not None:
             tasks.append(self._rounds)
@@ -121,9 +121,12 @@ class Assignment:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def leave(self) -> None:
-        """The end: what is out stays locked, for as long as the broker remembers; all other locks are given back."""
-        queues = {*self._held, *self._leaving}  # now: whoever has handed over, or was cancelled, is not in it any more
-        # With nothing out, all that is left to do is to store how far we were, and to unlock.
+        """Leave for good: queues with messages in flight stay locked until the lock expires; all others are unlocked."""
+        queues = {
+            *self._held,
+            *self._leaving,
+        }  # a snapshot: queues that are handed over or cancelled meanwhile drop out of it
+        # With nothing in flight it only remains to commit the offsets and to unlock.
         ending = [task for queue, task in self._leaving.items() if not self._inbox.is_out(queue)]
         await asyncio.gather(*ending, return_exceptions=True)
         for task in [*self._leaving.values(), *self._errands]:
@@ -134,10 +137,10 @@ class Assignment:
             await self.locks.stop()
             await self.locks.release([queue for queue in queues if not self._inbox.is_out(queue)])
 
-    # --- how far we are ---
+    # --- offsets ---
 
     def offsets(self) -> dict[MessageQueue, int]:
-        """What may be stored: of a queue whose lock may be another's by now, nothing."""
+        """Return the offsets to commit, without queues whose lock another client may hold by now."""
         return {
             queue: held.queue.committable
             for queue, held in self._held.items()
@@ -145,7 +148,7 @@ class Assignment:
         }
 
     def restart(self, queue: MessageQueue, offset: int, *, store: bool = True) -> None:
-        """Go on at `offset`, whatever is held of the queue. `store`: it is the group's offset from now on."""
+        """Continue at `offset` and drop what is held of the queue. `store`: commit it as the group's offset."""
         held = self._held.pop(queue, None)
         if held is None:
             return
@@ -160,7 +163,7 @@ class Assignment:
     # --- pausing ---
 
     def pause(self, queues: Collection[MessageQueue] | None) -> None:
-        """Pull and hand out nothing of these queues, of all if None; also if they come to us only later."""
+        """Stop pulling and handing out these queues, all if None; also those that are assigned only later."""
         if queues is None:
             self._all_paused = True
         else:
@@ -183,10 +186,10 @@ class Assignment:
     def _is_paused(self, queue: MessageQueue) -> bool:
         return self._all_paused or queue in self._paused
 
-    # --- balancing ---
+    # --- rebalancing ---
 
     async def balance(self) -> bool:
-        """Take what is ours and give up what is not. False if something could not be found out."""
+        """Take over our share and give up the rest. Returns False if the share of a topic could not be determined."""
         topics = {interest.topic for interest in self._interests()}
         shares = [await self._shares.of(topic) for topic in sorted(topics)]
         known = [share for share in shares if share is not None]
@@ -196,11 +199,11 @@ class Assignment:
             [queue for queue in self._held if queue.topic not in topics or (queue.topic in told and queue not in kept)]
         )
         new = sorted(kept - self._held.keys())
-        # With locks, the one before us gives its lock back when it has stored how far it was.
+        # With locks this is not needed: the previous reader unlocks after it has committed its offset.
         if new and self.locks is None and any(share.members > 1 for share in known):
             await asyncio.sleep(HANDOVER_S)
         if self.locks is not None:
-            # Locked, but lost again before we could begin.
+            # The lock was acquired, and lost again before we could start.
             for queue in self.locks.queues:
                 known_not_ours = queue.topic not in topics or (queue.topic in told and queue not in kept)
                 if known_not_ours and queue not in self._leaving:
@@ -222,23 +225,23 @@ class Assignment:
             try:
                 balanced = await self.balance()
             except Exception:
-                log.exception("balancing the queues of group %s failed", self._group)
+                log.exception("group %s: rebalancing failed", self._group)
                 balanced = False
 
     async def _take(self, queue: MessageQueue) -> bool:
         if queue in self._leaving:
-            return False  # a listener is still at work from last time
+            return False  # a listener is still processing a message of the previous assignment
         try:
             async with self._taking:
-                # First the lock, then the question where to begin: the answer must not change any more.
+                # Lock first, then fetch the start offset, since only the lock keeps it from changing.
                 if self.locks is not None and not await self.locks.acquire(queue):
-                    log.info("group %s waits for %s: another consumer still has its lock", self._group, queue)
+                    log.info("group %s waits for %s: another consumer still holds its lock", self._group, queue)
                     return False
                 offset = await self._store.start_of(queue)
         except KappaError as error:
-            log.warning("group %s cannot start with %s yet: %s", self._group, queue, error)
+            log.warning("group %s cannot start reading %s yet: %s", self._group, queue, error)
             return False
-        log.info("group %s reads %s from offset %d on", self._group, queue, offset)
+        log.info("group %s was assigned %s, starting at offset %d", self._group, queue, offset)
         self._begin(queue, offset)
         return True
 
@@ -256,7 +259,7 @@ class Assignment:
         return next((interest for interest in self._interests() if interest.topic == topic), None)
 
     def _set_limits(self) -> None:
-        """Limits for a whole topic are shared out among our queues of it."""
+        """Divide the limits of a topic among its assigned queues."""
         config = self._core.config
         if config.topic_messages_max is None and config.topic_bytes_max is None:
             return
@@ -274,14 +277,14 @@ class Assignment:
     async def _give_up(self, queues: list[MessageQueue]) -> None:
         given_up = [(queue, self._held.pop(queue)) for queue in queues]
         for queue, held in given_up:
-            log.info("group %s leaves %s to another consumer", self._group, queue)
+            log.info("group %s gives up %s: it is assigned to another member", self._group, queue)
             self._inbox.drop(held.queue)
             held.task.cancel()
         if self.locks is not None:
             for queue, held in given_up:
                 self._leaving[queue] = asyncio.create_task(self._hand_over(queue, held.queue))
         elif given_up:
-            # The next owner starts where we say we are, so say it before doing anything else.
+            # The next owner starts at the committed offset, so commit before anything else.
             await self._store.commit({queue: held.queue.committable for queue, held in given_up})
             for queue in queues:
                 self._store.forget(queue)
@@ -290,17 +293,17 @@ class Assignment:
     # --- locks ---
 
     async def _hand_over(self, queue: MessageQueue, left: ProcessQueue | None) -> None:
-        """Let the message in hand be finished, store how far we are, then unlock."""
+        """Wait for the delivery in flight, commit the offset, then unlock."""
         assert self.locks is not None
         try:
-            # The lock is renewed meanwhile. A listener that hangs must not keep the queue from everybody for ever.
+            # The lock is renewed meanwhile, but a listener that hangs must not block the queue for ever.
             async with asyncio.timeout(self._core.config.consume_timeout_ms / 1000):
                 await self._inbox.wait_free(queue)
             if left is not None and queue not in self._interrupted and self.locks.holds(queue):
                 await self._store.commit({queue: left.committable})
             await self.locks.release([queue])
         except TimeoutError:
-            log.warning("group %s: a listener hangs with %s, whose lock runs out now", self._group, queue)
+            log.warning("group %s: a listener of %s does not return; its lock is no longer renewed", self._group, queue)
             self.locks.forget(queue)
         finally:
             self._store.forget(queue)
@@ -314,8 +317,8 @@ class Assignment:
         if held is None:
             return
         if lapsed and until > self._core.clock.liveness():
-            # Ours again, but somebody else may have had it: begin where the broker says, not with what we hold.
-            log.info("group %s has the lock of %s again", self._group, queue)
+            # Ours again, but another client may have held it: restart at the committed offset, not with what we hold.
+            log.info("group %s holds the lock of %s again", self._group, queue)
             self._held.pop(queue)
             self._inbox.drop(held.queue)
             held.task.cancel()

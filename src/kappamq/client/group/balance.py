@@ -1,8 +1,8 @@
-"""Who of a group reads which queue. Every member computes the same answer from the same two sorted lists.
+"""Rebalancing strategies: which member of a group reads which queue.
 
-No one assigns: each consumer asks a broker who is in the group, sorts, and takes its own share. Until all members
-have seen the same list, a queue may have two readers or none; that is RocketMQ's rule, and messages may come twice.
-All members must use the same strategy. The rules are Java's, so that members of both languages can share a group.
+There is no coordinator: each consumer asks a broker for the members, sorts them, and computes its own share. Until all
+members have seen the same list, a queue may have two readers or none; that is RocketMQ's rule, and messages may be delivered
+twice. All members must use the same strategy. The rules are Java's, so that members of both languages can share a group.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kappamq.message import MessageQueue
 K = TypeVar("K")
 
 Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
-"""(own client id, all client ids sorted, all queues sorted) -> own queues. A client not in the list gets none."""
+"""Maps own client id, all client ids sorted and all queues sorted to the own queues; none for a client not in the list."""
 
 VIRTUAL_NODES: Final = 10
 _RINGS_KEPT: Final = 16
 
 
 def averagely(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    """Cut the queues into runs of neighbours; the first members get one more if it does not divide."""
+    """Assign contiguous ranges of queues; the first members get one more if it does not divide."""
     if client_id not in client_ids or not queues:
         return []
     index, members = client_ids.index(client_id), len(client_ids)
@@ -35,22 +35,22 @@ def averagely(client_id: str, client_ids: Sequence[str], queues: Sequence[Messag
 
 
 def circle(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    """Deal the queues out like cards, so that each member reads from every broker."""
+    """Deal the queues out round-robin, so that each member reads from every broker."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
 class ConsistentHash:
-    """Members and queues on a ring; a queue belongs to the first member at or after it.
+    """Members and queues on a hash ring; a queue belongs to the first member at or after it.
 
-    When a member comes or goes only its own queues move. Shares may be very uneven: more virtual nodes even them out,
-    but then every member, Java's too, must be told the same number.
+    When a member joins or leaves only its own queues move. Shares may be very uneven: more virtual nodes even them out,
+    but then every member, including Java's, must use the same number.
     """
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
         if virtual_nodes < 1:
-            raise ConfigError(f"{virtual_nodes=}: each member needs at least one place on the ring")
+            raise ConfigError(f"{virtual_nodes=}: must be at least 1")
         self._virtual_nodes = virtual_nodes
         self._rings: dict[tuple[str, ...], tuple[list[int], list[str]]] = {}
 
@@ -65,10 +65,10 @@ class ConsistentHash:
         ]
 
     def _ring(self, client_ids: tuple[str, ...]) -> tuple[list[int], list[str]]:
-        # Asked once for each topic, with the same members: the ring is worth keeping.
+        # Called once per topic with the same members, so cache the ring.
         ring = self._rings.get(client_ids)
         if ring is None:
-            # Of two members on the same place the later one has it, in the order of the list: all agree.
+            # If two members hash to the same place the later one in the list has it, so all members agree.
             at = {
                 _place(f"{member}-{number}"): member for member in client_ids for number in range(self._virtual_nodes)
             }
@@ -81,7 +81,7 @@ class ConsistentHash:
 
 
 def by_configuration(queues: Iterable[MessageQueue]) -> Strategy:
-    """This member reads exactly these queues, whoever else there is. That nobody is forgotten is up to you."""
+    """This member reads exactly these queues, whatever others read. You have to make sure that all queues are covered."""
     mine = frozenset(queues)
 
     def chosen(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -91,7 +91,7 @@ def by_configuration(queues: Iterable[MessageQueue]) -> Strategy:
 
 
 def by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers called `room@name` with a room in `rooms`; those are shared out among all members."""
+    """Only queues of brokers called `room@name` with a room in `rooms`; these are divided among all members."""
     wanted = frozenset([rooms] if isinstance(rooms, str) else rooms)
 
     def chosen(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -101,7 +101,7 @@ def by_machine_room(rooms: Collection[str]) -> Strategy:
         size, rest = divmod(len(here), len(client_ids))
         index = client_ids.index(client_id)
         share = here[index * size : (index + 1) * size]
-        # What does not divide is dealt out from the end.
+        # The remainder is dealt out from the end.
         return share + ([here[len(client_ids) * size + index]] if index < rest else [])
 
     return chosen
@@ -112,7 +112,7 @@ def nearby(
     room_of_client: Callable[[str], str] | Mapping[str, str],
     within: str | Strategy = "averagely",
 ) -> Strategy:
-    """Queues go to members in the same room; queues of rooms without any member are shared out among all.
+    """Queues go to members in the same room; queues of rooms without a member are divided among all.
 
     `room_of_broker`: broker name -> room, or a function of the queue. `room_of_client`: client id -> room.
     """
@@ -141,18 +141,18 @@ def nearby(
 consistent_hash: Final = ConsistentHash()
 
 STRATEGIES: dict[str, Strategy] = {"averagely": averagely, "circle": circle, "consistent-hash": consistent_hash}
-"""Those that need nothing but the two lists; `by_configuration`, `by_machine_room` and `nearby` make others."""
+"""Strategies without parameters; `by_configuration`, `by_machine_room` and `nearby` create others."""
 
 
 def strategy(chosen: str | Strategy) -> Strategy:
-    """Return the strategy of that name, or `chosen` itself if it is one already."""
+    """Return the strategy with that name, or `chosen` itself if it is a function."""
     if callable(chosen):
         return chosen
     try:
         return STRATEGIES[chosen]
     except KeyError:
         raise ConfigError(
-            f"no balance strategy {chosen!r}: use one of {', '.join(STRATEGIES)}, or a function"
+            f"unknown balance strategy {chosen!r}: use one of {', '.join(STRATEGIES)}, or a function"
         ) from None
 
 
@@ -182,6 +182,6 @@ def _looked_up(
         try:
             return table[name(item)]
         except KeyError:
-            raise ConfigError(f"nearby: no room is given for {what} {name(item)!r}") from None
+            raise ConfigError(f"nearby: no room is configured for {what} {name(item)!r}") from None
 
     return room

@@ -1,4 +1,4 @@
-"""SQL filters are the brokers' to judge: they are asked before a consumer begins, and say where an expression is wrong."""
+"""Has SQL filters validated by the brokers before a consumer starts; they report where an expression is wrong."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ log = logging.getLogger(__name__)
 
 
 async def check_conditions(core: ClientCore, group: str, interests: Iterable[Interest]) -> None:
-    """Raises SubscriptionInvalid if a broker cannot read an expression, BrokerError if it does not filter by SQL.
+    """Raise SubscriptionInvalid if a broker cannot parse an expression, BrokerError if it does not support SQL filters.
 
-    Who cannot be asked now says so when it is pulled from."""
+    A broker that cannot be reached now reports the error on the first pull."""
     for interest in interests:
         if interest.expression_type == TAG:
             continue
         try:
             route = await core.routes.find(interest.topic)
         except NoRoute:
-            continue  # the topic may come
+            continue  # the topic may be created later
         body = CheckClientBody(client_id=core.client_id, group=group, subscription=interest.to_body()).encode()
         for broker in sorted(broker for broker, addresses in route.addresses.items() if addresses):
             try:
                 await core.ask(route.reader(broker), CheckClientConfig(), body)
             except NotSupported:
-                pass  # an old one
+                pass  # an older broker without this request
             except ClientError as error:
-                log.warning("group %s could not have %r checked by %s: %s", group, interest.expression, broker, error)
+                log.warning(
+                    "group %s: could not validate the filter %r at broker %s: %s",
+                    group,
+                    interest.expression,
+                    broker,
+                    error,
+                )

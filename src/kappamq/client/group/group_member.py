@@ -1,4 +1,4 @@
-"""What every consumer that belongs to a group has in common: it joins, shares the queues, stores offsets, and leaves."""
+"""Base of all consumers that belong to a group: joining, queue assignment, offset commits, leaving."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kappamq.protocol.names import check_group, retry_topic
 log = logging.getLogger(__name__)
 
 DRAIN_S: Final = 10.0
-"""How long closing waits for listeners to finish the messages they have."""
+"""How long closing waits for listeners to finish their messages."""
 
 _FROM_WHERE: Final = {
     "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
@@ -45,7 +45,7 @@ _FROM_WHERE: Final = {
 
 
 class GroupMember:
-    """Base of consumers. What a subclass does between joining and leaving is in `_begin` and `_drain`."""
+    """Base class of consumers. Subclasses override `_begin` and `_drain` for what happens between joining and leaving."""
 
     consume_type = ConsumeType.CONSUME_PASSIVELY
 
@@ -63,7 +63,7 @@ class GroupMember:
         retries: bool = True,
         joins: bool = True,
     ) -> None:
-        """`retries`: the group's retry topic is read, too. `joins`: the brokers are told of us, and so is the group."""
+        """`retries`: also read the group's retry topic. `joins`: register with the brokers as a member of the group."""
         self.config = config
         self.group = check_group(group)
         self.ordered = ordered
@@ -88,10 +88,10 @@ class GroupMember:
 
     @property
     def damaged(self) -> int:
-        """How many damaged messages were skipped so far; the log names them."""
+        """How many damaged messages have been skipped; the log names them."""
         return self.stats.damage.count
 
-    # --- life ---
+    # --- lifecycle ---
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -101,12 +101,12 @@ class GroupMember:
         await self.close()
 
     async def start(self) -> None:
-        """Join the group and begin to pull. Raises NotConnected if no name server can be reached."""
+        """Join the group and start pulling. Raises NotConnected if no name server can be reached."""
         if self._closed:
-            raise ClientClosed("this consumer is closed: make a new one, a closed one does not start again")
+            raise ClientClosed("this consumer is closed: create a new one, it cannot be restarted")
         if self._core is not None:
             return
-        # A broadcasting consumer finds its file again by its client id: that must be the same next time.
+        # A broadcasting consumer finds its offsets file by its client id, which must be the same after a restart.
         core = sharing.acquire(self.config, consumer_group=self.group, lasting_id=self.broadcasting)
         try:
             self._store = self._make_store(core)
@@ -135,7 +135,7 @@ class GroupMember:
                 try:
                     await core.routes.find(interest.topic)
                 except NoRoute:
-                    pass  # it may come; balancing says so and looks again
+                    pass  # the topic may be created later; rebalancing logs that and retries
             await check_conditions(core, self.group, self._interests)
             if self._joins:
                 await core.heartbeat()
@@ -150,7 +150,7 @@ class GroupMember:
         )
 
     async def close(self, drain: float = DRAIN_S) -> None:
-        """Stop pulling, let listeners finish for up to `drain` seconds, store the offsets, leave the group."""
+        """Stop pulling, let listeners finish for up to `drain` seconds, commit the offsets, leave the group."""
         arguments.expect("drain", drain, (int, float), "a number of seconds")
         if self._closed:
             return
@@ -167,11 +167,13 @@ class GroupMember:
             self.inbox.close()
             if not await self._drain(drain):
                 log.warning(
-                    "group %s: a listener is still busy after %g s; its message will come again", self.group, drain
+                    "group %s: a listener is still running after %g s; its message will be redelivered",
+                    self.group,
+                    drain,
                 )
             await self._commit(strict=True)
         except KappaError as error:
-            log.warning("group %s: offsets were not stored when closing: %s", self.group, error)
+            log.warning("group %s: could not commit the offsets on close: %s", self.group, error)
         finally:
             await assignment.leave()
             if isinstance(self._store, LocalOffsets):
@@ -181,10 +183,10 @@ class GroupMember:
             await sharing.release(core)
 
     def _begin(self, core: ClientCore) -> None:
-        """Messages are about to come."""
+        """Called before the first message arrives."""
 
     async def _drain(self, timeout: float) -> bool:
-        """No more messages come: finish those in hand. False if that took too long."""
+        """Called after the last message arrived: wait for those in flight. Returns False on timeout."""
         return True
 
     def _make_shares(self, core: ClientCore) -> Sharing:
@@ -199,7 +201,7 @@ class GroupMember:
     # --- offsets ---
 
     async def commit(self) -> None:
-        """Store how far the group has come, now. Happens by itself every `commit_ms` and at the end."""
+        """Commit the offsets now. Also done every `commit_ms` and on close."""
         await self._commit(strict=False)
 
     async def _commit_by_itself(self) -> None:
@@ -211,15 +213,15 @@ class GroupMember:
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment."""
+        """The queues currently assigned to this consumer."""
         return sorted(queue.queue for queue in self._assignment.queues) if self._assignment is not None else []
 
     @property
     def positions(self) -> dict[MessageQueue, int]:
-        """For each of our queues the offset below which everything is done."""
+        """The offset of each assigned queue below which everything is acknowledged."""
         return {queue.queue: queue.committable for queue in self._assignment.queues} if self._assignment else {}
 
-    # --- for whoever waits until there is nothing to do; a look from any thread ---
+    # --- for the testing kit, which waits until all clients are idle; may be read from any thread ---
 
     @property
     def is_started(self) -> bool:
@@ -231,16 +233,16 @@ class GroupMember:
 
     @property
     def shared_topics(self) -> list[str]:
-        """The topics whose queues are shared out among the group; all of each, if it is broadcasting."""
+        """The topics whose queues are divided among the group; when broadcasting, all queues of each."""
         return [interest.topic for interest in self._interests] if self._joins else []
 
     def unfinished(self, besides: object = None) -> int:
-        """How many messages somebody is at work with, or about to be; not counting `besides`, a task or thread."""
+        """How many messages are being processed, or about to be, except by `besides`, a task or thread."""
         return len(self._readers - {besides}) + self.inbox.is_wanted
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Whoever iterates has a message in hand until it asks for the next one."""
+        """A loop over a consumer has a message in flight until it asks for the next one."""
         reader = current_reader()
         self._readers.add(reader)
         try:
@@ -255,7 +257,7 @@ class GroupMember:
     # --- topics ---
 
     async def subscribe(self, topics: Topics, wanted: Wanted = "*") -> None:
-        """Add topics, or change what is wanted of them. All members of a group must subscribe to the same.
+        """Add topics, or change their filters. All members of a group must have the same subscriptions.
 
         >>> await consumer.subscribe("orders", "new || paid")  # doctest: +SKIP
         >>> await consumer.subscribe({"orders": sql("price > 100"), "returns": "*"})  # doctest: +SKIP
@@ -267,7 +269,7 @@ class GroupMember:
         await self._resubscribe()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Want nothing of a topic any more; what was handed out already may still be acknowledged."""
+        """Unsubscribe from a topic; messages in flight may still be acknowledged."""
         self._topics.pop(topic, None)
         await self._resubscribe()
 
@@ -285,7 +287,7 @@ class GroupMember:
         wanted = dict(self._topics)
         if self._retries:
             wanted[retry_topic(self.group)] = "*"
-        # What has not changed keeps its version: a broker that has missed the news goes on answering pulls.
+        # An unchanged subscription keeps its version, so a broker that missed the update still answers pulls.
         self._interests = [
             known[topic]
             if topic in known and known[topic].wanted == expression
@@ -296,21 +298,21 @@ class GroupMember:
     # --- pausing ---
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Pull and hand out nothing of these queues, by default of all, until `resume`. What is out stays out."""
+        """Stop pulling and handing out these queues, by default all, until `resume`. Messages in flight are not affected."""
         _check_queues(queues)
         self._started().pause(queues)
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Go on with these queues, by default with all."""
+        """Resume these queues, by default all."""
         _check_queues(queues)
         self._started().resume(queues)
 
     def _started(self) -> Assignment:
         if self._assignment is None:
-            raise ClientClosed("this consumer was not started yet")
+            raise ClientClosed("this consumer has not been started yet")
         return self._assignment
 
-    # --- what the core asks ---
+    # --- called by the core ---
 
     def heartbeat(self) -> ConsumerData:
         start = self._start
@@ -346,7 +348,7 @@ class GroupMember:
         )
 
     def _consume_now(self) -> Consume | None:
-        """How to have one message consumed at once, if that can be."""
+        """Return how to consume one message at once, None if that is not possible."""
         return None
 
     @property
@@ -359,7 +361,7 @@ class GroupMember:
 
 
 def current_reader() -> object:
-    """The task that runs, or outside of tasks the thread."""
+    """Return the running task, or outside of tasks the thread."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:

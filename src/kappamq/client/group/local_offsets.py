@@ -1,8 +1,8 @@
-"""How far a broadcasting consumer is: in a file of its own, at the place and in the form of RocketMQ's clients.
+"""Offsets of a broadcasting consumer: in a local file, at the same path and in the same format as RocketMQ's clients.
 
-    ~/.rocketmq_offsets/<client id>/<group>/offsets.json      and offsets.json.bak, the one before
+    ~/.rocketmq_offsets/<client id>/<group>/offsets.json      and offsets.json.bak, the previous one
 
-Two consumers with one file would overwrite each other: the second one is refused.
+Two consumers with the same file would overwrite each other, so the second one is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OffsetTable(Body):
 
 
 class LocalOffsets:
-    """Opened by one consumer. `first_start_of`: where to begin with a queue that the file does not name."""
+    """Opened by one consumer. `first_start_of`: returns the start offset of a queue that is not in the file."""
 
     def __init__(
         self,
@@ -40,7 +40,9 @@ class LocalOffsets:
         first_start_of: Callable[[MessageQueue], Awaitable[int]],
     ) -> None:
         if os.sep in client_id:
-            raise ConfigError(f"the client id {client_id!r} names a folder: leave out {os.sep!r} in `instance`")
+            raise ConfigError(
+                f"the client id {client_id!r} is used as a folder name: `instance` must not contain {os.sep!r}"
+            )
         folder = (config.offsets_dir or Path.home() / FOLDER) / client_id / group
         self.path = folder / "offsets.json"
         self._first_start_of = first_start_of
@@ -59,12 +61,12 @@ class LocalOffsets:
         os.close(self._lock)
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Return where to begin with a queue."""
+        """Return the offset to start a queue at."""
         stored = self._offsets.get(queue)
         return await self._first_start_of(queue) if stored is None else stored
 
     async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None:
-        """Save offsets that have grown; back goes only what was forgotten before. `strict`: raise what fails."""
+        """Save offsets that have grown; only an offset forgotten before may move back. `strict`: raise errors."""
         for queue, offset in offsets.items():
             if offset > self._offsets.get(queue, -1):
                 self._offsets[queue] = offset
@@ -78,10 +80,10 @@ class LocalOffsets:
             except OSError as error:
                 if strict:
                     raise KappaError(f"offsets cannot be written to {self.path}: {error}") from error
-                log.warning("offsets cannot be written to %s yet: %s", self.path, error)
+                log.warning("could not write offsets to %s, retrying: %s", self.path, error)
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue begins anew, or is not ours any more."""
+        """Forget the offset of a queue that was reset, or assigned to another member."""
         self._offsets.pop(queue, None)
 
 
@@ -92,8 +94,8 @@ def _locked(path: Path, client_id: str, group: str) -> int:
     except BlockingIOError:
         os.close(file)
         raise ConfigError(
-            f"another broadcasting consumer of group {group!r} with the client id {client_id!r} is running on this "
-            "machine, and both would keep their offsets in one file: give each an `instance` of its own"
+            f"another broadcasting consumer of group {group!r} with the client id {client_id!r} is already running on this "
+            "machine, and both would use the same offsets file: give each its own `instance`"
         ) from None
     return file
 
@@ -108,12 +110,12 @@ def _read(path: Path) -> dict[MessageQueue, int]:
         except FileNotFoundError:
             continue
         except ProtocolError as error:
-            log.warning("%s cannot be read (%s)", place, error)
+            log.warning("could not read the offsets file %s: %s", place, error)
     return {}
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Keep the file before as .bak, and replace it as a whole: a crash leaves one of the two readable."""
+    """Keep the previous file as .bak and replace it atomically: after a crash one of the two is readable."""
     fresh, backup = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".bak")
     with fresh.open("wb") as file:
         file.write(data)

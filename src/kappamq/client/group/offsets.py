@@ -1,4 +1,4 @@
-"""Where a group stands in each queue. The truth is at the brokers; here is how to ask and tell them."""
+"""The offsets of a group. The brokers store them; this module fetches and commits them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kappamq.protocol.names import is_retry_topic
 log = logging.getLogger(__name__)
 
 ConsumeFrom = Literal["last", "first"] | int | datetime.datetime
-"""Where a group without offsets begins: the end, the start, or a time (milliseconds since 1970, or a datetime)."""
+"""The initial position of a group without offsets: end, start, or a time (milliseconds since 1970, or a datetime)."""
 
 _COMMITS_AT_ONCE: Final = 64
 
@@ -41,19 +41,19 @@ def time_ms(moment: int | datetime.datetime) -> int:
 def check_consume_from(start: ConsumeFrom) -> ConsumeFrom:
     if start in ("last", "first") or (isinstance(start, (int, datetime.datetime)) and not isinstance(start, bool)):
         return start
-    raise ConfigError(f'consume_from is "last", "first", milliseconds since 1970 or a datetime; got {start!r}')
+    raise ConfigError(f'consume_from must be "last", "first", milliseconds since 1970 or a datetime; got {start!r}')
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a broker has told us that it has stored, and over which connection (None: that cannot be told)."""
+    """The offset a broker has confirmed, and over which connection (None: unknown)."""
 
     offset: int
     connection: int | None
 
 
 class Offsets:
-    """Offsets of one group. `start`: where it begins with a queue of which the broker knows nothing."""
+    """Offsets of one group. `start`: the initial position in a queue for which the broker has no offset."""
 
     def __init__(self, core: ClientCore, group: str, start: ConsumeFrom = "last") -> None:
         self._core = core
@@ -61,12 +61,12 @@ class Offsets:
         self._start = start
         self._stored: dict[MessageQueue, _Stored] = {}
         self._beginnings: Counter[MessageQueue] = Counter()
-        self._forward: set[MessageQueue] = set()  # begun where the broker said: nobody has sought since
+        self._forward: set[MessageQueue] = set()  # started at the broker's offset, no seek since
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool | None = False) -> int | None:
-        """Return what the broker has stored for the group, None if nothing.
+        """Return the group's committed offset, None if there is none.
 
-        `zero_if_new`: None lets the broker answer 0 for a queue so young that nothing of it has left memory.
+        `zero_if_new`: None lets the broker answer 0 for a queue so young that all of it is still in memory.
         """
         arguments.queue(queue)
         header = QueryConsumerOffset(
@@ -80,10 +80,10 @@ class Offsets:
         return offset if offset >= 0 else None
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Return where to begin: the stored offset, or what `start` says if there is none."""
+        """Return the start offset: the committed one, or what `start` says if there is none."""
         self._forward.add(queue)
         connection = self._core.connection_to(queue)
-        # As Java's clients do it: a consumer that comes a little later than the first producer misses nothing.
+        # As in Java's clients: a consumer that starts a little later than the first producer misses nothing.
         stored = await self.fetch(queue, zero_if_new=None if self._start == "last" else False)
         if stored is not None:
             self._stored[queue] = _Stored(stored, connection)
@@ -91,7 +91,7 @@ class Offsets:
         return await self.first_start_of(queue)
 
     async def first_start_of(self, queue: MessageQueue) -> int:
-        """The same for a queue of which nothing is stored."""
+        """Return the start offset of a queue without a committed offset."""
         start = self._start
         if start == "first" or (start == "last" and is_retry_topic(queue.topic)):
             return await self.min_offset(queue)
@@ -117,18 +117,18 @@ class Offsets:
         return OffsetResponse.decode((await self._core.ask_queue(queue, header)).ext).offset
 
     async def commit(self, offsets: Mapping[MessageQueue, int], *, strict: bool = False) -> None:
-        """Store offsets that have grown and wait until the brokers have them. Back goes only what was forgotten before.
+        """Commit offsets that have grown and wait until the brokers have stored them. Only a forgotten offset may move back.
 
-        A broker that is killed may forget the commits of its last second or so, and an offset that does not grow any
-        more would never be stored again: after a new connection to its broker an offset is checked, and repeated if the
-        broker is behind. Brokers ignore commits of a queue with a pending reset, so a reset wins over a repetition.
+        A broker that is killed may lose the commits of its last second or so, and an offset that no longer grows would never
+        be committed again: so after a reconnect an offset is compared with the broker's, and repeated if the broker is behind.
+        Brokers ignore commits for a queue with a pending reset, so a reset wins over a repetition.
 
-        The others may be late, for the queue may have gone to a member that is further: our brokers are told so.
-        What fails is tried again with the next call; `strict`: it is raised. Java's clients send these one-way, and
-        then cannot tell at the end which of them arrived.
+        Other commits may be late, since the queue may have moved to a member that is further ahead; our brokers are told which
+        ones may only move forward. What fails is retried with the next call, or raised if `strict`. Java's clients commit
+        one-way, and cannot tell on close which commits arrived.
         """
         changed = {queue: offset for queue, offset in offsets.items() if self._is_due(queue, offset, strict)}
-        forward = changed.keys() & self._forward  # as of now: what is forgotten while we wait was not sought
+        forward = changed.keys() & self._forward  # a snapshot: what is forgotten while we wait was not sought
         limit = asyncio.Semaphore(_COMMITS_AT_ONCE)
 
         async def store(queue: MessageQueue, offset: int) -> None:
@@ -153,10 +153,16 @@ class Offsets:
             if isinstance(result, BaseException):
                 if strict or not isinstance(result, KappaError):
                     raise result
-                log.warning("offset %d of %s in %s is not stored yet: %s", changed[queue], self._group, queue, result)
+                log.warning(
+                    "could not commit offset %d of group %s in %s, retrying: %s",
+                    changed[queue],
+                    self._group,
+                    queue,
+                    result,
+                )
 
     async def commit_again(self, *, strict: bool = False) -> None:
-        """Repeat what was stored before and may have been forgotten since; nothing new is stored."""
+        """Repeat commits that the broker may have lost since; commits nothing new."""
         await self.commit({queue: stored.offset for queue, stored in self._stored.items()}, strict=strict)
 
     def _is_due(self, queue: MessageQueue, offset: int, strict: bool) -> bool:
@@ -165,13 +171,13 @@ class Offsets:
             return True
         connection = self._core.connection_to(queue)
         if connection is None:
-            return strict  # pulls and heartbeats connect again, and complain if they cannot; there is time until then
-        # At the end, look once more: Apache's broker works on a pull that carries an older offset beside this commit, and the
-        # one that it finishes last wins.
+            return strict  # pulls and heartbeats reconnect, and log if they cannot; the offset can wait until then
+        # On close, verify once more: Apache's broker processes a pull that carries an older offset concurrently with this
+        # commit, and the one that finishes last wins.
         return stored.offset == offset and (strict or stored.connection != connection)
 
     async def _is_kept(self, queue: MessageQueue, offset: int) -> bool:
-        """Was this stored before, and does the broker still know it? Apache's would take an older offset for a newer one."""
+        """Return whether the broker still has this committed offset. Apache's would take an older offset for a newer one."""
         stored = self._stored.get(queue)
         if stored is None or stored.offset != offset:
             return False
@@ -179,7 +185,7 @@ class Offsets:
         return kept is not None and kept >= offset
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is somebody else's now, or begins anew: whatever we stored last means nothing any more."""
+        """Forget the offset of a queue that was reset, or assigned to another member."""
         self._stored.pop(queue, None)
         self._forward.discard(queue)
         self._beginnings[queue] += 1

@@ -1,7 +1,7 @@
-"""The broker's locks of queues that are consumed in order: asked for, renewed, given back.
+"""The broker's locks of queues that are consumed in order: acquires, renews and releases them.
 
-A lock is a lease. We count from the moment we asked, the broker from when it heard us, and ours is the shorter one: when
-we still believe in a lock, nobody else can have it. Whoever cannot renew stops handing out long before that.
+A lock is a lease. We count it from when we sent the request, the broker from when it received it, so ours ends first: while
+we consider a lock ours, no other client can have it. A client that cannot renew stops handing out long before that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 LOST: Final = 0.0
 RETRY_S: Final = 1.0
-"""A renewal that failed is tried again this soon."""
+"""Delay before a failed renewal is retried."""
 
 
 class QueueLocks:
     """Locks of one group and client. `changed(queue, until, lapsed)` is called on each renewal and each loss.
 
-    `lapsed`: for a while nobody knew whether the lock was ours; somebody else may have had it.
+    `lapsed`: it was unknown for a while whether we held the lock, so another client may have had it.
     """
 
     def __init__(self, core: ClientCore, group: str, changed: Callable[[MessageQueue, float, bool], None]) -> None:
@@ -47,18 +47,18 @@ class QueueLocks:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Those whose locks are kept up, whether they are ours just now or not."""
+        """The queues whose locks are being renewed, whether we currently hold them or not."""
         return list(self._until)
 
     def until(self, queue: MessageQueue) -> float:
-        """Liveness time up to which the lock is ours; `LOST` if it is not."""
+        """Return the liveness time until which we hold the lock; `LOST` if we do not."""
         return self._until.get(queue, LOST)
 
     def holds(self, queue: MessageQueue) -> bool:
         return self.until(queue) > self._core.clock.liveness()
 
     async def acquire(self, queue: MessageQueue) -> bool:
-        """Ask for one lock. Raises KappaError if the broker cannot be asked."""
+        """Request one lock. Raises KappaError if the broker cannot be reached."""
         asked = self._core.clock.liveness()
         granted = await self._ask(queue.broker, {queue})
         if queue in granted:
@@ -66,7 +66,7 @@ class QueueLocks:
         return queue in granted
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; best effort, for they end by themselves."""
+        """Release locks; best effort, since they expire by themselves."""
         for broker, some in _by_broker(queues).items():
             held = {queue for queue in some if self._until.pop(queue, LOST) > self._core.clock.liveness()}
             if not held:
@@ -76,15 +76,18 @@ class QueueLocks:
                 await self._core.ask(route.master(broker), UnlockQueues(), self._body(held))
             except KappaError as error:
                 log.info(
-                    "group %s could not give back locks at %s, they end by themselves: %s", self._group, broker, error
+                    "group %s could not release its locks at broker %s; they will expire: %s",
+                    self._group,
+                    broker,
+                    error,
                 )
 
     def forget(self, queue: MessageQueue) -> None:
-        """Renew no more, and do not give back either: somebody is still at work behind this lock."""
+        """Stop renewing without releasing: a listener is still processing a message under this lock."""
         self._until.pop(queue, None)
 
     async def renew(self) -> bool:
-        """Renew all. False if a broker could not be asked."""
+        """Renew all. Returns False if a broker could not be reached."""
         results = await asyncio.gather(*(self._renew_at(*item) for item in _by_broker(self._until).items()))
         return all(results)
 
@@ -94,8 +97,8 @@ class QueueLocks:
             await asyncio.sleep(period if done else min(period, RETRY_S))
             try:
                 done = await self.renew()
-            except Exception:  # whatever it is: without renewals all locks are gone in a moment
-                log.exception("group %s: renewing locks failed", self._group)
+            except Exception:  # without renewals all locks would expire soon
+                log.exception("group %s: renewing the queue locks failed", self._group)
                 done = False
 
     async def _renew_at(self, broker: str, queues: set[MessageQueue]) -> bool:
@@ -103,13 +106,15 @@ class QueueLocks:
         try:
             granted = await self._ask(broker, queues)
         except KappaError as error:
-            log.warning("group %s could not renew %d locks at %s: %s", self._group, len(queues), broker, error)
+            log.warning(
+                "group %s could not renew %d queue locks at broker %s: %s", self._group, len(queues), broker, error
+            )
             return False
         now = self._core.clock.liveness()
         for queue in sorted(queues):
             before = self._until.get(queue)
             if before is None:
-                continue  # given back meanwhile
+                continue  # released meanwhile
             until = asked + self._core.config.lock_lease_ms / 1000 if queue in granted else LOST
             if until == LOST and before != LOST:
                 log.warning("group %s has lost the lock of %s", self._group, queue)

@@ -1,4 +1,4 @@
-"""What of a topic is ours: asks a broker who is in the group, and lets the strategy share the queues out."""
+"""Our share of a topic's queues: asks a broker for the group's members and applies the strategy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of a topic is ours, and among how many it was shared out."""
+    """The queues of a topic that are ours, and the number of members it was divided among."""
 
     topic: str
     mine: set[MessageQueue]
@@ -27,7 +27,7 @@ class Share:
 
 
 class Assigned:
-    """Exactly the queues that were chosen, whoever else reads them."""
+    """Exactly the queues that were chosen, regardless of other readers."""
 
     def __init__(self) -> None:
         self.queues: set[MessageQueue] = set()
@@ -37,51 +37,51 @@ class Assigned:
 
 
 class Shares:
-    """For one consumer of a group. Without a `strategy` (broadcasting) everything is ours."""
+    """For one consumer of a group. Without a `strategy` (broadcasting) all queues are ours."""
 
     def __init__(self, core: ClientCore, group: str, strategy: Strategy | None) -> None:
         self._core = core
         self._group = group
         self._strategy = strategy
         self._missing: set[str] = set()
-        self._kept: set[str] = set()  # topics that stay as they are, for now: that was told
+        self._kept: set[str] = set()  # topics whose assignment is kept for now, which has been logged
 
     async def of(self, topic: str) -> Share | None:
-        """Return what of a topic is ours; None if that cannot be told now, and all stays as it is."""
+        """Return our share; None if it cannot be determined now, and the assignment stays as it is."""
         try:
             self._core.routes.keep(topic)
             route = await self._core.routes.find(topic)
             members = await self._members(topic) if route.subscribe and self._strategy is not None else []
         except NoRoute as error:
-            # A broker makes the retry topic when it first hears of the group; nobody waits for that.
+            # A broker creates the retry topic when the group first connects, so its absence is not worth a warning.
             if is_retry_topic(topic):
                 return Share(topic, set(), 0)
             if topic not in self._missing and isinstance(error, UnknownTopic):
                 log.warning(
-                    "no broker has topic %s yet: group %s waits and reads it as soon as it is created",
+                    "topic %s does not exist yet; group %s will consume it as soon as it is created",
                     topic,
                     self._group,
                 )
             elif topic not in self._missing:
-                log.warning("group %s cannot read topic %s yet: %s", self._group, topic, error)
+                log.warning("group %s cannot consume topic %s yet: %s", self._group, topic, error)
             self._missing.add(topic)
             return None
         except KappaError as error:
             if topic not in self._kept:
-                log.warning("group %s keeps its queues of %s as they are: %s", self._group, topic, error)
+                log.warning("group %s could not rebalance topic %s and keeps its queues: %s", self._group, topic, error)
             self._kept.add(topic)
             return None
         self._kept.discard(topic)
         if topic in self._missing:
             self._missing.discard(topic)
-            log.info("topic %s is there now: group %s reads it", topic, self._group)
+            log.info("topic %s exists now; group %s consumes it", topic, self._group)
         if self._strategy is None:
             return Share(topic, set(route.subscribe), 1)
         mine = share(self._strategy, self._core.client_id, members, route.subscribe)
         return Share(topic, mine, len(members))
 
     async def _members(self, topic: str) -> list[str]:
-        """Return the client ids of the group; any broker of the topic knows them."""
+        """Return the client ids of the group's members; any broker of the topic knows them."""
         route = await self._core.routes.find(topic)
         brokers = sorted(broker for broker, addresses in route.addresses.items() if addresses)
         error: KappaError | None = None
@@ -90,7 +90,7 @@ class Shares:
             try:
                 members = await self._members_at(address)
                 if self._core.client_id not in members:
-                    # It was restarted, or our last heartbeat got lost. Without us in the list we would give up all.
+                    # The broker restarted, or lost our last heartbeat. Without us in the list we would give up all queues.
                     await self._core.heartbeat_to(await self._core.brokers.get(address))
                     members = await self._members_at(address)
                 if self._core.client_id in members:
@@ -104,5 +104,5 @@ class Shares:
         try:
             answer = await self._core.ask(address, GetConsumerList(consumer_group=self._group))
         except BrokerError:
-            return []  # how a broker says that it does not know the group
+            return []  # a broker's answer for an unknown group
         return ConsumerList.decode(answer.body).consumer_ids

@@ -1,4 +1,4 @@
-"""What may be in one batch, and how a long list of messages is cut into batches that fit. No I/O."""
+"""Which messages may share a batch, and splitting a long list of messages into batches that fit. No I/O."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from kappamq.message import Message
 from kappamq.protocol.names import is_retry_topic
 from kappamq.protocol.records import batch
 
-_UNWRITTEN_BYTES = 160  # names of properties, the id of the message, separators: never more than this
+_UNWRITTEN_BYTES = 160  # property names, message id and separators never take more than this
 
 
 def cut(messages: Iterable[Message], bytes_max: int, count_max: int) -> Iterator[list[Message]]:
-    """Yield lists of up to `count_max` messages that take up to `bytes_max` bytes together, in order, one at a time.
+    """Yield lists of up to `count_max` messages that take up to `bytes_max` bytes together, in order.
 
-    Takes from `messages` only what the next list needs, so they may be endless. Raises IllegalMessage, after what came
-    before was given, for a message that cannot be in a batch, or not in one with its neighbours.
+    Reads only as many of `messages` as the next list needs, so they may be endless. For a message that cannot be batched,
+    or not with its neighbours, raises IllegalMessage after yielding the messages before it.
     """
     arguments.number("count_max", count_max)
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
-        raise TypeError(f"messages are several, such as a list; got {arguments.shown(messages)}")
+        raise TypeError(f"messages must be an iterable of messages, such as a list; got {arguments.shown(messages)}")
     if count_max < 1:
-        raise ValueError(f"{count_max=}: a batch has at least 1 message")
+        raise ValueError(f"{count_max=}: must be at least 1")
     part: list[Message] = []
     length = 0
     for message in messages:
@@ -41,7 +41,7 @@ def cut(messages: Iterable[Message], bytes_max: int, count_max: int) -> Iterator
                 )
         except IllegalMessage:
             if part:
-                yield part  # these are good; the next step tells of the bad one
+                yield part  # these are valid; the next step raises for the invalid one
             raise
         part.append(message)
         length += size
@@ -50,9 +50,9 @@ def cut(messages: Iterable[Message], bytes_max: int, count_max: int) -> Iterator
 
 
 def listed(messages: Iterable[Message]) -> list[Message]:
-    """What is to be one batch, as a list. Raises TypeError if it is no number of messages."""
+    """Return the messages of one batch as a list. Raises TypeError if they are not iterable."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
-        raise TypeError(f"a batch is a list of messages; got {arguments.shown(messages)}")
+        raise TypeError(f"a batch must be a list of messages; got {arguments.shown(messages)}")
     found = list(messages)
     for message in found:
         arguments.message(message)
@@ -68,7 +68,7 @@ def check(message: Message, first: Message) -> None:
             f"a batch has one topic, this one has {first.topic!r} and {message.topic!r}: send one batch for each"
         )
     if message.wait_stored != first.wait_stored:
-        raise IllegalMessage("the messages of a batch must agree about wait_stored: they are answered together")
+        raise IllegalMessage("all messages of a batch must have the same wait_stored: the batch gets one answer")
     if message.delay_level or message.delay is not None or message.deliver_at is not None:
         raise IllegalMessage("a batch cannot be delayed: send delayed messages one by one")
     if message.transaction_id:
@@ -76,7 +76,7 @@ def check(message: Message, first: Message) -> None:
 
 
 def size_of(message: Message) -> int:
-    """Return about how many bytes a message takes in a batch, a little too many rather than too few."""
+    """Return an upper estimate of the bytes a message takes in a batch."""
     text = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.properties.items())
     text += sum(len(key.encode()) + 1 for key in message.keys) + len(message.tags.encode())
     return batch.MEMBER_BYTES + len(message.body) + text + len(message.sharding_key.encode()) + _UNWRITTEN_BYTES

@@ -1,8 +1,8 @@
-"""Questions of brokers about transactions that stay open (code 39): who answers them, and what is remembered for that.
+"""Answers to brokers' checks of open transactions (code 39), and the decisions remembered for them.
 
-What this process has decided itself it knows, and while it is still at work it says nothing. Everything else, such as a
-transaction of a process that has died, is the application's to say: its `check` is called, in a few threads or tasks at a
-time. An answer that is lost does no harm: the broker asks again.
+The producer answers from memory for transactions it has decided, and does not answer while one is still being executed.
+For all others, such as those of a process that has died, it calls the application's `check`, in a few threads or tasks at
+a time. A lost answer does no harm: the broker checks again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORDS: Final = {True: Decision.COMMIT, False: Decision.ROLLBACK, None: Decision
 
 
 def decision_of(said: object, who: str) -> Decision:
-    """What an application meant. Raises TypeError if it said something else."""
+    """Convert what an application returned. Raises TypeError if it is not a decision."""
     if isinstance(said, Decision):
         return said
     if said is None or isinstance(said, bool):
@@ -57,13 +57,13 @@ def decision_of(said: object, who: str) -> Decision:
 
 
 class Known:
-    """What one producer has decided, and what it is still at, by message id."""
+    """The decisions of one producer, and its transactions that are still being executed, by message id."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._running: set[str] = set()
         self._decided: OrderedDict[str, Decision] = OrderedDict()
-        self._confirmed: OrderedDict[str, float] = OrderedDict()  # until when a question can only be an old one
+        self._confirmed: OrderedDict[str, float] = OrderedDict()  # until when a check can only be an outdated one
 
     def begin(self, message_id: str) -> None:
         self._running.add(message_id)
@@ -76,24 +76,24 @@ class Known:
                 self._decided.popitem(last=False)
 
     def confirm(self, message_id: str) -> None:
-        """A broker says that it has carried the decision out.
+        """Note that a broker has confirmed that it carried the decision out.
 
-        One of Apache's writes down only seconds later that it has, and may ask meanwhile; who answers then has the
-        message delivered twice. Much later the same question means that a power cut took the decision."""
+        Apache's broker persists this only seconds later and may check meanwhile; answering then would deliver the message
+        twice. A check that comes much later means that the broker lost the decision in a power failure."""
         now = self._now()
         self._confirmed[message_id] = now + QUIET_S
         while next(iter(self._confirmed.values())) < now:
             self._confirmed.popitem(last=False)
 
     def get(self, message_id: str) -> Decision | None:
-        """The decision; UNKNOWN while it is being made or carried out; None if only the application can tell."""
+        """Return the decision; UNKNOWN while it is being made or carried out; None if only the application knows."""
         if message_id in self._running or self._confirmed.get(message_id, 0.0) > self._now():
             return Decision.UNKNOWN
         return self._decided.get(message_id)
 
 
 class Checks:
-    """Of one client: finds the producer that a question is for, by its group."""
+    """Routes the checks that one client receives to the producer of the group they are for."""
 
     def __init__(self) -> None:
         self._answering: dict[str, list[Answering]] = {}
@@ -110,7 +110,7 @@ class Checks:
 
     @property
     def unanswered(self) -> int:
-        """How many questions the application has not answered yet."""
+        """How many checks the application has not answered yet."""
         return sum(answering.unanswered for several in list(self._answering.values()) for answering in several)
 
     def serve(self, channel: Channel, frame: Frame) -> None:
@@ -118,7 +118,7 @@ class Checks:
             header = CheckTransaction.decode(frame.ext)
             message = decode(frame.body, check_crc=False).to_message(header.logical_broker or "")
         except ProtocolError as error:
-            log.warning("broker %s asks about a transaction that cannot be read: %s", channel.address, error)
+            log.warning("ignored a transaction check from broker %s that cannot be decoded: %s", channel.address, error)
             return
         group = message.properties.get(properties.PRODUCER_GROUP, "")
         several = self._answering.get(group, [])
@@ -129,11 +129,15 @@ class Checks:
         if several:
             several[0].ask(channel, header, message)
         else:
-            log.info("broker %s asks producers of group %r about a transaction: none is here", channel.address, group)
+            log.info(
+                "ignored a transaction check from broker %s: this client has no producer of group %r",
+                channel.address,
+                group,
+            )
 
 
 class Answering:
-    """One producer's answers."""
+    """Answers the checks for one producer."""
 
     def __init__(
         self, group: str, check: Check, known: Known, *, at_once: int, waiting_max: int, timeout: float
@@ -156,9 +160,9 @@ class Answering:
             return
         if len(self._asked) >= self._waiting_max:
             self.dropped += 1
-            if self.dropped & (self.dropped - 1) == 0:  # 1, 2, 4, 8...: told, but not every time
+            if self.dropped & (self.dropped - 1) == 0:  # the 1st, 2nd, 4th, 8th...: log, but not every time
                 log.warning(
-                    "%d questions about transactions of %s wait for `check` already: %d were dropped, brokers ask again",
+                    "%d transaction checks of group %s already wait for `check`; dropped %d so far, brokers will repeat them",
                     *(len(self._asked), self.group, self.dropped),
                 )
             return
@@ -171,7 +175,7 @@ class Answering:
         return len(self._asked)
 
     async def close(self) -> None:
-        """Nothing is asked or answered any more. A `check` that runs in a thread is not waited for."""
+        """Stop answering. Does not wait for a `check` that is running in a thread."""
         tasks = list(self._asked.values())
         for task in tasks:
             task.cancel()
@@ -199,7 +203,7 @@ class Answering:
         answer.remark = remark
         try:
             if decision is Decision.UNKNOWN:
-                await channel.oneway(answer, timeout=self._timeout)  # RocketMQ's brokers do not answer to this
+                await channel.oneway(answer, timeout=self._timeout)  # RocketMQ's brokers do not reply to this
                 return
             self.on_decided(message, decision)
             said = await channel.request(answer, timeout=self._timeout)
@@ -207,7 +211,7 @@ class Answering:
                 raise for_code(said.code, said.remark)
         except KappaError as error:
             log.warning(
-                "the answer %s about transaction %s did not settle it: %s. If it is still open, the broker asks again",
+                "the broker did not accept %s for transaction %s: %s. If it is still open, the broker will check again",
                 *(decision, message.message_id, error),
             )
 
@@ -217,5 +221,7 @@ class Answering:
             said = await (check(message) if self._is_asynchronous else in_thread(check, message))
             return decision_of(said, "check"), None
         except Exception as error:
-            log.exception("check failed with message %s of group %s: it stays open", message.message_id, self.group)
+            log.exception(
+                "`check` failed for message %s of group %s; the transaction stays open", message.message_id, self.group
+            )
             return Decision.UNKNOWN, f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
-"""Which brokers a producer passes over for a while, and for how long. Pure: told the time, in seconds.
+"""Which brokers a producer avoids, and for how long. Pure: the time is passed in, in seconds.
 
-`Failing` is always there: a broker that could not be reached gets no message for a moment. `LatencyFaults`
-(`latency_faults=True`, RocketMQ's sendLatencyFaultEnable) also leaves brokers alone that answer slowly.
+`Failing` is always active: a broker that could not be reached gets no messages for a moment. `LatencyFaults`
+(`latency_faults=True`, RocketMQ's sendLatencyFaultEnable) also avoids brokers that answer slowly.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from kappamq.message import MessageQueue
 
 LATENCY_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15_000)
 AVOIDED_MS: Final = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
-"""An answer that took LATENCY_MS[i] or more keeps a broker out of the choice for AVOIDED_MS[i]."""
+"""A broker whose answer took LATENCY_MS[i] or more is avoided for AVOIDED_MS[i]."""
 FAILED_MS: Final = 10_000
-"""A broker that failed counts as one that took so long."""
+"""The latency that a failure counts as."""
 
 
 class Faults(Protocol):
     def answered(self, broker: str, latency: float, now: float) -> None:
-        """It stored a message, within `latency` seconds."""
+        """Record that the broker stored a message within `latency` seconds."""
 
     def failed(self, broker: str, now: float, *, reachable: bool) -> None:
-        """It refused one, or (not `reachable`) could not be asked."""
+        """Record that the broker refused a message or, if not `reachable`, could not be reached."""
 
     def usable(self, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> Sequence[MessageQueue]:
-        """Return the queues to choose from, never none; `avoid` names the broker that has just failed."""
+        """Return the queues to choose from, at least one; `avoid` names the broker that has just failed."""
         ...
 
 
 class Failing:
-    """Brokers that could not be reached just now: passed over for a moment, unless there is no other."""
+    """Avoids brokers that could not be reached for a moment, unless there is no other."""
 
     def __init__(self, seconds: float = 2.0) -> None:
         self._seconds = seconds
@@ -55,15 +55,15 @@ class Failing:
 
 @dataclass(slots=True)
 class Fault:
-    until: float  # passed over before this
+    until: float  # avoided until then
     reachable: bool
 
 
 class LatencyFaults:
-    """Slow and failing brokers are left alone, the longer the slower they were.
+    """Avoids slow and failing brokers; the slower they were, the longer.
 
-    The choice is among brokers that are available and not the one that failed last; if there is none, among those that
-    can at least be reached; if there is none, among all.
+    Chooses among brokers that are available and did not fail last; if there is none, among those that are at least
+    reachable; if there is none, among all.
     """
 
     def __init__(self) -> None:
@@ -90,6 +90,6 @@ class LatencyFaults:
 
 
 def avoided_ms(latency_ms: float) -> int:
-    """Return for how long a broker that took `latency_ms` to answer is passed over."""
+    """Return for how long a broker that took `latency_ms` to answer is avoided."""
     index = bisect_right(LATENCY_MS, latency_ms) - 1
     return AVOIDED_MS[index] if index >= 0 else 0

@@ -1,4 +1,4 @@
-"""From a Message to what a send request carries: checked, named, compressed. No I/O."""
+"""Turns a Message into a send request: validates, assigns the id, compresses. No I/O."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kappamq.protocol.trace import MessageKind
 
 _METHODS: Final = {"zlib": Compression.ZLIB, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 SYS_PREPARED: Final = 0x4
-"""In a system flag: the first half of a transaction."""
+"""System flag: a half message of a transaction."""
 _LEVEL_MAX: Final = {Compression.ZLIB: 9, Compression.LZ4: 12, Compression.ZSTD: 22}
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One send request, ready but for its queue. A retry sends the very same, so its id tells duplicates apart."""
+    """One send request, complete but for its queue. Retries send the same one, so its id identifies duplicates."""
 
     code: RequestCode
     topic: str
@@ -36,8 +36,8 @@ class Outgoing:
     sys_flag: int
     flag: int
     born_ms: int
-    message_ids: tuple[str, ...]  # of each message in it
-    kind: MessageKind = MessageKind.NORMAL  # what traces call it
+    message_ids: tuple[str, ...]  # one per message in it
+    kind: MessageKind = MessageKind.NORMAL  # the kind that traces report
 
     def header(self, group: str, queue_id: int, broker: str, config: ClientConfig) -> SendMessageV2:
         return SendMessageV2(
@@ -67,9 +67,9 @@ def single(
     sys_flag: int = 0,
     extra: Mapping[str, str] | None = None,
 ) -> Outgoing:
-    """Prepare one message. Raises IllegalMessage or InvalidParameter, which say what to change.
+    """Prepare one message. Raises IllegalMessage or InvalidParameter, whose text says what to change.
 
-    `sys_flag` and `extra`: bits and reserved properties that the client itself sets, as for a request or a transaction.
+    `sys_flag` and `extra`: flags and reserved properties set by the client itself, as for a request or a transaction.
     """
     arguments.message(message)
     _check_topic(message.topic)
@@ -92,7 +92,7 @@ def single(
 
 
 def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: int, config: ClientConfig) -> Outgoing:
-    """Prepare a batch: stored as a whole or not at all, in one queue, one behind the other."""
+    """Prepare a batch: it is stored as a whole or not at all, in one queue, contiguously."""
     first = messages[0]
     _check_topic(first.topic)
     for message in messages:
@@ -103,8 +103,8 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
         for message, message_id in zip(messages, message_ids, strict=True)
     )
     _check_body(len(body), config.message_bytes_max, f"batch of {len(messages)} messages")
-    # Not an id for the batch, as Java's clients add: Apache's broker writes these behind each member's own properties,
-    # where they win, and all members would be read back with the same id.
+    # Unlike Java's clients, add no id for the batch: Apache's broker appends these properties to each member's own, where
+    # they take precedence, and all members would be read back with the same id.
     own = {properties.WAIT: "true" if first.wait_stored else "false"}
     return Outgoing(
         RequestCode.SEND_BATCH_MESSAGE, first.topic, body, properties.encode(own), 0, 0, born_ms, tuple(message_ids)
@@ -112,7 +112,7 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
 
 
 def encoded(topic: str, body: bytes, born_ms: int, config: ClientConfig) -> Outgoing:
-    """Prepare a batch whose body is encoded already."""
+    """Prepare a batch whose body is already encoded."""
     _check_topic(topic)
     _check_body(len(body), config.message_bytes_max, "batch")
     text = properties.encode({properties.WAIT: "true"})
@@ -122,7 +122,7 @@ def encoded(topic: str, body: bytes, born_ms: int, config: ClientConfig) -> Outg
 def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:
     if sys_flag & SYS_PREPARED:
         return MessageKind.HALF
-    # Whatever field of the message, or part of the client, asks for it.
+    # Either a field of the message or the client itself may have set it.
     if any(f"{name}{properties.NAME_END}" in text for name in (properties.DELAY, *properties.TIMER_NAMES)):
         return MessageKind.DELAY
     return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
@@ -131,7 +131,7 @@ def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:
 def _check_topic(topic: str) -> None:
     check_topic(topic)
     if not is_sendable(topic):
-        raise IllegalMessage(f"topic {topic!r} belongs to the broker itself: choose a topic of your own")
+        raise IllegalMessage(f"topic {topic!r} is reserved for the broker: choose another topic")
 
 
 def _check_body(length: int, limit: int, what: str) -> None:
@@ -145,11 +145,11 @@ def _check_body(length: int, limit: int, what: str) -> None:
 
 
 def packed(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
-    """Return the body compressed and the flags that say so, or as it is where compressing does not help."""
+    """Return the body compressed, with the flags that say so, or unchanged if compression does not help."""
     method = _METHODS[config.compress_kind]
     smaller = compression.compress(body, method, min(config.compress_level, _LEVEL_MAX[method]))
     if len(smaller) >= len(body):
-        return body, 0  # it does not shrink: spare the reader the work
+        return body, 0  # it does not shrink, so spare the reader the work
     return smaller, compression.COMPRESSED | method.value
 
 
@@ -169,15 +169,17 @@ def _properties(message: Message, message_id: str, extra: Mapping[str, str] = Ma
         named[properties.SHARDING_KEY] = message.sharding_key
     for name, value in message.properties.items():
         if name in properties.RESERVED:
-            raise IllegalMessage(f"the property name {name!r} is RocketMQ's own: use the field of Message instead")
+            raise IllegalMessage(
+                f"the property name {name!r} is reserved by RocketMQ: use the corresponding field of Message"
+            )
         if not isinstance(value, str) or not name.strip() or not value.strip():
-            raise IllegalMessage(f"a property is a text with a name, and neither is blank; got {name!r}: {value!r}")
+            raise IllegalMessage(f"the name and value of a property must be non-blank strings; got {name!r}: {value!r}")
         named[name] = value
     text = properties.encode(named)
     length = len(text.encode())
     if length > properties.TEXT_BYTES_MAX:
         raise IllegalMessage(
-            f"tags, keys and properties take {length} bytes, the limit is {properties.TEXT_BYTES_MAX}: put large "
-            "things into the body"
+            f"tags, keys and properties take {length} bytes, the limit is {properties.TEXT_BYTES_MAX}: move large "
+            "values into the body"
         )
     return text

@@ -1,7 +1,7 @@
-"""Back-pressure: how many sends, and how many bytes of them, may wait for their answers at once.
+"""Back-pressure: limits how many sends, and how many bytes, are in flight.
 
-`Pressure` is for the tasks of one loop, `Allowance` for threads. Both let who wants more wait its turn for a limited time,
-or (`inflight_full="raise"`) say no at once. Either way the error is TooManyRequests, and nothing was sent.
+`Pressure` is for the tasks of one loop, `Allowance` for threads. Both make callers wait their turn for a limited time, or
+(`inflight_full="raise"`) refuse at once. Either way the error is TooManyRequests, and nothing was sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kappamq.errors import TooManyRequests
 
 
 class Pressure:
-    """First come, first served. One message that is larger than everything allowed may go alone."""
+    """First come, first served. A single message larger than the byte limit may be sent alone."""
 
     def __init__(self, count_max: int, bytes_max: int, *, wait: bool = True) -> None:
         self.count = 0
@@ -25,7 +25,7 @@ class Pressure:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take room for one message of `size` bytes if there is some and nobody waits for it already."""
+        """Reserve room for one message of `size` bytes if there is enough and no one waits for it already."""
         if self._waiting or not self._fits(size):
             return False
         self.count += 1
@@ -33,7 +33,7 @@ class Pressure:
         return True
 
     async def take(self, size: int, timeout: float) -> None:
-        """The same, but wait for it. Raises TooManyRequests."""
+        """Like `try_take`, but wait. Raises TooManyRequests."""
         if self.try_take(size):
             return
         if not self._wait:
@@ -45,7 +45,7 @@ class Pressure:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self.give_back(size)  # it was our turn in the very moment we gave up
+                self.give_back(size)  # room was assigned to us at the moment we gave up
             else:
                 turn.cancel()
                 self._hand_out()  # smaller ones behind us may fit
@@ -75,7 +75,7 @@ class Pressure:
 
 
 class Allowance:
-    """The same for threads: for sends that return before their message is on its way."""
+    """Like `Pressure`, for threads: limits sends that return before their message is sent."""
 
     def __init__(self, count_max: int, bytes_max: int, *, wait: bool = True) -> None:
         self._count = count_max
@@ -84,12 +84,12 @@ class Allowance:
         self._changed = threading.Condition()
 
     def take(self, size: int, timeout: float | None = None) -> int:
-        """Wait until there is room, take it, and return what to give back. Raises TooManyRequests."""
-        size = min(size, self._size_max)  # one that is larger than everything may go alone
+        """Wait for room, reserve it, and return the size to give back. Raises TooManyRequests."""
+        size = min(size, self._size_max)  # a message larger than the limit may be sent alone
         with self._changed:
             limit = timeout if self._wait else 0.0
             if not self._changed.wait_for(lambda: self._count > 0 and self._size >= size, limit):
-                raise TooManyRequests(f"the limit of sends on their way is reached{_within(limit or 0.0)}: {_ADVICE}")
+                raise TooManyRequests(f"the limit of sends in flight is reached{_within(limit or 0.0)}: {_ADVICE}")
             self._count -= 1
             self._size -= size
         return size
@@ -106,9 +106,9 @@ _ADVICE = "send slower, or raise inflight_max or inflight_bytes_max"
 
 def full(count: int, size: int, waited: float) -> TooManyRequests:
     return TooManyRequests(
-        f"{count} sends with {size} bytes wait for their answers already{_within(waited)}; this one was not sent: {_ADVICE}"
+        f"{count} sends with {size} bytes are in flight{_within(waited)}; this message was not sent: {_ADVICE}"
     )
 
 
 def _within(waited: float) -> str:
-    return f", and none came within {waited:g} s" if waited else ""
+    return f", and none was answered within {waited:g} s" if waited else ""

@@ -1,4 +1,4 @@
-"""Sending messages: one, several in one request, or without waiting for an answer. How it is tried stands in sending.py."""
+"""Sending messages: one, several in one request, or without an answer. Retries are in sending.py."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from kappamq.protocol.records.ids import UniqueIds
 
 DEFAULT_GROUP: Final = "kappamq-producer"
 COMPRESS_ASIDE_BYTES: Final = 256 << 10
-"""A body as large as this is compressed in a thread of its own: it takes longer than the loop should be busy."""
+"""Bodies of this size or more are compressed in a thread, since that would block the loop for too long."""
 
 
 class AsyncProducer(Requesting):
-    """Sends messages, from any number of tasks at once.
+    """Sends messages. Any number of tasks may use it at once.
 
     >>> async with AsyncProducer("127.0.0.1:9876", group="shop") as producer:  # doctest: +SKIP
     ...     result = await producer.send(Message("orders", b"...", tags="new", keys="42"))
@@ -66,9 +66,9 @@ class AsyncProducer(Requesting):
         await self.close()
 
     def start(self) -> ClientCore:
-        """Connects to nothing yet; also done by the first send."""
+        """Start without connecting yet; the first send does this as well."""
         if self._closed:
-            raise ClientClosed("this producer is closed: make a new one, a closed one does not start again")
+            raise ClientClosed("this producer is closed: create a new one, it cannot be restarted")
         if self._core is None:
             self._core = sharing.acquire(self.config)
             self._core.add_producer(self.group)
@@ -78,7 +78,7 @@ class AsyncProducer(Requesting):
         return self._core
 
     async def close(self) -> None:
-        """Leave the brokers' tables. Sends that still wait for their answer fail when this was the last user."""
+        """Unregister from the brokers. Sends in flight fail if no other client shares the connections."""
         self._closed = True
         core, self._core = self._core, None
         if core is not None:
@@ -97,8 +97,8 @@ class AsyncProducer(Requesting):
     ) -> SendResult:
         """Send one message and return when a broker has stored it.
 
-        `key`: messages of one key go to the same queue, in order; without it the message's `sharding_key` counts.
-        `queue`: exactly there. `timeout`: seconds over all tries, default `send_timeout_ms`.
+        `key`: messages with the same key go to the same queue, in order; defaults to the message's `sharding_key`.
+        `queue`: send to exactly this queue. `timeout`: seconds over all attempts, default `send_timeout_ms`.
         Raises SendTimeout, TooManyRequests, NoRoute, NotConnected, IllegalMessage, or the error a broker answered with.
         """
         arguments.message(message)
@@ -109,7 +109,7 @@ class AsyncProducer(Requesting):
         if len(message.body) < COMPRESS_ASIDE_BYTES or chosen is not None or queue is not None:
             outgoing = single(message, message_id, now_ms, self.config)
         else:
-            # Others go on meanwhile; those that a key keeps in order must not overtake each other, and stay here.
+            # Compress in a thread so that other sends continue. Messages with a key must not overtake each other, so they do not.
             outgoing = await asyncio.to_thread(single, message, message_id, now_ms, self.config)
         return (await self._deliver(core, [message], outgoing, chosen, queue, timeout))[0]
 
@@ -121,9 +121,9 @@ class AsyncProducer(Requesting):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> list[SendResult]:
-        """Send messages of one topic in one request: all are stored, next to each other in one queue, or none.
+        """Send messages of one topic in one request: all are stored, contiguously in one queue, or none.
 
-        Returns a result for each. More than one request can hold is refused; `in_batches` cuts a long list.
+        Returns a result for each. Refuses more than fits into one request; `in_batches` splits a long list.
         """
         listed = batching.listed(messages)
         if not listed:
@@ -137,9 +137,9 @@ class AsyncProducer(Requesting):
     async def send_encoded(
         self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
     ) -> SendResult:
-        """Send a batch whose body is encoded already (`kappamq.native` makes many at a time); see `send_batch`.
+        """Send a batch whose body is already encoded (`kappamq.native` encodes many at a time); see `send_batch`.
 
-        Returns where its first message lies. The members must have ids of their own."""
+        Returns the position of its first message. The members must have ids of their own."""
         core = self.start()
         outgoing = encoded(topic, body, core.clock.message_ms(), self.config)
         return (await self.sending.deliver(core, outgoing, None, queue, timeout))[0]
@@ -152,7 +152,7 @@ class AsyncProducer(Requesting):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Send once and ask for no answer: fast, and nobody says if the message was lost on the way."""
+        """Send once without waiting for an answer: fast, but a lost message goes unnoticed."""
         core = self.start()
         now_ms = core.clock.message_ms()
         outgoing = single(message, self._next_id(now_ms), now_ms, self.config)
@@ -160,21 +160,21 @@ class AsyncProducer(Requesting):
         await self.sending.once(core, outgoing, chosen, queue, timeout)
 
     async def recall(self, sent: SendResult | str, *, timeout: float | None = None) -> str:
-        """Take back a message that waits for its time (`delay`, `deliver_at`): the broker will not deliver it.
+        """Cancel a message that waits for its delivery time (`delay`, `deliver_at`): the broker will not deliver it.
 
-        `sent`: what `send` returned, or its `recall_handle`. Returns the message's id. Raises IllegalOperation if its time has
-        come or the handle is none, NoPermission if the broker does not allow it (RocketMQ's default), and as `send` does.
+        `sent`: what `send` returned, or its `recall_handle`. Returns the message id. Raises IllegalOperation if the message is
+        already due or the handle is invalid, NoPermission if the broker does not allow it (RocketMQ's default), and as `send` does.
         """
         core = self.start()
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         return await recalling.recall(core, self.group, sent, limit, self._tracer)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
-        """Cut messages of one topic, however many, into lists that `send_batch` takes; by bytes and by count."""
+        """Split any number of messages of one topic into lists that fit into a `send_batch` each."""
         return batching.cut(messages, self.config.message_bytes_max, count_max)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of `topic` that take messages."""
+        """Return the writable queues of `topic`."""
         arguments.text("topic", topic)
         return list((await self.start().routes.find_for_sending(topic)).publish)
 

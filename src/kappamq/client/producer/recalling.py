@@ -1,4 +1,4 @@
-"""Taking a message back before its time, at the broker where it waits."""
+"""Cancels a delayed message at the broker that holds it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kappamq.protocol.recall import RecallHandle
 
 
 async def recall(core: ClientCore, group: str, sent: SendResult | str, limit: float, traces: Tracer | None) -> str:
-    """Return the id of the message that will not be delivered now. Raises what the broker says, or that it says nothing."""
-    arguments.expect("what is recalled", sent, (SendResult, str), "the SendResult of its send, or its recall_handle")
+    """Return the id of the cancelled message. Raises the broker's error, or RequestTimeout."""
+    arguments.expect("sent", sent, (SendResult, str), "the SendResult of its send, or its recall_handle")
     text = sent.recall_handle if isinstance(sent, SendResult) else sent
     if not text:
         raise IllegalOperation(
-            "the message has no recall handle: it does not wait for a time, or its broker gives none"
+            "the message has no recall handle: it has no delivery time, or its broker does not support recall"
         )
     handle = RecallHandle.decode(text)
     try:

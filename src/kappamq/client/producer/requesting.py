@@ -1,8 +1,8 @@
-"""Request and reply: a message that asks, and the one that answers it.
+"""Request and reply over messages.
 
-The request is a message like any other, for a consumer group like any other. Its properties say who asks (client id) and
-tell this question from others (correlation id). The reply goes to the broker's reply topic, and from there over the
-requester's own connection back to it; it is also stored, if the broker is told to.
+A request is an ordinary message to an ordinary consumer group. Its properties carry the requester's client id and a
+correlation id. The reply goes to the broker's reply topic, and the broker pushes it to the requester over the
+requester's own connection; it also stores the reply if configured to.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLY: Final = "reply"
-"""What the property MSG_TYPE of a reply says."""
+"""Value of the property MSG_TYPE of a reply."""
 MEET_S: Final = 0.25
-"""How long a request waits for brokers that may bring its reply to hear of us."""
+"""How long a request waits until all brokers that may push its reply know this client."""
 
 
 class Requesting(ABC):
-    """The part of a producer that asks and answers."""
+    """The request and reply methods of a producer."""
 
     config: ClientConfig
 
@@ -70,9 +70,9 @@ class Requesting(ABC):
         key: Key | None = None,
         queue: MessageQueue | None = None,
     ) -> ReceivedMessage:
-        """Send a message and return the reply to it; a reply that comes later than `timeout` seconds is dropped.
+        """Send a message and return the reply to it; a reply that arrives after `timeout` seconds is dropped.
 
-        Raises RequestTimeout if nobody replied in time, and what `send` raises.
+        Raises RequestTimeout if no reply came in time, and what `send` raises.
         """
         arguments.message(message)
         arguments.seconds("timeout", timeout)
@@ -98,7 +98,9 @@ class Requesting(ABC):
             raise
         except TimeoutError:
             where = (
-                f"it lies in {stored.queue} at {stored.queue_offset}; " if stored is not None else "not stored yet; "
+                f"it was stored in {stored.queue} at offset {stored.queue_offset}; "
+                if stored is not None
+                else "not stored yet; "
             )
             raise RequestTimeout(
                 f"no reply to request {outgoing.message_ids[0]} for {message.topic!r} within {limit:g} s ({where}is a "
@@ -116,7 +118,7 @@ class Requesting(ABC):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a request that was received. Raises IllegalMessage if it is none, BrokerError if its sender has gone."""
+        """Reply to a request. Raises IllegalMessage if it is not a request, BrokerError if the requester is gone."""
         arguments.expect("request", request, ReceivedMessage, "the ReceivedMessage that is answered")
         core = self.start()
         now_ms = core.clock.message_ms()
@@ -129,7 +131,7 @@ class Requesting(ABC):
             code=RequestCode.SEND_REPLY_MESSAGE_V2,
             extra=_addressed(request),
         )
-        # Where the request was stored, there its sender is known for sure.
+        # The broker that stored the request is certain to know the requester.
         first = MessageQueue(message.topic, request.queue.broker, 0)
         try:
             return (await self._deliver(core, [message], outgoing, None, first, timeout))[0]
@@ -138,17 +140,17 @@ class Requesting(ABC):
 
 
 async def _be_known_to_repliers(core: ClientCore, topic: str) -> None:
-    """A reply may come by way of any broker that has the reply topic, so each must have heard of us."""
+    """Connect to every broker that has the reply topic: any of them may have to push the reply to us."""
     addresses: set[str] = set()
     for cluster in (await core.routes.find_for_sending(topic)).clusters:
         try:
             replies = await core.routes.find(reply_topic(cluster))
         except NoRoute:
-            continue  # no broker of the cluster takes replies; the sender of one will hear it
+            continue  # no broker of the cluster accepts replies; the consumer's reply will fail with that error
         addresses |= {masters[MASTER_ID] for masters in replies.addresses.values() if MASTER_ID in masters}
     strangers = core.requests.strangers(addresses - {channel.address for channel in core.brokers.open})
     if strangers:
-        # A new connection begins with a heartbeat. One that takes long is not waited for: others may bring the reply.
+        # A new connection starts with a heartbeat. Do not wait long for one: other brokers may push the reply.
         meetings = [asyncio.ensure_future(core.brokers.get(address)) for address in strangers]
         for meeting in meetings:
             meeting.add_done_callback(_met)
@@ -157,21 +159,18 @@ async def _be_known_to_repliers(core: ClientCore, topic: str) -> None:
 
 def _met(meeting: asyncio.Future[Channel]) -> None:
     if not meeting.cancelled() and (error := meeting.exception()) is not None:
-        log.warning("replies cannot come by way of every broker: %s", error)
+        log.warning("could not connect to every broker that may push a reply: %s", error)
 
 
 def is_request(message: ReceivedMessage) -> bool:
-    """Whether somebody waits for a reply to it."""
+    """Return whether the sender of this message waits for a reply."""
     return all(message.properties.get(name) for name in (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT))
 
 
 def reply_topic_of(request: ReceivedMessage) -> str:
     cluster = request.properties.get(properties.CLUSTER)
     if not is_request(request) or not cluster:
-        raise IllegalMessage(
-            f"message {request.message_id} is no request, nobody waits for a reply to it: requests are sent with "
-            "Producer.request"
-        )
+        raise IllegalMessage(f"message {request.message_id} is not a request: requests are sent with Producer.request")
     return reply_topic(cluster)
 
 
@@ -184,11 +183,11 @@ def _addressed(request: ReceivedMessage) -> dict[str, str]:
 
 
 def replying(producer: Producer | AsyncProducer, answer: Callable[[ReceivedMessage], Any]) -> Callable[..., Any]:
-    """Return a listener that sends what `answer` returns (bytes or text) back to whoever asked.
+    """Return a listener that sends what `answer` returns (bytes or text) back to the requester.
 
-    `answer` may be a coroutine function if `producer` is an AsyncProducer. What it raises lets the message come again; a
-    reply that cannot be delivered does not, because its sender has given up by the time it does. Messages that ask
-    nothing are handed to `answer` all the same.
+    `answer` may be a coroutine function if `producer` is an AsyncProducer. If it raises, the message is redelivered; if the
+    reply cannot be delivered it is not, because the requester would have timed out by then. `answer` is also called for
+    messages that are not requests.
     """
     reply: Callable[[ReceivedMessage, bytes], Any] = producer.reply
     if inspect.iscoroutinefunction(reply):
@@ -201,7 +200,7 @@ def replying(producer: Producer | AsyncProducer, answer: Callable[[ReceivedMessa
                     try:
                         await reply(message, body)
                     except KappaError as error:
-                        log.warning("the reply to request %s was not delivered: %s", message.message_id, error)
+                        log.warning("could not deliver the reply to request %s: %s", message.message_id, error)
 
         return listen_async
 
@@ -212,7 +211,7 @@ def replying(producer: Producer | AsyncProducer, answer: Callable[[ReceivedMessa
                 try:
                     reply(message, body)
                 except KappaError as error:
-                    log.warning("the reply to request %s was not delivered: %s", message.message_id, error)
+                    log.warning("could not deliver the reply to request %s: %s", message.message_id, error)
 
     return listen
 
@@ -222,4 +221,4 @@ def _body(result: object) -> bytes | None:
         return result
     if isinstance(result, str):
         return result.encode()
-    raise TypeError(f"a reply is bytes or text, or None for no reply; got {type(result).__name__}")
+    raise TypeError(f"a reply must be bytes or str, or None for no reply; got {type(result).__name__}")

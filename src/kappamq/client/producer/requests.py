@@ -1,4 +1,4 @@
-"""Requests of this client that wait for a reply, found by their correlation id when a broker brings one."""
+"""Requests of this client that wait for a reply, by correlation id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kappamq.protocol.records.record import SYS_COMPRESSED
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
-"""A broker that was out of reach is tried again after this."""
+"""When to retry a broker that could not be reached."""
 
 
 class Requests:
@@ -34,7 +34,7 @@ class Requests:
         return len(self._waiting)
 
     def open(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
-        """Return what will hold the reply. Who opens must `close`."""
+        """Return the future that will hold the reply. The caller must `close` it."""
         waiting: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = waiting
         return waiting
@@ -43,7 +43,7 @@ class Requests:
         self._waiting.pop(correlation_id, None)
 
     def strangers(self, addresses: Iterable[str]) -> list[str]:
-        """Return those of `addresses` to connect to; each is tried only so often, however many requests there are."""
+        """Return the `addresses` to connect to; each is tried at most once per interval, however many requests there are."""
         now = self._clock.liveness()
         self._met = {address: at for address, at in self._met.items() if now - at < AGAIN_S}
         strangers = [address for address in addresses if address not in self._met]
@@ -51,19 +51,19 @@ class Requests:
         return strangers
 
     def serve(self, frame: Frame) -> Frame:
-        """A broker brings a reply. One that nobody waits for any more is taken all the same, and dropped."""
+        """Take a reply that a broker pushes. A reply that no request waits for is accepted and dropped."""
         pushed = PushReply.decode(frame.ext)
         pairs = properties.decode(pushed.properties or "")
         correlation_id = pairs.get(properties.CORRELATION_ID, "")
         waiting = self._waiting.get(correlation_id)
         if waiting is None or waiting.done():
-            log.info("a reply to request %r came too late, or twice: dropped", correlation_id)
+            log.info("dropped a reply to request %r: it came too late, or twice", correlation_id)
             return reply(frame)
         try:
             waiting.set_result(_message(pushed, pairs, frame.body, self._clock.message_ms()))
         except ProtocolError as error:
-            # The requester hears it at once instead of waiting for a reply that has come already.
-            waiting.set_exception(ProtocolError(f"the reply to request {correlation_id} cannot be read: {error}"))
+            # Fail the request at once instead of letting it time out.
+            waiting.set_exception(ProtocolError(f"the reply to request {correlation_id} cannot be decoded: {error}"))
             return reply(frame, ResponseCode.SYSTEM_ERROR, str(error))
         return reply(frame)
 

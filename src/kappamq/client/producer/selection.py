@@ -1,4 +1,4 @@
-"""Which queue a message goes to. Pure: the dice are handed in."""
+"""Which queue a message goes to. Pure: randomness is passed in."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def _elsewhere(queues: Sequence[MessageQueue], start: int, avoid: str | None) ->
 
 
 class RoundRobin:
-    """Every queue in turn, from a random one on, so that many producers do not start at the same queue."""
+    """Each queue in turn, starting at a random one, so that producers do not all start with the same queue."""
 
     def __init__(self, start: int | None = None) -> None:
         self._next = random.randrange(1 << 16) if start is None else start
 
     def choose(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
-        # Two threads may get the same number: then one queue gets two messages in a row, which hurts nobody.
+        # Two threads may get the same number; then one queue gets two messages in a row, which does no harm.
         index = _elsewhere(queues, self._next, avoid)
         self._next = index + 1
         return queues[index]
 
 
 class Sticky:
-    """Stay with one queue for `messages_max` messages, then go to the next: neighbours end up in one queue.
+    """Stay with one queue for `messages_max` messages, then move to the next, so that neighbours share a queue.
 
-    Leaves at once when the broker of its queue is the one to avoid, or when the queue is gone from the list.
+    Moves on at once if the broker of its queue is to be avoided, or the queue has disappeared.
     """
 
     def __init__(self, messages_max: int = 64, start: int | None = None) -> None:
         if messages_max < 1:
-            raise ConfigError(f"{messages_max=}: a sticky selection stays for at least 1 message")
+            raise ConfigError(f"{messages_max=}: must be at least 1")
         self._messages_max = messages_max
         self._turn = RoundRobin(start)
         self._queue: MessageQueue | None = None
@@ -68,9 +68,9 @@ class Sticky:
 
 
 def by_key(queues: Sequence[MessageQueue], key: str | int | bytes) -> MessageQueue:
-    """Return the queue of a sharding key: the same key, the same queue, as long as the number of queues stays.
+    """Return the queue of a sharding key. The same key gives the same queue as long as the number of queues is the same.
 
-    A text or number lands where Java's SelectMessageQueueByHash puts it, so producers of both languages agree.
+    A text or number gives the same queue as Java's SelectMessageQueueByHash, so producers of both languages agree.
     """
     return queues[abs(key_hash(key)) % len(queues)]
 
@@ -89,12 +89,12 @@ SELECTIONS: dict[str, Callable[[], Selection]] = {"round-robin": RoundRobin, "st
 
 
 def selection(chosen: str | Selection) -> Selection:
-    """Return a new selection of that name, or `chosen` itself if it is one already."""
+    """Return a new selection by name, or `chosen` itself if it is a Selection."""
     if not isinstance(chosen, str):
         return chosen
     try:
         return SELECTIONS[chosen]()
     except KeyError:
         raise ConfigError(
-            f"no queue selection {chosen!r}: use one of {', '.join(SELECTIONS)}, or an object with choose()"
+            f"unknown queue selection {chosen!r}: use one of {', '.join(SELECTIONS)}, or an object with choose()"
         ) from None

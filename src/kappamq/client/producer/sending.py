@@ -1,8 +1,8 @@
-"""The tries of one send: one overall time limit, within it a few tries, each on another broker if there is one.
+"""The attempts of one send: one overall timeout, within it several attempts, each on another broker if possible.
 
-Tried again is what may work elsewhere or later (`KappaError.retry`): lost connections, and answers such as "busy" or
-"no permission here". A message that may have been stored already keeps its id in every try, so a consumer can tell.
-Not tried again is a send to a queue the caller chose, by `queue` or by `key`: another queue would break the order.
+Errors that may not occur elsewhere or later (`KappaError.retry`) are retried: lost connections, and answers such as
+"busy" or "no permission here". A message that may already be stored keeps its id in every attempt, so consumers can detect
+duplicates. A send to a queue the caller chose, by `queue` or `key`, is not retried: another queue would break the order.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from kappamq.protocol.headers.client import SendMessageResponse
 Key = str | int | bytes
 
 PAUSE_S: Final = 0.05
-"""Before the same broker is tried again; doubled each time."""
+"""Pause before the same broker is tried again; doubles each time."""
 REFRESH_S: Final = 0.5
-"""How long a retry waits for a fresh route before it goes on with the old one."""
+"""How long a retry waits for a fresh route before it uses the old one."""
 
 _MAYBE: Final = "it may have been stored, sending it again may store it twice"
 
@@ -56,7 +56,7 @@ _STATUS: Final = {
 _UNCLASSED_RETRIED: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT}
 )
-"""Codes without an error class of their own that RocketMQ's clients try again; others mean what nobody here knows."""
+"""Codes without an error class that RocketMQ's clients retry; other unknown codes are not retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class Attempt:
     address: str
     began: float
     left: float  # seconds
-    last: bool  # no other comes after it
+    last: bool  # no further attempt follows
 
 
 class Sending:
-    """How one producer sends: its choice of queues, what it knows of the brokers, and how much it has on its way."""
+    """How one producer sends: queue selection, broker faults and the limit of sends in flight."""
 
     def __init__(self, config: ClientConfig, group: str, selection: Selection) -> None:
         self.config = config
@@ -86,7 +86,7 @@ class Sending:
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> list[SendResult]:
-        """Send, and return a result for each message when a broker has stored it."""
+        """Send and return a result for each message once a broker has stored it."""
         _check(key, queue, timeout)
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
@@ -130,13 +130,13 @@ class Sending:
                 except RequestTimeout as error:
                     failures.append(error)
                     if core.clock.liveness() >= deadline or chosen_by_caller:
-                        break  # it had all the time there was
+                        break  # the attempt used up all the time
                 except KappaError as error:
                     failures.append(error)
                     if isinstance(error, InvalidParameter) and queue is None:
                         if number == tries - 1 or not await self._has_gone(core, chosen):
                             raise
-                        continue  # the topic has fewer queues now: choose among those
+                        continue  # the topic has fewer queues now: choose again
                     if number == tries - 1 or chosen_by_caller or not _may_work_elsewhere(error):
                         raise
                     if error.retry is Retry.AFTER_ROUTE_REFRESH or isinstance(error, NotConnected):
@@ -145,11 +145,11 @@ class Sending:
         except KappaError as error:
             for number, earlier in enumerate(failures):
                 if earlier is not error:
-                    error.add_note(f"try {number + 1} had failed with: {earlier}")
+                    error.add_note(f"attempt {number + 1} failed with: {earlier}")
             raise
         except TimeoutError:
-            failures.append(NoRoute(f"the name server did not tell the route of {outgoing.topic!r} in time"))
-        tried = "; ".join(str(failure) for failure in failures) or "there was no time for a try"
+            failures.append(NoRoute(f"the name server did not return the route of {outgoing.topic!r} in time"))
+        tried = "; ".join(str(failure) for failure in failures) or "no attempt was made in time"
         raise SendTimeout(
             f"no broker confirmed message {outgoing.message_ids[0]} for {outgoing.topic!r} within {limit:g} s "
             f"({tried}): " + (_MAYBE if sent else "nothing was sent, so it is not stored and may be sent again")
@@ -163,7 +163,7 @@ class Sending:
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> None:
-        """Send without asking for an answer."""
+        """Send without waiting for an answer."""
         _check(key, queue, timeout)
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
@@ -176,7 +176,7 @@ class Sending:
                 await channel.oneway(header, outgoing.body, deadline - core.clock.liveness())
         except (TimeoutError, RequestTimeout) as error:
             raise SendTimeout(
-                f"the message for {outgoing.topic!r} was not on its way within {limit:g} s: {error}"
+                f"could not send the message for {outgoing.topic!r} within {limit:g} s: {error}"
             ) from None
 
     def choose(
@@ -184,7 +184,7 @@ class Sending:
     ) -> MessageQueue:
         if queue is not None:
             if queue.topic != route.topic:
-                raise IllegalMessage(f"the message is for {route.topic!r}, but the queue given is {queue}")
+                raise IllegalMessage(f"the message has topic {route.topic!r}, but the given queue is {queue}")
             return queue
         if key is not None:
             return by_key(route.publish, key)
@@ -197,7 +197,7 @@ class Sending:
 
     async def _connect(self, core: ClientCore, attempt: Attempt) -> Channel:
         try:
-            # As long as nothing was sent it is safe to give up early and leave time for another broker.
+            # As long as nothing was sent it is safe to give up early, which leaves time for another broker.
             return await core.brokers.get(attempt.address, attempt.left if attempt.last else attempt.left / 2)
         except NotConnected:
             self.faults.failed(attempt.queue.broker, core.clock.liveness(), reachable=False)
@@ -231,7 +231,7 @@ class Sending:
             return await core.routes.find_for_sending(topic)
 
     async def _has_gone(self, core: ClientCore, queue: MessageQueue) -> bool:
-        """Whether the topic does not have the queue any more."""
+        """Return whether the topic no longer has the queue."""
         await self._refresh(core, queue.topic)
         route = core.routes.ready(queue.topic)
         return route is not None and queue not in route.publish
@@ -241,7 +241,7 @@ class Sending:
             async with asyncio.timeout(REFRESH_S):
                 await core.routes.refresh(topic)
         except (TimeoutError, KappaError):
-            pass  # the old route must do
+            pass  # keep the old route
 
 
 def _check(key: object, queue: object, timeout: object) -> None:

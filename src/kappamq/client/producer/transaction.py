@@ -1,8 +1,8 @@
-"""Messages that are delivered if, and only if, some work of the application was done.
+"""Transactional messages: delivered if, and only if, the application's own transaction was committed.
 
-The message is stored first, where nobody sees it (the half). Then the work is done, typically a database transaction. Then
-the half is committed, and consumers get it, or rolled back, and nobody ever does. Should this process die in between, or the
-decision be lost, the broker asks any producer of the group: its `check` looks whether the work was done.
+The producer first stores the message as a half message, which consumers do not see. Then the application does its work,
+typically a database transaction, and the half message is committed, so that consumers get it, or rolled back. If this process
+dies in between, or the decision is lost, the broker asks any producer of the group: its `check` says whether the work was done.
 
     async with producer.transaction(Message("orders", b"...")) as t:
         await insert_order(t.message_id)     # an exception rolls the message back
@@ -49,7 +49,7 @@ from kappamq.protocol.trace import TransactionEnded
 log = logging.getLogger(__name__)
 
 Execute = Callable[[Message, str], Awaitable[Verdict] | Verdict]
-"""Called with the message and its id when the half is stored: does the work and says what is to become of the message."""
+"""Called with the message and its id once the half message is stored: does the work and returns the decision."""
 _TRACED: Final = {
     Decision.COMMIT: trace.COMMITTED,
     Decision.ROLLBACK: trace.ROLLED_BACK,
@@ -58,33 +58,33 @@ _TRACED: Final = {
 
 
 class Listener(Protocol):
-    """Both halves of an application's side, in one object."""
+    """The application's two callbacks in one object."""
 
     def execute(self, message: Message, message_id: str) -> Awaitable[Verdict] | Verdict:
-        """Do the work. An exception leaves the transaction open: `check` will be asked."""
+        """Do the work. An exception leaves the transaction open, and `check` will decide."""
 
     def check(self, message: ReceivedMessage) -> Awaitable[Verdict] | Verdict:
-        """Was the work for this message done? Asked of any producer of the group, perhaps in another process."""
+        """Was the work for this message done? May be called at any producer of the group, perhaps in another process."""
 
 
 class AsyncTransaction:
-    """One transaction, as `AsyncTransactionProducer.transaction` makes it; to be entered once."""
+    """One transaction, created by `AsyncTransactionProducer.transaction`; can be entered once."""
 
     def __init__(self, producer: AsyncTransactionProducer, message: Message, send: Callable[[], Awaitable[SendResult]]):
         self.message = message
-        self.message_id = ""  # known when the half is stored; `check` gets it, too
-        self.result: SendResult | None = None  # where the half lies
+        self.message_id = ""  # set once the half message is stored; `check` gets it, too
+        self.result: SendResult | None = None  # where the half message is stored
         self.decision: Decision | None = None
-        self.confirmed = False  # a broker has told that it carried the decision out
+        self.confirmed = False  # a broker has confirmed that it carried the decision out
         self._producer = producer
         self._send = send
 
     def rollback(self) -> None:
-        """Have it rolled back at the end of the block, though there was no exception."""
+        """Roll the message back at the end of the block, although there was no exception."""
         self.decision = Decision.ROLLBACK
 
     def leave_open(self) -> None:
-        """Decide nothing at the end of the block: `check` will be asked."""
+        """Decide nothing at the end of the block: `check` will decide."""
         self.decision = Decision.UNKNOWN
 
     async def __aenter__(self) -> Self:
@@ -109,7 +109,7 @@ class AsyncTransaction:
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """A producer whose messages can be part of transactions. Everything a producer can do it can do as well.
+    """A producer that can also send transactional messages.
 
     >>> async with AsyncTransactionProducer("127.0.0.1:9876", group="shop", check=was_done) as producer:  # doctest: +SKIP
     ...     async with producer.transaction(Message("orders", b"...")) as t:
@@ -130,18 +130,18 @@ class AsyncTransactionProducer(AsyncProducer):
     ) -> None:
         """`check`: a function (called in threads) or coroutine function that says whether the work for a message was
         done; or a `listener` with methods `execute` and `check`. All producers of a `group` must be able to answer for
-        each other. `topics`: brokers of these may ask at once, others when something was sent to them.
+        each other. `topics`: register with their brokers at start, so that these can check at once; with others on first send.
         """
         super().__init__(nameserver, group=group, selection=selection, config=config, **options)
         if (check is None) == (listener is None):
             raise ConfigError(
                 "a transaction producer needs either `check`, a function that says whether the work for a message was done, "
-                "or a `listener` with methods `execute` and `check`: without it nobody could settle what a crash leaves open"
+                "or a `listener` with methods `execute` and `check`: without it transactions left open by a crash could not be settled"
             )
         self._execute: Execute | None = listener.execute if listener is not None else None
         for name, function in (("check", check), ("listener.check", getattr(listener, "check", check))):
             if function is not None and not callable(function):
-                raise ConfigError(f"{name} is a function that takes a message; got {function!r}")
+                raise ConfigError(f"{name} must be a function that takes a message; got {function!r}")
         self._check: Check = listener.check if listener is not None else check  # type: ignore[assignment]
         self._topics = tuple(topics)
         self._known = Known()
@@ -171,7 +171,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return core
 
     async def close(self) -> None:
-        """Leave the brokers' tables; what is open is asked of other producers of the group."""
+        """Unregister from the brokers; they check open transactions with other producers of the group."""
         answering, core = self._answering, self._core
         if self._introducing is not None:
             self._introducing.cancel()
@@ -181,12 +181,14 @@ class AsyncTransactionProducer(AsyncProducer):
         await super().close()
 
     async def _introduce(self, core: ClientCore) -> None:
-        """Brokers may have questions left from an earlier life: let them know that somebody is here."""
+        """Brokers may hold open transactions of an earlier process: register so that they can check them."""
         for topic in self._topics or (self.config.default_topic,):
             try:
                 await core.routes.find(topic)
             except KappaError as error:
-                (log.warning if self._topics else log.info)("brokers of %s do not know us yet: %s", topic, error)
+                (log.warning if self._topics else log.info)(
+                    "could not register with the brokers of topic %s yet: %s", topic, error
+                )
         await core.heartbeat()
 
     # --- transactions ---
@@ -200,12 +202,12 @@ class AsyncTransactionProducer(AsyncProducer):
         timeout: float | None = None,
         check_after: float | None = None,
     ) -> AsyncTransaction:
-        """For `async with`: entering stores the half, a normal end commits it, an exception rolls it back.
+        """For `async with`: entering stores the half message, a normal exit commits it, an exception rolls it back.
 
-        `check_after`: seconds that the work may take before a broker asks; else the broker's setting (6 s). Who is not
-        done by then is asked, and only the answer counts. Entering raises what `send` raises; the end of the block raises
-        TransactionFailed if somebody else has decided otherwise. A decision that could not be delivered is no error:
-        `check` will be asked.
+        `check_after`: seconds that the work may take before a broker checks; default is the broker's setting (6 s). After
+        that, only the answer of `check` counts. Entering raises what `send` raises; the end of the block raises
+        TransactionFailed if the broker has decided otherwise meanwhile. A decision that could not be delivered is not an
+        error: `check` will decide.
         """
         return AsyncTransaction(self, message, lambda: self._begin(message, key, queue, timeout, check_after))
 
@@ -219,12 +221,12 @@ class AsyncTransactionProducer(AsyncProducer):
         timeout: float | None = None,
         check_after: float | None = None,
     ) -> AsyncTransaction:
-        """Store the half, call `execute` (by default the listener's), and do with the message what it says.
+        """Store the half message, call `execute` (default: the listener's), and commit or roll back as it returns.
 
-        If it raises, the transaction stays open and `check` decides; the exception goes on to the caller."""
+        If it raises, the transaction stays open and `check` decides; the exception propagates to the caller."""
         work = execute or self._execute
         if work is None:
-            raise ConfigError("nothing to execute: give `execute` here, or a `listener` to the producer")
+            raise ConfigError("nothing to execute: pass `execute` here, or a `listener` to the producer")
         transaction = self.transaction(message, key=key, queue=queue, timeout=timeout, check_after=check_after)
         await transaction.__aenter__()
         try:
@@ -235,7 +237,7 @@ class AsyncTransactionProducer(AsyncProducer):
                 said = await in_thread(lambda given: call(*given), (message, transaction.message_id))
             transaction.decision = decision_of(said, "execute")
         except BaseException as error:
-            error.add_note(f"transaction {transaction.message_id} stays open: `check` will be asked about it")
+            error.add_note(f"transaction {transaction.message_id} stays open: `check` will decide it")
             transaction.leave_open()
             await transaction.__aexit__(None, None, None)
             raise
@@ -256,25 +258,25 @@ class AsyncTransactionProducer(AsyncProducer):
         extra = {properties.TRANSACTION_PREPARED: "true", properties.PRODUCER_GROUP: self.group}
         if check_after is not None:
             if check_after < 0:
-                raise IllegalMessage(f"check_after is a number of seconds, got {check_after}")
+                raise IllegalMessage(f"check_after must be a number of seconds, got {check_after}")
             extra[properties.CHECK_IMMUNITY_SECONDS] = str(math.ceil(check_after))
         outgoing = single(message, message_id, now_ms, self.config, sys_flag=SYS_PREPARED, extra=extra)
         if properties.decode(outgoing.properties).keys() & {properties.DELAY, *properties.TIMER_NAMES}:
             raise IllegalMessage(
                 "a transactional message cannot be delayed: RocketMQ's brokers would lose it. Send the delayed message from "
-                "whoever consumes this one"
+                "the consumer of this one"
             )
         self._known.begin(message_id)
         try:
             chosen = key if key is not None else message.sharding_key or None
             result = await self._send_half(core, message, outgoing, chosen, queue, timeout)
         except BaseException:
-            self._known.end(message_id, Decision.ROLLBACK)  # if it was stored all the same, a broker will ask
+            self._known.end(message_id, Decision.ROLLBACK)  # if it was stored nevertheless, a broker will check it
             raise
         if not result.ok:
             await self._end(message, result, Decision.ROLLBACK)
             raise NotAvailable(
-                f"the half message was stored, but not safely ({result.status}): it was rolled back, try again later"
+                f"the half message was stored, but not durably ({result.status}): it was rolled back, try again later"
             )
         return result
 
@@ -287,7 +289,7 @@ class AsyncTransactionProducer(AsyncProducer):
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> SendResult:
-        """Try other brokers only while it is certain that none has stored it: two halves would be asked about twice."""
+        """Try other brokers only while none can have stored it: a second half message would be checked separately."""
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
         tries = 1 if key is not None or queue is not None else 1 + self.config.send_retries
@@ -315,7 +317,7 @@ class AsyncTransactionProducer(AsyncProducer):
                 failed = chosen.broker
 
     async def _end(self, message: Message, result: SendResult, decision: Decision) -> bool:
-        """Tell the broker that has the half. False if it is not known to have heard; raises TransactionFailed if it refuses."""
+        """Tell the broker that holds the half message. Returns False if delivery is uncertain; raises TransactionFailed if refused."""
         self._known.end(result.message_id, decision)
         self._trace(message, result.message_id, decision, from_check=False)
         core = self.start()
@@ -334,7 +336,7 @@ class AsyncTransactionProducer(AsyncProducer):
             route = core.routes.cached(message.topic) or await core.routes.find(message.topic)
             channel = await core.brokers.get(route.master(result.queue.broker))
             if decision is Decision.UNKNOWN:
-                await channel.oneway(header, timeout=core.request_timeout)  # RocketMQ's brokers do not answer to this
+                await channel.oneway(header, timeout=core.request_timeout)  # RocketMQ's brokers do not reply to this
                 return False
             answer = await channel.request(header, timeout=core.request_timeout)
             if answer.code == ResponseCode.SUCCESS:
@@ -345,7 +347,7 @@ class AsyncTransactionProducer(AsyncProducer):
             raise
         except KappaError as error:
             log.warning(
-                "whether transaction %s got its %s is not known (%s): the broker will ask, and get the same answer",
+                "transaction %s: %s may not have reached the broker (%s); the broker will check and get the same answer",
                 *(result.message_id, decision, error),
             )
             return False

@@ -1,1 +1,1 @@
-"""Pulls: one request and its answer, the loop that pulls a queue, and what is held of a queue."""
+"""Pulling: one request and its answer, the loop that pulls a queue, and the messages held of a queue."""

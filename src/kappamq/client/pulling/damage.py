@@ -1,4 +1,4 @@
-"""Damaged messages that brokers have sent: each is told once and counted, and passed over."""
+"""Damaged messages in brokers' answers: each is logged once, counted, and skipped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _REMEMBERED_MAX: Final = 10_000
 
 
 class DamageReports:
-    """Of one client. A message that is pulled again, after a rebalance or a reset, is not told again."""
+    """For one client. A message that is pulled again, after a rebalance or a reset, is not logged again."""
 
     def __init__(self) -> None:
         self.count = 0
         self._told: dict[tuple[object, ...], None] = {}
 
     def report(self, damaged: DamagedMessage) -> bool:
-        """Log and count it; False if that was done before."""
+        """Log and count a damaged message. Returns False if that was done before."""
         known = damaged.queue, damaged.fingerprint
         if known in self._told:
             return False

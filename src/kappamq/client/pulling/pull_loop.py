@@ -1,4 +1,4 @@
-"""Pulls one queue, one request after the other, as long as it is ours."""
+"""Pulls one queue, one request after the other, as long as it is assigned to us."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 FLOW_CONTROL_S: Final = 0.02
 FULL_S: Final = 5.0
-"""A full queue looks again after this long, should a wake-up have been missed."""
+"""A full queue checks again after this long, in case a wake-up was missed."""
 OVERFULL_S: Final = 0.05
-"""How often it is looked whether the reader of all queues has caught up."""
+"""How often to check whether the reader of all queues has caught up."""
 STRANGER_S: Final = 0.1
-"""Pause after introducing ourselves to a broker that did not know us."""
+"""Pause after sending a heartbeat to a broker that did not know us."""
 COMPLAIN_S: Final = 60.0
-"""The same trouble is logged this often."""
+"""The same problem is logged at most this often."""
 
 Restart = Callable[[MessageQueue, int], None]
 
 
 class PullLoop:
-    """Brings messages of one queue into the inbox. `restart` starts the queue anew at another offset."""
+    """Pulls messages of one queue into the inbox. `restart` restarts the queue at another offset."""
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class PullLoop:
         self._style = style
         self._stats = stats
         self._broker_id = MASTER_ID
-        self._told = queue.next_offset  # the offset that pulls have committed, or that was there when we began
+        self._told = queue.next_offset  # the offset last committed by a pull, initially the start offset
         self._complained = ""
         self._complained_at = 0.0
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive
 
     async def run(self) -> None:
         queue = self._queue
         while not queue.dropped:
             interest = self._interest(queue.queue.topic)
             if interest is None:
-                return  # no longer subscribed; the next round of balancing gives the queue up
+                return  # no longer subscribed; the next rebalance gives the queue up
             await self._wait_for_room()
             if queue.lease_until <= self._core.clock.liveness():
-                await self._pause()  # what we pull now might be another's to hand out
+                await self._pause()  # without the lock, messages pulled now might be another member's
                 continue
             if self._style.waiting_max is not None and len(self._inbox) >= self._style.waiting_max:
                 await asyncio.sleep(OVERFULL_S)
@@ -96,7 +96,7 @@ class PullLoop:
             except KappaError as error:
                 await self._recover(error)
             except Exception:
-                log.exception("pulling %s failed", queue.queue)
+                log.exception("unexpected error while pulling %s; retrying", queue.queue)
                 await self._pause()
 
     async def _pull(self, interest: Interest) -> PullResult:
@@ -106,7 +106,7 @@ class PullLoop:
         except (NotSupported, NoPermission):
             if not style.lite:
                 raise
-            # Older brokers do not know lite pulls, and newer ones may have them switched off.
+            # Older brokers do not know lite pulls, and newer ones may have them disabled.
             result = await self._pull_as(interest, lite=False)
             style.lite = False
         self._broker_id = result.suggested_broker_id
@@ -120,8 +120,8 @@ class PullLoop:
 
     async def _pull_as(self, interest: Interest, *, lite: bool) -> PullResult:
         config, queue, style = self._core.config, self._queue, self._style
-        # A slave takes no offsets. What is known already is not said again: Apache's broker works on pulls and commits
-        # side by side, and whichever comes last wins, even if it is the older one.
+        # A slave accepts no offsets. An offset committed already is not repeated: Apache's broker processes pulls and commits
+        # concurrently, and the one that finishes last wins, even if it is older.
         commit = queue.committable if style.commits and self._broker_id == MASTER_ID else 0
         if commit > self._told:
             self._told = commit
@@ -146,7 +146,7 @@ class PullLoop:
         queue = self._queue
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "%s has no offset %d (it holds %d to %d): group %s goes on at %d",
+                "%s has no offset %d (it holds %d to %d); group %s continues at %d",
                 queue.queue,
                 queue.next_offset,
                 result.min_offset,
@@ -154,7 +154,7 @@ class PullLoop:
                 self._group,
                 result.next_offset,
             )
-            # Start anew first: a broker that was told to reset the group says so only once.
+            # Restart first: a broker announces a reset of the group only once.
             self._restart(queue.queue, result.next_offset)
             return
         fresh = queue.add([original(message) for message in result.messages], result.next_offset)
@@ -190,7 +190,7 @@ class PullLoop:
             if isinstance(error, NotConnected) or error.retry is Retry.AFTER_ROUTE_REFRESH:
                 await self._core.routes.refresh(queue.topic)
             if isinstance(error, (NotConnected, GoingAway)) and self._failures == 1:
-                return  # a connection may go at any time; a fresh one is tried at once
+                return  # connections may break at any time; reconnect at once
         except KappaError as another:
             self._complain(another)
         await self._pause()
@@ -210,10 +210,10 @@ def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
     try:
         loop.call_soon_threadsafe(room.set)
     except RuntimeError:
-        pass  # the loop is closed: nobody pulls any more
+        pass  # the loop is closed, so pulling has ended
 
 
 def original(message: ReceivedMessage) -> ReceivedMessage:
-    """A message that is delivered again shows the topic it was first sent to."""
+    """Return the message with the topic it was first sent to, in case it is a redelivery."""
     topic = message.properties.get(properties.RETRY_TOPIC)
     return replace(message, topic=topic) if topic else message

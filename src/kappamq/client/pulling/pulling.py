@@ -1,4 +1,4 @@
-"""One pull: the request, its answer, the records in it as messages."""
+"""One pull: the request, its answer, and decoding the records into messages."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 
 PULL_BYTES_MAX: Final = 256 << 10
 UNPACKED_BYTES_MAX: Final = 64 << 20
-"""So much is unpacked of one answer; a single body may need more. The rest is asked for again: 2 KB may unpack to 64 MiB."""
+"""Limit of decompressed bytes per answer, except for a single body; the rest is pulled again: 2 KB may expand to 64 MiB."""
 MESSAGE_BYTES: Final = 1 << 10
-"""What a message of a batch counts for beside its body: a hundred thousand empty ones take memory, too."""
+"""Memory that a message of a batch counts for beside its body: a hundred thousand empty ones take memory, too."""
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 Wanted = str | SqlFilter
-"""What a consumer wants of a topic: tags ("new || paid", "*" for all), or sql("price > 100")."""
+"""The filter of a subscription: tags ("new || paid", "*" for all), or sql("price > 100")."""
 
 _STATUS: Final = {
     int(ResponseCode.SUCCESS): PullStatus.FOUND,
@@ -60,7 +60,7 @@ _STATUS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """What a consumer wants of a topic. The version tells a broker which of two subscriptions is the newer."""
+    """A consumer's subscription to a topic. The version tells a broker which of two subscriptions is newer."""
 
     topic: str
     wanted: Wanted
@@ -76,7 +76,7 @@ class Interest:
 
     @property
     def tags(self) -> Subscription:
-        """What to compare here, too, because the broker compares hashes only; an SQL filter is exact there."""
+        """The tags to compare here, because the broker compares only hashes; an SQL filter is exact at the broker."""
         return EVERYTHING if isinstance(self.wanted, SqlFilter) else Subscription.parse(self.wanted)
 
     def to_body(self) -> SubscriptionData:
@@ -95,14 +95,14 @@ class Interest:
 class PullStyle:
     """How a consumer pulls its queues."""
 
-    commits: bool = True  # a pull also tells how far the group is
-    introduced: bool = True  # the broker knows our subscription from heartbeats; else it travels with each pull
-    lite: bool = False  # with the request code of lite pull consumers; falls back by itself
-    waiting_max: int | None = None  # messages in the inbox, of all queues together, beyond which nothing is pulled
+    commits: bool = True  # pulls also commit the group's offset
+    introduced: bool = True  # the broker knows our subscription from heartbeats; else each pull carries it
+    lite: bool = False  # use the request code of lite pull consumers, with fallback
+    waiting_max: int | None = None  # messages in the inbox, over all queues, at which pulling pauses
 
 
 class PullOptions(TypedDict, total=False):
-    """What `pull_bytes` takes by name; it says what each means."""
+    """The keyword arguments of `pull_bytes`, which documents them."""
 
     count: Required[int]
     hold_ms: Required[int]
@@ -128,12 +128,12 @@ async def pull_bytes(
     introduced: bool = True,
     lite: bool = False,
 ) -> PulledBytes:
-    """Ask one queue for the records from `offset` on. Without any, the broker may hold the question for `hold_ms`.
+    """Pull the records of one queue from `offset` on. If there are none, the broker may hold the request for `hold_ms`.
 
-    `introduced`: the broker knows our subscription from heartbeats; else it travels with the request. `lite`: with the
-    code of lite pull consumers, which a broker may not know (NotSupported) or have switched off (NoPermission).
-    `commit_offset`: store this as the group's offset on the way. Damaged messages are left out of the result's messages and
-    named in `damaged`: the caller reports them. Raises what `ClientCore.ask` raises.
+    `introduced`: the broker knows our subscription from heartbeats; else the request carries it. `lite`: use the request
+    code of lite pull consumers, which a broker may not know (NotSupported) or have disabled (NoPermission).
+    `commit_offset`: also commit this as the group's offset. Damaged messages are not among the result's messages but listed
+    in `damaged`: the caller reports them. Raises what `ClientCore.ask` raises.
     """
     flags = PULL_SUSPEND if hold_ms else 0
     if commit_offset is not None:
@@ -165,7 +165,7 @@ async def pull_bytes(
         accept=_STATUS,
         broker_id=broker_id,
         code=code,
-        again=commit_offset is None,  # a second one would carry an offset of yesterday
+        again=commit_offset is None,  # a repetition might carry an outdated offset
     )
     told = PullMessageResponse.decode(answer.ext)
     status = _STATUS[answer.code]
@@ -182,10 +182,10 @@ async def pull_bytes(
 async def pull(
     core: ClientCore, group: str, queue: MessageQueue, offset: int, interest: Interest, **how: Unpack[PullOptions]
 ) -> PullResult:
-    """The same, with the records as messages; those are left out whose tag only has the hash of a wanted one."""
+    """Like `pull_bytes`, decoded; without messages whose tag only shares its hash with a wanted one."""
     pulled = await pull_bytes(core, group, queue, offset, interest, **how)
     found = _Answer(pulled.data, queue, offset, pulled.next_offset)
-    # A broker that could not read what it looked for says so only by leaving it out.
+    # A broker leaves out records it could not read without saying so.
     looked_at = found.next_offset - offset if pulled.status in (PullStatus.FOUND, PullStatus.NO_MATCH) else 0
     tags = interest.tags
     everything = interest.expression_type == TAG and tags.everything and not found.holds_batches
@@ -202,7 +202,7 @@ async def pull(
 
 
 class _Answer:
-    """The records of a pull's answer, damaged ones told apart from good ones, and from where to go on.
+    """The records of a pull's answer, with damaged ones separated, and the offset to continue at.
 
     Records whose messages would take too much memory are left for the next pull, which begins with the first of them.
     """
@@ -212,7 +212,7 @@ class _Answer:
         self.damaged: list[DamagedMessage] = []
         self.next_offset = next_offset
         self.holds_batches = False
-        self._unpacked = 0  # bytes that are not in the answer itself
+        self._unpacked = 0  # decompressed bytes beyond the answer itself
         items = _judged(list(salvage(body)), offset, next_offset)
         before, log_before = offset - 1, -1
         for number, item in enumerate(items):
@@ -229,9 +229,9 @@ class _Answer:
                     before = min(max(before, _last_offset(item, messages, queue, before)), next_offset - 1)
                     log_before = item.log_offset
                     continue
-            if item.last:  # what lies behind it is asked for again; its own word might lead beyond good ones
+            if item.last:  # pull the rest again: the length in a damaged record might skip intact ones
                 self.next_offset = min(next_offset, before + 2)
-            # Its own word counts if it fits between its neighbours; else it is the one behind the last.
+            # Trust its own offset if it fits between its neighbours; otherwise assume the one after the last.
             following = next((one.queue_offset for one in items[number + 1 :] if isinstance(one, Record)), next_offset)
             before = item.queue_offset if before < item.queue_offset < following else before + 1
             self.damaged.append(
@@ -245,10 +245,10 @@ class _Answer:
             )
 
     def _unpack(self, record: Record, broker: str) -> list[ReceivedMessage] | None:
-        """Return the messages in a record, None if they have to wait for the next pull. Raises ProtocolError."""
+        """Return the messages in a record, None if they must wait for the next pull. Raises ProtocolError."""
         if not record.sys_flag & (SYS_COMPRESSED | SYS_INNER_BATCH):
             return [_message(record, broker)]
-        # The first always finds room: a pull that brings nothing would be repeated for ever.
+        # The first is always decoded: a pull without a result would be repeated for ever.
         room = UNPACKED_BYTES_MAX - self._unpacked if self._unpacked else BODY_BYTES_MAX
         if room <= 0:
             return None
@@ -267,9 +267,9 @@ class _Answer:
 
 
 def _last_offset(record: Record, messages: list[ReceivedMessage], queue: MessageQueue, before: int) -> int:
-    """Return the queue offset up to which `record` brings us; `before` is that of the record before it."""
+    """Return the last queue offset that `record` covers; `before` is that of the previous record."""
     if (record.topic, record.queue_id) != (queue.topic, queue.queue_id) and _is_dispatched(record):
-        return before + 1  # it lies in several queues, and the offset in it is that of another one
+        return before + 1  # it is in several queues, and its offset is that of another one
     return messages[-1].queue_offset if messages else record.queue_offset
 
 
@@ -278,7 +278,7 @@ def _is_dispatched(record: Record) -> bool:
 
 
 def _judged(items: list[Record | Spoiled], offset: int, next_offset: int) -> list[Record | Spoiled]:
-    """A record without a checksum over its head may carry any queue offset: one that does not ascend is damaged."""
+    """A record without a checksum over its header may carry any queue offset: one that does not ascend is damaged."""
     plain = [
         number
         for number, item in enumerate(items)
@@ -299,7 +299,7 @@ def _spoiled(record: Record, why: str) -> Spoiled:
 
 
 def messages_in(body: bytes, broker: str, reports: DamageReports, topic: str = "?") -> Iterator[ReceivedMessage]:
-    """Yield the messages among the records of an answer that is not about one queue; damaged ones are reported."""
+    """Yield the messages in an answer that is not about one queue; damaged ones are reported."""
     for item in salvage(body):
         if isinstance(item, Record):
             try:
@@ -312,7 +312,7 @@ def messages_in(body: bytes, broker: str, reports: DamageReports, topic: str = "
                 continue
         reports.report(
             DamagedMessage(
-                queue=MessageQueue(topic, broker, -1),  # which queue it is from stands in the damaged record only
+                queue=MessageQueue(topic, broker, -1),  # only the damaged record itself would name its queue
                 queue_offset=item.queue_offset,
                 log_offset=item.log_offset,
                 reason=item.why,
@@ -322,15 +322,15 @@ def messages_in(body: bytes, broker: str, reports: DamageReports, topic: str = "
 
 
 def _message(record: Record, broker: str, bytes_max: int = BODY_BYTES_MAX) -> ReceivedMessage:
-    """Return what an application sees. Raises BodyTooLong only if a larger `bytes_max` might do."""
+    """Return the message for the application. Raises BodyTooLong only if a larger `bytes_max` might do."""
     try:
         return record.to_message(broker, bytes_max=bytes_max)
     except ProtocolError as error:
         if isinstance(error, BodyTooLong) and bytes_max < BODY_BYTES_MAX:
             raise
-        # One body that cannot be unpacked must not stop its queue for ever: hand it out as it is, flag and all.
+        # A body that cannot be decompressed must not block its queue for ever: deliver it as stored, with its flag.
         log.warning(
-            "topic %s queue %d: the body of the message at offset %d, log offset %d, cannot be unpacked (%s): it is handed out as it is",
+            "topic %s queue %d: the message body at offset %d, log offset %d, cannot be decompressed (%s); it is delivered as stored",
             record.topic,
             record.queue_id,
             record.queue_offset,

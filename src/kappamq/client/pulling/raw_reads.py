@@ -1,10 +1,10 @@
-"""Reading a long range of a queue as bytes, fast: several pulls under way at once, answers in order.
+"""Fast reads of a long range of a queue as bytes: several pulls in flight, answers in order.
 
-The next pull of a queue cannot be asked before the last one is answered, for only the answer says how far it reached. So the
-range is cut into stripes, and a few stripes are read side by side, each pull by pull. A broker that gives 32 messages at a time
-(RocketMQ's default) then costs a round trip per `lanes` pulls instead of one per pull.
+The next pull of a queue cannot be sent before the last one is answered, since only the answer says how far it reached. So
+the range is divided into stripes, and a few stripes are read concurrently, each pull by pull. A broker that returns 32 messages
+at a time (RocketMQ's default) then costs a round trip per `lanes` pulls instead of one per pull.
 
-What is read ahead is bounded in bytes, whatever the size of messages: beyond that only the stripe whose turn it is goes on.
+Read-ahead is bounded in bytes, whatever the message size: beyond the bound only the stripe whose turn it is continues.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kappamq.message import PulledBytes, PullResult, PullStatus
 LANES: Final = 4
 STRIPE: Final = 4096
 PULL_COUNT: Final = 1024
-"""Messages asked for at once; a broker gives fewer where its own limits say so."""
+"""Messages per pull; a broker may return fewer."""
 BYTES_AHEAD: Final = 16 << 20
-"""Bytes of answers that wait for their turn; pulls under way may add one answer for each lane."""
+"""Bytes of answers waiting for their turn; pulls in flight may add one answer per lane."""
 PAUSES_S: Final = (0.05, 0.2, 0.5, 1.0)
-"""Before asking again a broker that said "at once, at the same place": it could not read from its disk in time."""
+"""Pauses before repeating a pull to which the broker answered "retry at once": it could not read its disk in time."""
 
 
 A = TypeVar("A", PulledBytes, PullResult)
@@ -36,7 +36,7 @@ class Pull(Protocol):
 
 
 class Pace:
-    """At most so many bytes a second, over all pulls that share it: a pull waits until what was read before it is paid for."""
+    """Limits the bytes per second of all pulls that share it: a pull waits until earlier ones are within the rate."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
@@ -48,7 +48,7 @@ class Pace:
             ahead = self._free_at - loop.time()
             if ahead <= 0:
                 return
-            await asyncio.sleep(ahead)  # meanwhile others may have read, too
+            await asyncio.sleep(ahead)  # others may have read meanwhile
 
     def count(self, size: int) -> None:
         self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + size / self._rate
@@ -64,13 +64,13 @@ async def read_in_lanes(
     bytes_ahead: int = BYTES_AHEAD,
     pace: Pace | None = None,
 ) -> AsyncGenerator[list[PulledBytes]]:
-    """Yield the answers that cover the messages [start, stop), in order: each time those that have come since the last. About
+    """Yield the answers that cover the messages [start, stop), in order: each time those that have arrived since the last. About
     `bytes_ahead` bytes wait here, and at most as many are in the list that was yielded last.
 
-    An answer that found nothing is yielded, too, and tells what is missing: OFFSET_ILLEGAL, everything from where the last
-    one ended up to its `next_offset` (deleted), NO_MATCH, the same (the broker cannot read it), or NO_NEW: the same if it leads on
-    (the broker's queue has a hole, and the reading goes on behind it), else the rest (the queue ends before `stop`, and so does the
-    reading). Raises Busy."""
+    An answer without messages is yielded, too, and says what is missing. OFFSET_ILLEGAL: everything from the end of the last
+    one up to its `next_offset` was deleted. NO_MATCH: the broker cannot read that range. NO_NEW: that range is a hole in the
+    queue, if `next_offset` is further on, and reading continues behind it; otherwise the queue ends before `stop`, and so
+    does the reading. Raises Busy."""
     if lanes < 1 or stripe < 1:
         raise ValueError(f"lanes={lanes} and stripe={stripe} must be at least 1")
     stripes = iter(range(start, stop, stripe))
@@ -100,8 +100,8 @@ async def read_in_lanes(
 async def read_in_turn(
     pull: Pull, start: int, stop: int, *, pace: Pace | None = None
 ) -> AsyncGenerator[list[PulledBytes]]:
-    """The same with one pull at a time, for pulls that a broker filters: their answers may reach beyond what was asked for, and
-    stripes would read the same messages twice. The last answer may have messages beyond `stop`."""
+    """The same with one pull at a time, for filtered pulls: their answers may reach beyond the requested range, and stripes
+    would read the same messages twice. The last answer may have messages beyond `stop`."""
     offset = start
     while offset < stop:
         answer = await _ask(pull, offset, PULL_COUNT, pace)
@@ -112,7 +112,7 @@ async def read_in_turn(
 
 
 class _Budget:
-    """The bytes that wait in all lanes together."""
+    """The bytes waiting in all lanes together."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -121,11 +121,11 @@ class _Budget:
 
 
 class _Lane:
-    """Reads one stripe, pull by pull. `has_turn`: its answers are taken as they come, so it may always ask for the next one."""
+    """Reads one stripe, pull by pull. `has_turn`: its answers are consumed as they arrive, so it may always continue."""
 
     def __init__(self, pull: Pull, start: int, stop: int, budget: _Budget, pace: Pace | None) -> None:
         self.has_turn = False
-        self.at_the_end = False  # the queue has nothing more
+        self.at_the_end = False  # the queue has no more messages
         self._pull, self._start, self._stop, self._budget, self._pace = pull, start, stop, budget, pace
         self._answers: list[PulledBytes] = []
         self._arrived = asyncio.Event()
@@ -133,7 +133,7 @@ class _Lane:
         self.task.add_done_callback(lambda _task: self._arrived.set())
 
     async def take(self) -> list[PulledBytes]:
-        """The answers that are there, at least one; none behind the last. Raises what a pull raised, behind the answers before it."""
+        """Return the available answers, at least one; none after the last. Raises a pull's error after the answers before it."""
         while not self._answers:
             if self.task.done():
                 self.task.result()
@@ -152,7 +152,7 @@ class _Lane:
                 self._budget.changed.clear()
                 await self._budget.changed.wait()
             answer = await _ask(self._pull, offset, min(PULL_COUNT, self._stop - offset), self._pace)
-            if answer.next_offset > self._stop:  # what lies behind is the next stripe's
+            if answer.next_offset > self._stop:  # the rest belongs to the next stripe
                 answer = replace(answer, next_offset=self._stop)
             self.at_the_end = answer.status is PullStatus.NO_NEW and answer.next_offset <= offset
             self._answers.append(answer)
@@ -167,16 +167,14 @@ class _Lane:
 
 
 async def ask_again(question: Callable[[], Awaitable[A]], offset: int) -> A:
-    """The answer to a question for messages from `offset` on. Raises Busy if all it says is to ask again."""
+    """Return the answer to a pull from `offset` on. Raises Busy if the broker keeps answering to retry."""
     for pause in (*PAUSES_S, None):
         answer = await question()
         if answer.status is not PullStatus.NO_MATCH or answer.next_offset > offset:
             return answer
         if pause is not None:
             await asyncio.sleep(pause)
-    raise Busy(
-        f"the broker cannot read message {offset} yet, and said so {len(PAUSES_S) + 1} times: its disk may be slow"
-    )
+    raise Busy(f"the broker could not read message {offset} in {len(PAUSES_S) + 1} attempts: its disk may be slow")
 
 
 async def _ask(pull: Pull, offset: int, count: int, pace: Pace | None) -> PulledBytes:
@@ -187,5 +185,5 @@ async def _ask(pull: Pull, offset: int, count: int, pace: Pace | None) -> Pulled
         pace.count(len(answer.data))
     if answer.next_offset > offset or answer.status is PullStatus.NO_NEW:
         return answer
-    # It would be asked the same question for ever. A queue that became shorter sends readers back.
+    # An answer that leads nowhere would be repeated for ever. A queue that became shorter sends readers back.
     return replace(answer, status=PullStatus.NO_NEW, next_offset=offset, data=b"")

@@ -1,4 +1,4 @@
-"""The story of one message, told by its traces: who sent it, who consumed it, and how that went."""
+"""Reads the traces of one message: who sent it, who consumed it, and the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kappamq.protocol.trace import (
 )
 
 PAGES_MAX: Final = 50
-"""A message that was consumed so often that this is not enough has a story nobody reads."""
+"""Limit on the entries read for one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Consumption:
     retry_times: int = 0
     ended_ms: int | None = None
     cost_ms: int | None = None
-    success: bool | None = None  # None: nobody said how it ended
+    success: bool | None = None  # None: the end was not traced
     outcome: int | None = None
 
     @property
@@ -61,7 +61,7 @@ class Consumption:
 
 @dataclass(slots=True)
 class Story:
-    """What the traces of one message tell, each list in order of time."""
+    """The traces of one message, each list ordered by time."""
 
     message_id: str
     topic: str = ""
@@ -72,21 +72,21 @@ class Story:
 
     @property
     def groups(self) -> dict[str, bool]:
-        """Consumer group -> whether it has consumed the message."""
+        """Consumer group -> whether it consumed the message successfully."""
         found: dict[str, bool] = {}
         for consumption in self.consumed:
             found[consumption.group] = found.get(consumption.group, False) or bool(consumption.success)
         return found
 
     def lines(self) -> list[str]:
-        """The story as text, in order of time."""
+        """The traces as text, ordered by time."""
         told: list[tuple[int, str]] = []
         for sent, client in self.sent:
             how = "sent" if sent.success else "not sent"
             text = f"{how} by {sent.group} at {client} to {sent.topic} on {sent.store_host or '?'}, {sent.body_bytes} bytes"
             told.append((sent.time_ms, f"{text}, {_kind(sent.kind)}, in {sent.cost_ms} ms"))
         for ended, client in self.transactions:
-            by = "asked by the broker" if ended.from_check else "by itself"
+            by = "after a check by the broker" if ended.from_check else "by the producer"
             told.append((ended.time_ms, f"transaction {ended.state} by {ended.group} at {client}, {by}"))
         for recall, client in self.recalls:
             how = "recalled" if recall.success else "not recalled"
@@ -100,27 +100,27 @@ class Story:
 
 
 class TraceQueries(MessageQueries):
-    """The part of an admin that reads traces."""
+    """The methods of an admin that read traces."""
 
     config: ClientConfig
 
     async def trace_of(self, message_id: str, *, topic: str | None = None) -> Story:
-        """Return what was traced of a message, found by the producer's id of it. Raises QueryNotFound.
+        """Return the traces of a message, found by its producer-assigned id. Raises QueryNotFound.
 
-        `topic`: the trace topic, if it is not the usual one. Clients write traces only if told to (`trace=True`), and a
-        few seconds late.
+        `topic`: the trace topic, if it is not the default. Clients write traces only with `trace=True`, and a few seconds
+        late.
         """
         trace_topic = topic or self.config.trace_topic
         try:
             found = await self._traces(trace_topic, message_id)
         except NoRoute:
             raise QueryNotFound(
-                f"no broker has the trace topic {trace_topic!r}: start brokers with traceTopicEnable=true, or create it"
+                f"no broker has the trace topic {trace_topic!r}: start the brokers with traceTopicEnable=true, or create it"
             ) from None
         story = story_of(message_id, found)
         if not (story.sent or story.consumed or story.transactions or story.recalls):
             raise QueryNotFound(
-                f"no trace of message {message_id} in {trace_topic!r}: do its clients trace (trace=True), and has it "
+                f"no trace of message {message_id} in {trace_topic!r}: is tracing enabled at its clients (trace=True), and has it "
                 "been a few seconds?"
             )
         return story
@@ -135,7 +135,7 @@ class TraceQueries(MessageQueries):
             times: dict[str, list[int]] = {}
             for message in page:
                 times.setdefault(message.queue.broker, []).append(message.stored_ms)
-            # Brokers begin with the newest: the next page ends where that of a broker that has more began.
+            # Brokers return the newest first: the next page ends where that of a broker with more entries began.
             begins = [min(stored) for stored in times.values() if len(stored) >= COUNT_MAX]
             if not begins or not fresh:
                 break
@@ -148,7 +148,7 @@ class TraceQueries(MessageQueries):
 
 
 def story_of(message_id: str, traced: Iterable[Traced]) -> Story:
-    """Put the entries about one message together; those about others are left out."""
+    """Combine the entries of one message; ignores those of others."""
     story = Story(message_id)
     deliveries: dict[str, Consumption] = {}
     for one in traced:

@@ -1,7 +1,7 @@
-"""Writes down what happens to messages, for the trace topic; never in the way of the messages themselves.
+"""Records what happens to messages in the trace topic, without delaying the messages themselves.
 
-Entries are added from any thread, without waiting. They are kept in a bounded queue and sent a few at a time by a task; what
-does not fit, or cannot be sent, is dropped and counted.
+Entries are added from any thread, without waiting. They are kept in a bounded queue and sent in batches by a task; entries
+that do not fit, or cannot be sent, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER-"
 DEFAULT_REGION: Final = "DefaultRegion"
 BODY_BYTES_MAX: Final = 128_000
 KEYS_BYTES_MAX: Final = 16_000
-"""Keys are properties, and those have a limit; the message ids come first."""
+"""Keys are properties, whose length is limited; message ids take precedence."""
 SENDING_MAX: Final = 16
-"""Trace messages on their way at once."""
+"""Trace messages in flight."""
 CLOSE_S: Final = 3.0
 """How long closing waits for the last traces to be sent."""
 COMPLAIN_S: Final = 60.0
@@ -47,15 +47,15 @@ def trace_group(group: str) -> str:
 
 
 class Tracer:
-    """Collects entries of one producer or consumer. `send` brings a message to the trace topic; `release` ends that."""
+    """Collects the entries of one producer or consumer. `send` sends to the trace topic; `release` closes that producer."""
 
     def __init__(
         self, config: ClientConfig, group: str, clock: Clock, send: Send, release: Callable[[], Awaitable[None]]
     ) -> None:
         self.group = group
         self.clock = clock
-        self.dropped = 0  # there was no room
-        self.failed = 0  # they could not be sent
+        self.dropped = 0  # the queue was full
+        self.failed = 0  # the send failed
         self._topic = config.trace_topic
         self._batch = config.trace_batch
         self._flush_s = config.trace_flush_ms / 1000
@@ -65,8 +65,8 @@ class Tracer:
         self._waiting: deque[Entry] = deque()
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self._some = asyncio.Event()  # something waits
-        self._enough = asyncio.Event()  # for a whole message, or there is no time left to wait for more
+        self._some = asyncio.Event()  # there are entries to send
+        self._enough = asyncio.Event()  # enough for a whole message, or closing
         self._sending: set[asyncio.Task[None]] = set()
         self._complained = -COMPLAIN_S
         self._closed = False
@@ -76,7 +76,7 @@ class Tracer:
     # --- adding; from any thread ---
 
     def add(self, *entries: Entry) -> None:
-        """Take entries; never waits."""
+        """Add entries; never blocks."""
         with self._lock:
             if self._closed or len(self._waiting) + len(entries) > self._waiting_max:
                 self.dropped += len(entries)
@@ -88,7 +88,7 @@ class Tracer:
             try:
                 self._loop.call_soon_threadsafe(self._wake)
             except RuntimeError:
-                pass  # the loop is gone, and nobody is left to send
+                pass  # the loop is closed, so nothing can be sent
 
     def published(
         self,
@@ -100,7 +100,7 @@ class Tracer:
         kind: MessageKind = MessageKind.NORMAL,
         store_host: str = "",
     ) -> None:
-        """Messages were sent, or (without results) were not."""
+        """Record that messages were sent or, without results, that the send failed."""
         if messages[0].topic == self._topic or (results is not None and not results[0].trace_on):
             return
         cost_ms = max(0, self.clock.message_ms() - began_ms)
@@ -126,7 +126,7 @@ class Tracer:
         )
 
     def recalled(self, topic: str, message_id: str, *, success: bool, region: str = "") -> None:
-        """A message that waited for its time was taken back, or could not be."""
+        """Record a recall of a delayed message, successful or not."""
         self.add(
             Recalled(
                 time_ms=self.clock.message_ms(),
@@ -139,7 +139,7 @@ class Tracer:
         )
 
     def begun(self, messages: Sequence[ReceivedMessage]) -> list[ConsumeBegun]:
-        """A listener gets these messages now. Hand what is returned to `ended`."""
+        """Record that a listener gets these messages now. Pass the result to `ended`."""
         with self._lock:
             request_id = next(self._requests)
         now_ms = self.clock.message_ms()
@@ -161,7 +161,7 @@ class Tracer:
         return entries
 
     def ended(self, begun: Sequence[ConsumeBegun], outcome: Outcome) -> None:
-        """It is done with them."""
+        """Record that the listener has finished."""
         now_ms = self.clock.message_ms()
         entries = [
             ConsumeEnded(
@@ -182,7 +182,7 @@ class Tracer:
     # --- sending; on the loop ---
 
     async def close(self) -> None:
-        """Send what is there, for a moment."""
+        """Send the remaining entries, for a limited time."""
         with self._lock:
             self._closed = True
         self._wake()
@@ -193,7 +193,7 @@ class Tracer:
             self._task.cancel()
             for sending in self._sending:
                 sending.cancel()
-            self._lost(len(self._waiting), "there was no time left to send them")
+            self._lost(len(self._waiting), "the client was closed before they were sent")
             self._waiting.clear()
         finally:
             await self._release()
@@ -213,7 +213,7 @@ class Tracer:
                 async with asyncio.timeout(self._flush_s):
                     await self._enough.wait()
             except TimeoutError:
-                pass  # it has waited long enough for others
+                pass  # waited long enough for more
             self._enough.clear()
             for part, body in self._parts():
                 while len(self._sending) >= SENDING_MAX:
@@ -225,7 +225,7 @@ class Tracer:
             await asyncio.wait(self._sending)
 
     def _parts(self) -> Iterator[tuple[list[Entry], bytes]]:
-        """Take what waits, as much at a time as one message holds: the entries and the body they make."""
+        """Take the waiting entries, one message's worth at a time: the entries and their encoded body."""
         part: list[Entry] = []
         body = b""
         while True:
@@ -254,13 +254,13 @@ class Tracer:
         if count and now - self._complained >= COMPLAIN_S:
             self._complained = now
             log.warning(
-                "group %s: traces of messages are lost (%d not sent, %d dropped so far): %s",
+                "group %s: lost message traces (%d not sent, %d dropped so far): %s",
                 *(self.group, self.failed, self.dropped, why),
             )
 
 
 def traced(listener: Callable[[Any], Any], tracer: Tracer) -> Callable[[Any], Any]:
-    """Return a listener that does the same and leaves traces; it may be a coroutine function, and take lists."""
+    """Wrap a listener so that it is traced; it may be a coroutine function, and take lists."""
     call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have a coroutine as its __call__
     if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call):
 
@@ -278,7 +278,7 @@ def traced(listener: Callable[[Any], Any], tracer: Tracer) -> Callable[[Any], An
 
 
 class Watched:
-    """One call of a listener."""
+    """One call of a traced listener."""
 
     def __init__(self, tracer: Tracer, given: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
         self._tracer = tracer
@@ -300,7 +300,7 @@ class Watched:
 
 
 class Reading:
-    """Traces of messages that are asked for: begun when one is handed out, ended when it is acknowledged or given back."""
+    """Traces of messages without a listener: begun when one is handed out, ended when it is acknowledged or sent back."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -320,7 +320,7 @@ def _keys(entries: list[Entry]) -> tuple[str, ...]:
     size = 0
     for key in trace.index_keys(entries):
         if key != "".join(key.split()):
-            continue  # an id with blanks, by a client that gives odd ones, would be read as several keys
+            continue  # an id with blanks, from a non-standard client, would be read as several keys
         size += len(key.encode()) + 1
         if size > KEYS_BYTES_MAX:
             break

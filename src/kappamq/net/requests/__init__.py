@@ -1,1 +1,1 @@
-"""From a frame to a handler's call and its answer, for all servers: sizes, fairness, long work beside the loop, the watch over it."""
+"""From a frame to a handler and its answer, for all servers: size limits, fairness, long work in a thread, loop monitoring."""

@@ -1,12 +1,12 @@
-"""Work of requests that is too long for the loop: one thread does it, for one connection after the other.
+"""Requests that take too long for the loop: one thread processes them, one connection at a time.
 
-One thread, because all threads share the interpreter: the loop then waits for one of them at most, and no longer than the switch
-interval (event_loop.py).
+It is a single thread because all threads share the GIL: the loop then waits for at most one of them, and no longer than the
+switch interval (event_loop.py).
 
-The address whose work has cost least lately comes first, and of its connections the one that has cost least and asks for least. A
-peer gains nothing by opening many connections, and clients that share an address (all of one host do) are still told apart. What
-may wait is limited, for one address and in all; whoever asks for more is answered Busy.
-What a lost connection asked for is dropped; but while a connection is paused, the loop does not see that its peer has closed it.
+The address whose work has cost least lately comes first, and of its connections the one with the least cost and the smallest
+request. A peer gains nothing by opening many connections, and clients behind the same address are still told apart. The queue is
+bounded, per address and in total; beyond that requests are answered Busy. Requests of a lost connection are dropped; but while a
+connection is paused, the loop does not notice that its peer has closed it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ADDRESS_BYTES_MAX: Final = 64 << 20
 JOBS_MAX: Final = 10_000
 BYTES_MAX: Final = 256 << 20
 _BYTE_S: Final = 5e-5
-"""A large request lets smaller ones of its address pass that come within so much time for each of its bytes. Reading a byte takes
-a microsecond at most, so a small request passes all the large ones that ADDRESS_BYTES_MAX lets wait; and no request waits for ever."""
-_SAME_S: Final = 0.001  # places that differ by less are the same, but for rounding
+"""A large request lets smaller ones of its address overtake that arrive within this time per byte of it. Reading a byte takes at
+most a microsecond, so a small request overtakes all the large ones that ADDRESS_BYTES_MAX admits; and no request waits for ever."""
+_SAME_S: Final = 0.001  # places that differ by less are equal, except for rounding
 _COSTS_MAX: Final = 1000
-_QUIET_S: Final = 60.0  # refusals are logged once in this time
+_QUIET_S: Final = 60.0  # refusals are logged at most this often
 
 
 class _Job(NamedTuple):
@@ -58,11 +58,11 @@ class _Line:
         self.connection = connection
         self.address = address
         self.jobs: deque[_Job] = deque()
-        self.place = 0.0  # by what the connection had cost when the line was entered
+        self.place = 0.0  # based on the cost of the connection when the line was entered
 
 
 class _Cost:
-    """What the work of an address took lately (fair_turns.py)."""
+    """The recent cost of an address (fair_turns.py)."""
 
     __slots__ = ("cost", "cost_at")
 
@@ -71,13 +71,13 @@ class _Cost:
 
 
 class _Address:
-    """All that waits for one address."""
+    """All waiting jobs of one address."""
 
     __slots__ = ("bytes", "jobs", "lines", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lines: list[tuple[float, int, _Line]] = []  # a heap; lines that were dropped are still in it, without jobs
+        self.lines: list[tuple[float, int, _Line]] = []  # a heap; dropped lines stay in it, without jobs
         self.jobs = 0
         self.bytes = 0
 
@@ -89,9 +89,7 @@ class Beside:
         self._thread: ThreadPoolExecutor | None = None
         self._lines: dict[Connection, _Line] = {}
         self._addresses: dict[str, _Address] = {}
-        self._order: list[
-            tuple[float, int, _Address]
-        ] = []  # a heap of those addresses that are not worked for just now
+        self._order: list[tuple[float, int, _Address]] = []  # a heap of the addresses without a running job
         self._costs: dict[str, _Cost] = {}
         self._numbers = itertools.count()
         self._jobs = 0
@@ -101,10 +99,10 @@ class Beside:
         self._refusal_told = -math.inf
 
     async def run(self, connection: Connection, work: Callable[..., T], *arguments: Any, size: int | None = None) -> T:
-        """Do `work` for a request of the connection, and return what it returns or raise what it raises.
+        """Run `work` for a request of the connection in the thread, and return its result.
 
-        `size`: how many bytes of a new request are to be read; without it, this is the end of a request that was carried out, and
-        is not refused. Raises Busy if too much waits already, NotConnected if the connection is lost before the work begins."""
+        `size`: the bytes of a new request; without it, this is the last part of a request that was carried out, and is never
+        refused. Raises Busy if the queue is full, NotConnected if the connection is lost before the work starts."""
         if size is not None:
             self._check_room(connection.counted_as, size)
         return await self._add(connection, lambda: work(*arguments), size or 0)
@@ -114,7 +112,7 @@ class Beside:
         self._begin()
 
     def close(self) -> None:
-        """Nothing new is begun; what is under way comes to its end."""
+        """Start nothing new; the running job completes."""
         for connection in list(self._lines):
             for job in self._drop(connection):
                 job.done.cancel()
@@ -122,7 +120,7 @@ class Beside:
             self._thread.shutdown(wait=True)
             self._thread = None
 
-    # -- what waits --------------------------------------------------------------------------------------------------------
+    # -- waiting jobs ------------------------------------------------------------------------------------------------------
 
     def _check_room(self, name: str, size: int) -> None:
         address = self._addresses.get(name)
@@ -176,9 +174,9 @@ class Beside:
         heapq.heappush(self._order, (place, next(self._numbers), address))
 
     def _place(self, account: Account) -> float:
-        """Where somebody who asks now has to wait: now if it has cost little, later by the time until its cost will be little.
+        """Return the place in the queue of an account: now if its cost is low, otherwise when its cost will have decayed.
 
-        Costs halve at the same pace for all, so the order of two who wait does not change with time: a heap can keep it."""
+        All costs decay at the same rate, so the order of two waiting accounts does not change with time: a heap can keep it."""
         cost = self._turns.cost(account)
         return self._loop.time() + (HALF_LIFE_S * math.log2(cost / LIGHT_S) if cost > LIGHT_S else 0.0)
 
@@ -188,7 +186,7 @@ class Beside:
                 job.done.set_exception(_closed(connection))
 
     def _drop(self, connection: Connection) -> list[_Job]:
-        """Forget a connection; returns the jobs that it had waiting."""
+        """Forget a connection; returns its waiting jobs."""
         line = self._lines.pop(connection, None)
         if line is None:
             return []
@@ -201,7 +199,7 @@ class Beside:
         return jobs
 
     def _next(self) -> tuple[_Line, _Job] | None:
-        """Take out the job that is to be done next. Its address waits again when `_end` has entered it."""
+        """Take out the next job. Its address becomes eligible again when `_end` has entered it."""
         while self._order:
             address = heapq.heappop(self._order)[2]
             while address.lines:
@@ -217,13 +215,13 @@ class Beside:
                     self._enter_line(line)
                 else:
                     self._leave(line)
-                if not job.done.done():  # else nobody waits for it any more
+                if not job.done.done():  # otherwise its caller was cancelled
                     return line, job
             del self._addresses[address.name]
         return None
 
     def _has_cost_more(self, line: _Line) -> bool:
-        """Since it was entered, on the loop or here."""
+        """Return whether its cost has grown since it was entered."""
         connection = line.connection
         return self._turns.cost(connection) > LIGHT_S and self._place(connection) > line.place + _SAME_S
 

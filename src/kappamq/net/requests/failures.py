@@ -1,4 +1,4 @@
-"""What a request is answered that could not be carried out."""
+"""The answers to failed requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def failure(request: Frame, error: Exception) -> Frame:
-    """The answer to a request that raised: its code and text if it is one of ours, else SYSTEM_ERROR and a line in the log."""
+    """Return the answer for an exception: code and text of a KappaError, otherwise SYSTEM_ERROR, which is also logged."""
     if isinstance(error, ProtocolError):
         return reply(request, ResponseCode.SYSTEM_ERROR, str(error))
     if isinstance(error, KappaError) and error.code is not None:

@@ -1,8 +1,8 @@
-"""How one turn of the loop is shared: whoever has taken much of it waits for the next one.
+"""Divides each turn of the event loop fairly among connections.
 
-The loop serves every socket that has something to say before it looks at the sockets again. What the kernel does takes
-microseconds; a request that Python reads and answers may take milliseconds, and many peers may send many of them. So a turn
-has a budget for such requests. When it is used up, the connections that brought them wait, and others are served first.
+The loop serves every readable socket before it polls the sockets again. Requests that the kernel handles take
+microseconds; one that Python decodes and answers may take milliseconds, and many peers may send many of them. So a turn has
+a budget for such requests. When it is used up, the connections that sent them are paused, and others are served first.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kappamq.net.serving.connection import WAITING, Connection
 T = TypeVar("T")
 
 TURN_S: Final = 0.004
-"""What the requests of one turn may take together before the next one has to wait for another turn."""
+"""Budget of a turn; when it is used up, further requests wait for another turn."""
 LIGHT_TURN_S: Final = 0.012
-"""The same for a connection that has cost little lately: it does not wait behind those that cost much."""
+"""Budget for connections with a low recent cost, so that they do not wait behind costly ones."""
 LIGHT_S: Final = 0.004
 SLICE_S: Final = 0.002
-"""About as long as a piece of long work may take; see `FairTurns.next_slice`."""
+"""About the longest that a slice of long work may take; see `FairTurns.next_slice`."""
 HALF_LIFE_S: Final = 1.0
-"""In which half of what somebody has cost is forgotten."""
+"""Half-life of the recorded cost."""
 
 
 class Account(Protocol):
-    """Who is charged: a connection, or an address. A new one has cost nothing, whatever the time."""
+    """What is charged: a connection, or an address. A new one has no cost."""
 
     cost: float  # seconds, as of `cost_at`
     cost_at: float  # by the loop's clock
@@ -44,11 +44,11 @@ class FairTurns:
         self._is_scheduled = False
         self._light: deque[Connection] = deque()
         self._heavy: deque[Connection] = deque()
-        self._heavy_first = False  # none of them got on in the last turn
+        self._heavy_first = False  # none of the costly ones was served in the last turn
         self._slices: deque[asyncio.Future[None]] = deque()
 
     def has_time_for(self, connection: Connection) -> bool:
-        """Whether a request of this connection may be worked on now. If not, it is paused, and resumed in a later turn."""
+        """Return whether a request of this connection may be processed now. If not, it is paused and resumed in a later turn."""
         if self._spent < TURN_S:
             return True
         is_light = self.cost(connection) < LIGHT_S
@@ -60,24 +60,24 @@ class FairTurns:
         return False
 
     def charge(self, account: Account, seconds: float) -> None:
-        """A request has taken this long, on the loop or beside it."""
+        """Charge the time that a request took, on the loop or in the thread."""
         account.cost = self.cost(account) + seconds
         account.cost_at = self._loop.time()
 
     def spend(self, seconds: float) -> None:
-        """So much of this turn is gone."""
+        """Use up part of this turn's budget."""
         self._spent += seconds
         self._schedule()
 
     async def next_slice(self) -> None:
-        """Between two pieces of long work: until a turn has time for the next piece."""
+        """Between two slices of long work: wait until a turn has time for the next one."""
         waiter = self._loop.create_future()
         self._slices.append(waiter)
         self._schedule()
         await waiter
 
     async def share(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """The items one by one. Whenever they have taken a slice of a turn, everybody else gets on before the next one."""
+        """Yield the items. Whenever they have used up a slice of a turn, let other work run before the next one."""
         began = time.perf_counter()
         for item in items:
             yield item
@@ -89,12 +89,12 @@ class FairTurns:
         self.spend(time.perf_counter() - began)
 
     async def run(self, steps: Iterable[object]) -> None:
-        """Take all the steps of long work, so many in each turn."""
+        """Run all steps of long work, a limited number in each turn."""
         async for _ in self.share(steps):
             pass
 
     def cost(self, account: Account) -> float:
-        """Seconds that its requests took lately."""
+        """Return the recent cost in seconds."""
         if not account.cost:
             return 0.0
         return float(account.cost * 0.5 ** ((self._loop.time() - account.cost_at) / HALF_LIFE_S))
@@ -125,10 +125,10 @@ class FairTurns:
             else:
                 break
             if self._heavy and self._slices and self._spent < TURN_S:
-                # Neither long work nor costly connections may keep the other from getting on.
+                # Neither long work nor costly connections may starve the other.
                 heavy_got_on = True
                 self._resume(self._heavy.popleft())
-        # Light ones may come without end: costly ones get on in every second turn at least.
+        # Cheap ones may arrive without end, so costly ones are served at least in every second turn.
         self._heavy_first = bool(self._heavy) and not heavy_got_on
         if self._light or self._heavy or self._slices or self._spent:
             self._schedule()

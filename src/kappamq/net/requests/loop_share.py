@@ -1,6 +1,6 @@
-"""What all servers on one event loop share: its turns, the thread beside it, and the watch over it.
+"""Shared by all servers on one event loop: the turn budget, the worker thread, and the loop monitor.
 
-`kappamq up` runs a name server and a broker on one loop. A turn is one turn for both of them.
+`kappamq up` runs a name server and a broker on one loop, so a turn is the same for both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kappamq.net.requests.loop_watch import LoopWatch
 
 
 class LoopShare:
-    """Of one loop. `start` and `stop` are called once by each server; the last one to stop ends it."""
+    """For one loop. Each server calls `start` and `stop` once; the last one to stop ends it."""
 
     _of_loops: ClassVar[dict[asyncio.AbstractEventLoop, LoopShare]] = {}
 
@@ -27,7 +27,7 @@ class LoopShare:
 
     @classmethod
     def of_this_loop(cls) -> Self:
-        # A share knows its loop, so the table keeps both: what no server has started and stopped goes when its loop is closed.
+        # A share references its loop, so a share that no server started and stopped is dropped once its loop is closed.
         for closed in [loop for loop in cls._of_loops if loop.is_closed()]:
             del cls._of_loops[closed]
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The loop watches itself: a turn that kept everybody waiting is logged, with the request that took longest, and counted."""
+"""Monitors the event loop: long turns are counted and logged, with the request that took longest."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ log = logging.getLogger(__name__)
 
 LONG_TURN_S: Final = 0.1
 LOOK_S: Final = 0.02
-"""Between two looks at the clock. A turn is measured to within half of it."""
+"""Interval of the checks. A turn is measured to within half of it."""
 _TOLD_AGAIN_S: Final = 10.0
-"""Long turns are logged once in this time; all are counted."""
+"""Long turns are logged at most this often; all are counted."""
 
 
 class LoopWatch:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._starting = 0  # servers that are not ready yet
+        self._starting = 0  # servers that are still starting
         self._due = 0.0
         self._cpu = 0.0
         self._told = -math.inf
         self._untold = 0
-        self._longest: tuple[float, int, str] | None = None  # request since the last look: seconds, code, peer
+        self._longest: tuple[float, int, str] | None = None  # longest request since the last check: seconds, code, peer
         self.long_turns = 0
         self.longest_turn_s = 0.0
 
@@ -36,11 +36,11 @@ class LoopWatch:
         self._look_again()
 
     def server_starts(self) -> None:
-        """Long turns are no reason to warn until it is ready: reading its files keeps the loop busy before anybody waits for it."""
+        """Do not warn of long turns until the server is ready: it reads its files before any peer can wait for it."""
         self._starting += 1
 
     def server_is_ready(self) -> None:
-        """Or it has given up. What this turn took so far was part of the start; from here on peers may be waiting."""
+        """The server is ready, or gave up. The current turn belongs to the start; from here on peers may be waiting."""
         if self._timer is not None and time.monotonic() > self._due:
             self._timer.cancel()
             self._look()
@@ -52,7 +52,7 @@ class LoopWatch:
             self._timer = None
 
     def took(self, code: int, peer: object, seconds: float) -> None:
-        """A request has kept the loop for this long."""
+        """Record how long a request occupied the loop."""
         if self._longest is None or seconds > self._longest[0]:
             self._longest = seconds, code, str(peer)
 
@@ -64,7 +64,7 @@ class LoopWatch:
 
     def _look(self) -> None:
         now = time.monotonic()
-        # The turn began somewhere between the last look and the time this one was due: in the middle, for all we know.
+        # The turn began somewhere between the last check and the time this one was due: assume the middle.
         turn_s = now - self._due + LOOK_S / 2
         if turn_s > LONG_TURN_S:
             self.long_turns += 1
@@ -99,5 +99,5 @@ class LoopWatch:
 
 
 def name_of(code: int) -> str:
-    """A request code as people look it up: `HEART_BEAT (34)`."""
+    """Return a request code with its name: `HEART_BEAT (34)`."""
     return f"{RequestCode(code).name} ({code})" if code in RequestCode._value2member_map_ else f"code {code}"

@@ -1,7 +1,7 @@
-"""From the bytes of one frame to a request that a handler can be given: for all servers.
+"""From the bytes of a frame to a request for a handler, for all servers.
 
-Headers are read on the loop, and what may be large in them is limited. Bodies are read by whoever wants them, but a large one that
-is JSON is read beside the loop first. Requests share the turns of the loop (fair_turns.py), and long ones are noticed.
+Headers are decoded on the loop, so their size is limited. Bodies are decoded by the handlers, except large JSON bodies, which are
+decoded in the worker thread first. Requests share the turns of the loop (fair_turns.py), and long ones are logged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kappamq.protocol.frame import Frame, TooManyFields, decode_header, refusal_
 
 
 class InOrder(NamedTuple):
-    """What a handler returns if the requests that follow on the connection have to wait for its answer."""
+    """Returned by a handler if later requests of the connection must wait for its answer."""
 
     answer: Awaitable[Frame | None]
 
@@ -30,17 +30,17 @@ Answer = Frame | Awaitable[Frame | None] | InOrder | None
 Handler = Callable[[Connection, Frame], Answer]
 
 LOOSE_HEADER_BYTES_MAX: Final = 4 << 10
-"""A longer header must be proper JSON: the loop itself reads it."""
+"""A longer header must be valid JSON: the loop itself decodes it."""
 
 
 class RequestReader:
-    """Belongs to one server and its loop."""
+    """For one server and its loop."""
 
     def __init__(self, table: Mapping[int, RequestLimit], config: NetConfig) -> None:
         self.limits = RequestLimits(table, config)
         self._config = config
         self._share = LoopShare.of_this_loop()
-        self._share.watch.server_starts()  # its store is read next
+        self._share.watch.server_starts()  # it reads its store next
         self._is_starting = True
         self._is_started = False
         self.turns, self.beside, self.watch = self._share.turns, self._share.beside, self._share.watch
@@ -57,15 +57,15 @@ class RequestReader:
             self._share.watch.server_is_ready()
 
     def stop(self) -> None:
-        self._end_start()  # it may never have been ready
+        self._end_start()  # it may never have become ready
         if self._is_started:
             self._is_started = False
             self._share.stop()
 
     def refuse_long_header(self, connection: Connection, data: bytes | bytearray, position: int) -> int | None:
-        """Whoever splits frames does not like the one at `position`. If only its header is too long, refuse it when it has come.
+        """Handle a frame at `position` that could not be split off. If only its header is too long, refuse it once it is complete.
 
-        Returns how many bytes of `data` are done with then; None if this is no frame at all."""
+        Returns how many bytes of `data` are consumed; None if this is not a frame at all."""
         if len(data) - position < 8:
             return None  # its length alone was refused
         total = int.from_bytes(data[position : position + 4], "big", signed=True)
@@ -76,7 +76,7 @@ class RequestReader:
         if end > len(data):
             return position
         limit = self._config.header_bytes_max
-        why = f"the header of the request has {header_bytes} bytes, {limit} at most: send less, or raise net.header_bytes_max"
+        why = f"the header of the request has {header_bytes} bytes, the limit is {limit}: send less, or raise net.header_bytes_max"
         with memoryview(data)[position:end] as frame:
             refusal = refusal_of_unread(frame, why)
         if refusal is None:
@@ -87,14 +87,14 @@ class RequestReader:
     def take(
         self, connection: Connection, data: memoryview, handle: Callable[[Connection, Frame, memoryview, int], None]
     ) -> None:
-        """Read the header of the frame in `data`, and have `handle` go on with a request: with its body still to be read.
+        """Decode the header of the frame in `data`, and pass a request, with its body still encoded, to `handle`.
 
-        Answers of the peer are handed to whoever waits for them. What is no frame ends the connection."""
+        Responses of the peer are passed to their waiting requests. Anything that is not a frame ends the connection."""
         began = time.perf_counter()
         try:
             frame, header_end = decode_header(data, loose_bytes_max=LOOSE_HEADER_BYTES_MAX)
         except (LooseJsonTooLong, TooManyFields) as error:
-            refusal = refusal_of_unread(data, f"the header of the request cannot be read: {error}")
+            refusal = refusal_of_unread(data, f"the header of the request cannot be decoded: {error}")
             if refusal is None:
                 connection.abort(f"not a frame: {error}")
             else:
@@ -117,9 +117,9 @@ class RequestReader:
     def call(
         self, handler: Handler, connection: Connection, frame: Frame, body: memoryview, header_bytes: int
     ) -> tuple[Frame | Awaitable[Frame | None] | None, bool]:
-        """What the handler says, and whether later requests of the connection have to wait for it.
+        """Return the handler's answer, and whether later requests of the connection must wait for it.
 
-        Raises InvalidParameter, before anything is read, if the request is larger than it may be."""
+        Raises InvalidParameter, before anything is decoded, if the request is too large."""
         self.limits.check(frame.code, header_bytes, len(body))
         frame.body = bytes(body)
         if self.limits.is_for_beside(frame):
@@ -128,10 +128,10 @@ class RequestReader:
         return (answer.answer, True) if isinstance(answer, InOrder) else (answer, False)
 
     async def _read_first(self, handler: Handler, connection: Connection, frame: Frame) -> Frame | None:
-        """Have a large body read beside the loop, then go on as with any other."""
+        """Decode a large body in the worker thread, then continue as usual."""
         frame.parsed = await self.beside.run(connection, self.limits.read, frame, size=len(frame.body))
         if not connection.is_open:
-            return None  # who has gone must not be entered as if it were here
+            return None  # a peer that has disconnected must not be registered
         answer = handler(connection, frame)
         if isinstance(answer, InOrder):
             return await answer.answer

@@ -1,7 +1,7 @@
-"""How large each request may be, header and body, and which body is worth reading beside the loop.
+"""Size limits of requests, header and body, and which bodies are decoded in the worker thread.
 
-Every server has one table of these, by request code. It is looked at before the body is read: a refusal costs nothing but its
-answer, which says how much is allowed and which setting changes that.
+Every server has one table of these, by request code. It is checked before the body is decoded, so a refusal is cheap; its text
+says how much is allowed and which setting changes that.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kappamq.protocol.bodies.body import Body
 from kappamq.protocol.frame import Frame
 
 BESIDE_BYTES: Final = 4 << 10
-"""A longer body is read beside the loop: reading may take a microsecond for each byte."""
+"""Longer bodies are decoded in the worker thread: decoding may take a microsecond per byte."""
 VALUE_BYTES: Final = 32
-"""A body of the full size may have one JSON value for every so many bytes: honest ones have about twenty."""
+"""A body of the full size may have one JSON value per this many bytes: real ones have about twenty bytes per value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimit:
-    """Names of the NetConfig fields that limit a request, and what its body is, where that is JSON.
+    """Names of the NetConfig fields that limit a request, and the type of its body if that is JSON.
 
-    `answer_bytes`: how large an answer that comes later may be, where it is much larger than its request."""
+    `answer_bytes`: the largest deferred answer, if it can be much larger than the request."""
 
     body: str = "request_bytes_max"
     header: str = "request_header_bytes_max"
@@ -41,29 +41,29 @@ class RequestLimits:
         self._usual = RequestLimit()
 
     def check(self, code: int, header_bytes: int, body_bytes: int) -> None:
-        """Raises InvalidParameter if a request of this code must not be so large."""
+        """Raise InvalidParameter if a request of this code is too large."""
         limit = self._table.get(code, self._usual)
         for part, size, setting in (("header", header_bytes, limit.header), ("body", body_bytes, limit.body)):
             allowed = getattr(self._config, setting)
             if size > allowed:
                 raise InvalidParameter(
-                    f"the {part} of a {name_of(code)} request may have {allowed} bytes, not {size}: send less at once, "
+                    f"the {part} of a {name_of(code)} request has {size} bytes, the limit is {allowed}: send less at once, "
                     f"or raise net.{setting}"
                 )
 
     def answer_bytes(self, code: int) -> int:
-        """What a connection is charged for an answer of this code that is to come, beside the bytes of the request."""
+        """Return what a connection is charged for a deferred answer of this code, beside the bytes of the request."""
         return self._table.get(code, self._usual).answer_bytes
 
     def is_for_beside(self, frame: Frame) -> bool:
-        """Whether the body has to be read by `read`, beside the loop."""
+        """Return whether the body must be decoded by `read` in the worker thread."""
         if len(frame.body) <= BESIDE_BYTES:
             return False
         limit = self._table.get(frame.code)
         return limit is not None and limit.kind is not None
 
     def read(self, frame: Frame) -> Any:
-        """The body of a request for which `is_for_beside` says yes. Raises ProtocolError. Any thread may call it."""
+        """Decode the body of a request for which `is_for_beside` is true. Raises ProtocolError. Thread-safe."""
         kind = self._table[frame.code].kind
         assert kind is not None
         check_values(frame.body, getattr(self._config, self._table[frame.code].body) // VALUE_BYTES)
@@ -71,9 +71,7 @@ class RequestLimits:
 
 
 def check_values(data: bytes, allowed: int) -> None:
-    """Refuse JSON of more values than `allowed`: memory and time go by their number. Raises ProtocolError."""
+    """Refuse JSON with more values than `allowed`: memory and time grow with their number. Raises ProtocolError."""
     found = data.count(b",") + data.count(b"{") + data.count(b"[")
     if found > allowed:
-        raise ProtocolError(
-            f"the body has {found} JSON values, {allowed} at most: send less at once, in several requests"
-        )
+        raise ProtocolError(f"the body has {found} JSON values, the limit is {allowed}: split it into several requests")

@@ -1,4 +1,4 @@
-"""Requests whose answer comes later than their turn: for all servers. How many there may be is limited, for one address and in all."""
+"""Requests with deferred answers, for all servers. Their number is limited, per address and in total."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTS_MAX: Final = 10_000
 
 
 class Unfinished:
-    """Belongs to one server."""
+    """For one server."""
 
     def __init__(self, config: NetConfig) -> None:
         self._bytes_max = config.inflight_bytes_max
@@ -41,10 +41,10 @@ class Unfinished:
         in_order: bool,
         answer_bytes: int = 0,
     ) -> None:
-        """Answer when the awaitable is done; with `in_order`, what the connection sends next waits for that.
+        """Answer when the awaitable is done; with `in_order`, later requests of the connection wait for that.
 
-        `size`: the bytes of the request. If there is too much already, the answer is Busy, and nothing is done.
-        `answer_bytes`: what the answer may have. The connection owes it, too: others of its requests wait until it was sent."""
+        `size`: the bytes of the request. If the limit is reached, the answer is Busy, and nothing is done. `answer_bytes`: the
+        largest possible answer. It is charged to the connection, too: further requests of it wait until the answer was sent."""
         address = connection.counted_as
         full = self._full(address, size)
         if full:
@@ -68,13 +68,13 @@ class Unfinished:
         task.add_done_callback(done)
 
     def _full(self, address: str, size: int) -> str:
-        """Why a request must not come in, empty if it may."""
+        """Return why a request must be refused, empty if it may be accepted."""
         for requests, taken, share, whose in (
             (len(self._tasks), self._bytes, 1, ""),
             (self._address_requests[address], self._address_bytes[address], ADDRESS_SHARE, f" from {address}"),
         ):
             if requests >= REQUESTS_MAX // share or (requests and taken + size > self._bytes_max // share):
-                return f"{requests} requests{whose} with {taken} bytes are being worked on"
+                return f"{requests} requests{whose} with {taken} bytes are being processed"
         return ""
 
     def _count(self, address: str, requests: int, size: int) -> None:
@@ -86,7 +86,7 @@ class Unfinished:
 
 
 def send_answer(connection: Connection, request: Frame, response: Frame) -> None:
-    """Send a response now; a one-way request gets none, whatever happened."""
+    """Send a response now; a one-way request gets none."""
     if not request.is_oneway:
         connection.send(response.encode())
 
@@ -96,7 +96,7 @@ async def _answer_later(connection: Connection, frame: Frame, answer: Awaitable[
         result = await answer
     except NotConnected as error:
         if not connection.is_open:
-            return  # whoever asked has gone, and the work was dropped
+            return  # the peer has disconnected, and the work was dropped
         result = failure(frame, error)
     except Exception as error:
         result = failure(frame, error)

@@ -1,1 +1,1 @@
-"""The accepting side: listening, TLS or plain, the first bytes of a connection, its limits, its end."""
+"""The accepting side: listening, TLS, the first bytes of a connection, connection limits, closing."""

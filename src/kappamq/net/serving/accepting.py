@@ -1,4 +1,4 @@
-"""Accepting connections: plain ones and TLS on the same port, and a clear end for those we have no descriptor for."""
+"""Accepts connections, plain and TLS on the same port, and refuses them cleanly if there are no file descriptors left."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kappamq.net.serving.strangers import Strangers, not_served
 
 log = logging.getLogger(__name__)
 
-_SNIFFING_MAX = 4096  # connections of which we do not know yet what they speak; beyond it some of them go
-_HANDSHAKE_S = 10.0  # who has begun a handshake has something to say
+_SNIFFING_MAX = 4096  # limit of connections whose protocol is not known yet; beyond it some are closed
+_HANDSHAKE_S = 10.0  # for a peer that has begun a handshake
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_QUIET_S = 60.0  # the same trouble is told once in this time
+_QUIET_S = 60.0  # the same problem is logged at most this often
 
 
 class Factory(Protocol):
@@ -32,7 +32,7 @@ class Factory(Protocol):
 
 
 class Acceptor:
-    """Turns what a listening socket accepts into connections; one task, from `run` until it is cancelled."""
+    """Turns sockets accepted by a listening socket into connections; one task, from `run` until it is cancelled."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Acceptor:
         half_open: HalfOpen | None = None,
         refuse: Callable[[object, str], None] = lambda who, reason: None,
     ) -> None:
-        """`half_open`: shared by those who accept for one server. `refuse` is told who had to go, and why."""
+        """`half_open`: shared by the acceptors of one server. `refuse` is called with the peer and the reason."""
         self._listener = listener
         self._factory = factory
         self._config = config
@@ -53,8 +53,8 @@ class Acceptor:
         self._half_open = HalfOpen(ConnectionLimits(config)) if half_open is None else half_open
         self._refuse = refuse
         self._adopting: set[asyncio.Task[None]] = set()
-        self._silent: set[asyncio.Task[None]] = set()  # of those, who has said nothing yet
-        # Given up for a moment when there is no other descriptor left, to take a caller off the line and let it go.
+        self._silent: set[asyncio.Task[None]] = set()  # of those, the ones that have sent nothing yet
+        # A reserve descriptor, closed for a moment when there is no other left, to accept a connection and close it.
         self._spare = -1
         self._complained: float | None = None
 
@@ -89,9 +89,9 @@ class Acceptor:
 
     def _has_room(self, ends: Ends | None) -> bool:
         if self._context is None:
-            return len(self._adopting) < _SNIFFING_MAX  # they wait for nothing
+            return len(self._adopting) < _SNIFFING_MAX  # they do not wait for the peer
         if ends is None:
-            return False  # it has left again
+            return False  # the peer has disconnected
         reason = self._half_open.make_room(ends[0][0], _SNIFFING_MAX)
         if reason is not None:
             self._refuse(ends[0][0], reason)
@@ -103,27 +103,27 @@ class Acceptor:
         if ends is not None:
             self._half_open.end(ends)
         if task.cancelled():
-            accepted.close()  # it may have been cancelled before it could do that itself
+            accepted.close()  # the task may have been cancelled before it could do so
 
     def _let_go(self, task: asyncio.Task[None]) -> None:
-        """Others need its place."""
+        """Close a connection to make room for others."""
         self._silent.discard(task)
         self._adopting.discard(task)
         task.cancel()
 
     async def _without(self, error: OSError) -> socket.socket | None:
-        """Nothing could be accepted. Who waits would wait until there is a descriptor again: better to be told at once.
+        """Handle a failed accept. Without a descriptor peers would wait in the backlog: better to close them at once.
 
-        Returns who could be accepted after all."""
+        Returns a socket if one could be accepted after all."""
         if error.errno not in _OUT_OF_DESCRIPTORS:
-            log.info("a connection was gone before it could be accepted: %s", error)
+            log.info("a peer disconnected before its connection was accepted: %s", error)
             await asyncio.sleep(0)
             return None
         now = asyncio.get_running_loop().time()
         if self._complained is None or now - self._complained > _QUIET_S:
             self._complained = now
-            log.error("new connections are turned away: %s. Raise the limit of open files (ulimit -n)", error.strerror)
-        # Without a descriptor, accept fails at once even when nobody calls: asked again and again, it would never let us go.
+            log.error("refusing new connections: %s. Raise the limit of open files (ulimit -n)", error.strerror)
+        # Without a descriptor, accept fails at once even when no connection is waiting: retrying in a loop would never yield.
         await self._somebody_calls()
         try:
             return self._listener.accept()[0]
@@ -153,7 +153,7 @@ class Acceptor:
             try:
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                await asyncio.sleep(0.1)  # somebody else was quicker: there will be one again
+                await asyncio.sleep(0.1)  # another thread took the descriptor; there will be one again
 
     async def _adopt(self, accepted: socket.socket, ends: Ends | None) -> None:
         loop, config, context = asyncio.get_running_loop(), self._config, self._context
@@ -162,15 +162,15 @@ class Acceptor:
         source: Address | None = None
         try:
             if context is not None and ends is not None:
-                # A PROXY header comes before TLS. Without TLS the connection itself looks at what it reads.
+                # A PROXY header precedes TLS. Without TLS the connection itself examines what it reads.
                 opening, source = await self._look(accepted, task, ends)
                 reason = not_served(opening, tls_offered=True)
                 if reason is None and opening.kind is not Kind.TLS:
                     context = None
                     if config.tls_mode == "enforcing" and opening.kind is not Kind.MORE:
                         reason = (
-                            "it speaks plain text, and this port takes TLS only (tls.server.mode=enforcing): "
-                            "switch TLS on in the client"
+                            "it does not use TLS, which this port requires (tls.server.mode=enforcing): "
+                            "enable TLS in the client"
                         )
                 if reason is not None:
                     self._strangers.tell(_ip(accepted), opening.kind.value, reason)
@@ -188,17 +188,17 @@ class Acceptor:
             self._strangers.tell(_ip(accepted), "PROXY", str(error))
             accepted.close()
         except ssl.SSLError as error:
-            self._strangers.tell(_ip(accepted), "handshake", f"no TLS with it: {error.reason or error}")
+            self._strangers.tell(_ip(accepted), "handshake", f"TLS handshake failed: {error.reason or error}")
             accepted.close()
         except (OSError, TimeoutError) as error:
-            log.info("%s did not get through its handshake: %s", _ip(accepted), str(error) or type(error).__name__)
+            log.info("%s did not complete its handshake: %s", _ip(accepted), str(error) or type(error).__name__)
             accepted.close()
 
     async def _look(
         self, accepted: socket.socket, task: asyncio.Task[None], ends: Ends
     ) -> tuple[Opening, Address | None]:
-        """What the peer opens with, and for whom a PROXY header says it speaks. The header is taken off the socket, nothing
-        else. MORE: the peer has left before it was clear. Raises ProtocolError for a bad header, TimeoutError."""
+        """Return what the connection opens with, and the source address in a PROXY header. Only that header is taken off the
+        socket. MORE: the peer disconnected before it was clear. Raises ProtocolError for a bad header, TimeoutError."""
         source: Address | None = None
         header_seen = False
         while True:
@@ -215,7 +215,7 @@ class Acceptor:
             if header_seen:
                 raise ProtocolError("a second PROXY header")
             header_seen, source = True, opening.source
-            accepted.recv(opening.size)  # all of it is here
+            accepted.recv(opening.size)  # all of it has arrived
 
     @property
     def _begun_s(self) -> float:
@@ -223,7 +223,7 @@ class Acceptor:
 
 
 async def _peek(accepted: socket.socket) -> Opening:
-    """Wait until the first bytes say what they are; they stay in the socket."""
+    """Wait until the first bytes show the protocol; they stay in the socket."""
     need = 1
     while True:
         data = await _at_least(accepted, need)
@@ -234,9 +234,9 @@ async def _peek(accepted: socket.socket) -> Opening:
 
 
 async def _at_least(accepted: socket.socket, need: int) -> bytes:
-    """The bytes that wait in the socket as soon as there are so many; fewer if the peer has left."""
+    """Return the bytes in the socket once there are `need` of them; fewer if the peer has disconnected."""
     loop = asyncio.get_running_loop()
-    # The socket counts as readable only then: else what has been seen already would wake us again and again.
+    # Set the low-water mark, or bytes that were peeked at already would wake us again and again.
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, need)
     try:
         while True:
@@ -246,7 +246,7 @@ async def _at_least(accepted: socket.socket, need: int) -> bytes:
                 await readable
                 return accepted.recv(OPENING_BYTES_MAX, socket.MSG_PEEK)
             except BlockingIOError:
-                pass  # woken for nothing
+                pass  # a spurious wake-up
             finally:
                 loop.remove_reader(accepted.fileno())
     finally:
@@ -254,7 +254,7 @@ async def _at_least(accepted: socket.socket, need: int) -> bytes:
 
 
 def _heed_cancel(task: asyncio.Task[None]) -> None:
-    """`wait_for` keeps a cancelling to itself if what it waits for comes in the same turn."""
+    """`wait_for` swallows a cancellation if its awaitable completes in the same turn."""
     if task.cancelling():
         raise asyncio.CancelledError
 
@@ -265,7 +265,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 def _ends(accepted: socket.socket) -> Ends | None:
-    """None: the peer has left."""
+    """Return None if the peer has disconnected."""
     try:
         peer, local = accepted.getpeername(), accepted.getsockname()
     except OSError:
@@ -277,4 +277,4 @@ def _ip(accepted: socket.socket) -> str:
     try:
         return str(accepted.getpeername()[0])
     except OSError:
-        return "a peer that has left"
+        return "a disconnected peer"

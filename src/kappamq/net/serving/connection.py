@@ -1,4 +1,4 @@
-"""One accepted connection: bytes in, bytes out, limits kept. What the bytes mean is the receiver's business."""
+"""One accepted connection: reads and writes bytes and enforces limits. The receiver interprets the bytes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from kappamq.protocol.frame import Frame
 log = logging.getLogger(__name__)
 
 HELD = 1
-"""Why a connection is paused: the disk does not keep up, and the server holds whoever sends."""
+"""Pause reason: the disk does not keep up, and the server holds back all senders."""
 BUSY = 2
-"""A request of its own is read or worked on beside the loop; what follows it waits, so that order is kept."""
+"""Pause reason: one of its requests is processed in the worker thread; later ones wait, to keep the order."""
 WAITING = 4
-"""Its requests took much time, and it waits for its share of the next turn (fair_turns.py)."""
-_SPARED_BYTES = 64 << 10  # who has only so little of a request here is not worth cutting off when there is too much
+"""Pause reason: its requests took much time, and it waits for its share of the next turn (fair_turns.py)."""
+_SPARED_BYTES = 64 << 10  # a connection that buffers less than this is not closed when there is too much in total
 
 
 class Receiver(Protocol):
-    """Who understands the bytes of a server's connections."""
+    """Interprets the bytes of a server's connections."""
 
     def received(self, connection: Connection, data: bytes | bytearray) -> int:
-        """Deal with the frames in `data`; return how many bytes are done with. Called again when more has come."""
+        """Process the frames in `data`; return how many bytes were consumed. Called again when more has arrived."""
         ...
 
     def lost(self, connection: Connection) -> None: ...
 
 
 class Host(Protocol):
-    """The server that a connection belongs to, as far as the connection knows."""
+    """The server of a connection, as far as the connection uses it."""
 
     receiver: Receiver
     frame_bytes_max: int
@@ -47,23 +47,23 @@ class Host(Protocol):
     def admit(self, connection: Connection) -> bool: ...
 
     def proxied(self, connection: Connection) -> bool:
-        """A PROXY header has named another peer than the socket did; False if that one may not come."""
+        """Account for the source address in a PROXY header; False if that peer is refused."""
         ...
 
     def leave(self, connection: Connection) -> None: ...
 
     def buffered(self, connection: Connection, more: int) -> bool:
-        """So many more bytes of unfinished requests are kept; False if that is too much, and of all it is this connection
-        that must go."""
+        """Account for `more` buffered bytes of incomplete requests; False if the limit is exceeded and this connection is the
+        one to close."""
         ...
 
     def unsent(self, connection: Connection) -> None:
-        """More bytes wait for a peer that does not take them as fast as they come."""
+        """Note that more bytes wait for a slow peer."""
         ...
 
 
 def host_bytes(address: Address) -> bytes:
-    """An address as records and ids hold it: 4 or 16 bytes of ip, 4 bytes of port."""
+    """Encode an address as in records and ids: 4 or 16 bytes of ip, 4 bytes of port."""
     ip, port = address
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     packed = socket.inet_pton(family, ip.partition("%")[0])
@@ -81,48 +81,48 @@ class Connection(asyncio.Protocol):
     )  # fmt: skip
 
     def __init__(self, host: Host, source: Address | None = None, *, header_seen: bool = False) -> None:
-        """`header_seen`: whoever accepted has looked for a PROXY header already, and `source` is whom it named."""
+        """`header_seen`: the acceptor has already looked for a PROXY header, and `source` is the address in it."""
         self._host = host
         self._source = source
         self._header_seen = header_seen
-        self._opening: bytes | None = b""  # the first bytes, until they say what the peer speaks
+        self._opening: bytes | None = b""  # the first bytes, until they show what the peer speaks
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()  # bytes of a frame that is not complete yet, or that has to wait
-        self._counted = 0  # how much of `_buffer` the host knows of
+        self._buffer = bytearray()  # bytes of a frame that is incomplete or has to wait
+        self._counted = 0  # how much of `_buffer` is accounted for at the host
         self._need = 0  # how long `_buffer` must be for its first frame
-        self._paused = 0  # the receiver asked us to hold everything, for these reasons
+        self._paused = 0  # paused for these reasons
         self._stalled = False  # the peer reads slower than we write
-        self._owing = False  # it has as many requests with us as it may; we take in more when some are answered
+        self._owing = False  # the limit of requests in flight is reached; reading resumes when some are answered
         self._owed_bytes = 0
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._opaque = 0
         self.peer: Address = ("", 0)  # the client, also behind a proxy
-        self.proxy: Address | None = None  # who connected for it
-        self.counted_as = ""  # the address whose limit it counts for; the server's business
+        self.proxy: Address | None = None  # the proxy that connected for it
+        self.counted_as = ""  # the address whose limit it counts towards; set by the server
         self.local: Address = ("", 0)
         self.born = b""
         self.admitted = False
-        self.spoken = False  # a whole frame has come
+        self.spoken = False  # a complete frame has arrived
         self.opened = self.last_read = self.last_write = host.now
         self.partial_since: float | None = None
         self.write_stalled_since: float | None = None
-        self.slow_since: float | None = None  # it is stalled, and takes less than it should
-        self.unsent_seen = 0  # when the server last looked
+        self.slow_since: float | None = None  # stalled, and reading below the minimum rate
+        self.unsent_seen = 0  # at the server's last check
         self.on_lost: list[Callable[[Connection], None]] = []
-        # Each is called once, when it is not stalled any more.
+        # Each is called once, when the connection is no longer stalled.
         self.on_writable: list[Callable[[Connection], None]] = []
         self.state: Any = None  # for the receiver
         self.cost = self.cost_at = (
             0.0  # seconds its requests took lately, as of then by the loop's clock (fair_turns.py)
         )
 
-    # -- what asyncio calls ------------------------------------------------------------------------------------------------
+    # -- called by asyncio -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if not peer or not local:
-            transport.abort()  # it was gone before we looked
+            transport.abort()  # already disconnected
             return
         self.peer, self.local = (str(peer[0]), int(peer[1])), (str(local[0]), int(local[1]))
         if self._source is not None:
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         for callback in callbacks:
             callback(self)
         self._flow()
-        self._go_on()  # with what had to wait because there was too much to send already
+        self._go_on()  # with requests that waited because there was too much to send
 
     def _go_on(self) -> None:
         if self._buffer and self._transport is not None and not self.must_wait:
@@ -190,8 +190,8 @@ class Connection(asyncio.Protocol):
     # -- receiving ---------------------------------------------------------------------------------------------------------
 
     def _open(self, data: bytes) -> bytes:
-        """Look at the first bytes. Returns what is left for the receiver: nothing until it is clear what the peer speaks,
-        and nothing if it was turned away."""
+        """Examine the first bytes. Returns what is left for the receiver: nothing until it is clear what the peer speaks,
+        and nothing if it was refused."""
         try:
             while (opening := recognise(data)).kind is Kind.PROXY:
                 if self._header_seen:
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
             self._turn_away("PROXY", str(error))
             return b""
         if opening.kind is Kind.MORE:
-            self._opening = data  # short: more is asked for only up to a limit
+            self._opening = data  # short: we wait only for a limited number of bytes
             return b""
         self._opening = None
         reason = not_served(opening, tls_offered=False)
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def _turn_away(self, what: str, reason: str) -> None:
-        # Known by its own address, not by one that it claims: the memory for whom was told what is small.
+        # Identified by its own address, not a claimed one, since the memory of logged peers is small.
         self._host.strangers.tell((self.proxy or self.peer)[0], what, reason)
         self.abort()
 
@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._expect()
 
     def _expect(self) -> None:
-        """How much must be there before it is worth looking again. The length is the peer's claim: we wait for it, no more."""
+        """Compute how much must arrive before it is worth looking again. The length is the peer's claim: nothing is allocated."""
         if len(self._buffer) < 4:
             self._need = 4
         else:
@@ -249,15 +249,16 @@ class Connection(asyncio.Protocol):
         if more:
             self._counted += more
             too_much = not self._host.buffered(self, more)
-            if too_much and len(self._buffer) > _SPARED_BYTES and not self._paused:  # what we hold up is not its fault
+            # Bytes that we hold back ourselves (paused) are not the peer's fault.
+            if too_much and len(self._buffer) > _SPARED_BYTES and not self._paused:
                 self.abort(
-                    f"too many bytes of unfinished requests are here already, {len(self._buffer)} of them its own"
+                    f"too many bytes of incomplete requests are buffered, {len(self._buffer)} of them from this connection"
                 )
-                self._buffer.clear()  # now, not when the loop has told us: others must not be cut off for it
+                self._buffer.clear()  # at once, not when the loop reports the loss: others must not be closed for it
                 self._count()
 
     def pause(self, reason: int = HELD) -> None:
-        """Take in nothing more, and keep what is here, until `resume` was called for every reason."""
+        """Stop reading, and keep what is buffered, until `resume` was called for every reason."""
         self._paused |= reason
         self._flow()
 
@@ -275,24 +276,24 @@ class Connection(asyncio.Protocol):
 
     @property
     def must_wait(self) -> bool:
-        """No further request of it is to be begun now: it is paused, has to take answers first, or has many to come."""
+        """Whether no further request may be started: it is paused, has to read answers first, or has too many in flight."""
         return bool(self._paused) or self._stalled or self._owing
 
     def owe(self, size: int) -> None:
-        """A request of so many bytes waits for its answer. Beyond what one peer may have waiting, we read no more of it."""
+        """Account for a request of `size` bytes in flight. Beyond the limit per connection we stop reading from it."""
         self._owed_bytes += size
         if not self._owing and self._owed_bytes > self._host.owed_bytes_max:
             self._owing = True
             self._flow()
 
     def settle(self, size: int) -> None:
-        """It was answered."""
+        """Account for an answered request."""
         self._owed_bytes -= size
         if self._owing and self._owed_bytes <= self._host.owed_bytes_max // 2:
             self._owing = False
             self._flow()
             if self._buffer:
-                # Not here: whoever settles may be in the middle of these very bytes.
+                # Not here: the caller may be processing these very bytes.
                 asyncio.get_running_loop().call_soon(self._go_on)
 
     def _flow(self) -> None:
@@ -305,7 +306,7 @@ class Connection(asyncio.Protocol):
                 transport.pause_reading()
             else:
                 transport.resume_reading()
-                # That nothing came meanwhile was our doing.
+                # Nothing arrived meanwhile because we did not read.
                 self.last_read = self._host.now
                 if self.partial_since is not None:
                     self.partial_since = self._host.now
@@ -322,7 +323,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_held(self) -> bool:
-        """We take in nothing just now, for reasons of our own: its silence is no fault of the peer."""
+        """Whether we have stopped reading: its silence is not the peer's fault."""
         return bool(self._paused) or self._owing
 
     @property
@@ -330,7 +331,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, data: bytes) -> None:
-        """Send; nothing happens if the peer has gone."""
+        """Send; does nothing if the peer has disconnected."""
         transport = self._transport
         if transport is not None:
             self.last_write = self._host.now
@@ -339,7 +340,7 @@ class Connection(asyncio.Protocol):
                 self._host.unsent(self)
 
     def close(self, reason: str = "") -> None:
-        """Let go of the peer after what was sent has left."""
+        """Close the connection after everything written has been sent."""
         if self._transport is not None:
             if reason:
                 log.info("closing %s: %s", self, reason)
@@ -354,7 +355,7 @@ class Connection(asyncio.Protocol):
     # -- calling the peer --------------------------------------------------------------------------------------------------
 
     async def request(self, frame: Frame, timeout_s: float) -> Frame:
-        """Ask the peer something over the connection it opened. Raises NotConnected, RequestTimeout."""
+        """Send a request to the peer over the connection it opened. Raises NotConnected, RequestTimeout."""
         if not self.is_open:
             raise NotConnected(f"{self} is closed")
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -370,7 +371,7 @@ class Connection(asyncio.Protocol):
             self._calls.pop(opaque, None)
 
     def answered(self, frame: Frame) -> None:
-        """The receiver met a response: whoever waits for it gets it; late ones are dropped."""
+        """Pass a response to its waiting request; late ones are dropped."""
         answer = self._calls.get(frame.opaque)
         if answer is not None and not answer.done():
             answer.set_result(frame)

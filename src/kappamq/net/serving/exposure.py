@@ -1,4 +1,4 @@
-"""Who can reach a server. There are no users and passwords yet: whoever can connect can read, write and delete everything."""
+"""Who can reach a server. There is no authentication yet: anyone who can connect can read, write and delete everything."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kappamq.protocol import address
 log = logging.getLogger(__name__)
 
 EVERYWHERE: Final = ("", "0.0.0.0", "::")
-ADVICE: Final = "close its ports to strangers with a firewall, or start it with --listen 127.0.0.1"
+ADVICE: Final = "protect its ports with a firewall, or start it with --listen 127.0.0.1"
 
 
 def exposure(host: str) -> str | None:
-    """What to say about a server that listens on `host`; None if only this machine can reach it."""
+    """Return a warning about a server that listens on `host`; None if only this machine can reach it."""
     if address.is_loopback(host):
         return None
     where = "all addresses of its machine" if host in EVERYWHERE else host
-    return f"it listens on {where} and asks nobody who they are: whoever can connect can read, write and delete"
+    return f"it listens on {where} without authentication: anyone who can connect can read, write and delete"
 
 
 def warn_if_exposed(who: str, host: str) -> None:
-    """At every start."""
+    """Log the warning; called at every start."""
     said = exposure(host)
     if said is not None:
         log.warning("%s: %s; %s", who, said, ADVICE)

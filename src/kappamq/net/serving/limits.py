@@ -1,4 +1,4 @@
-"""How many connections there may be, and how long each may keep us waiting. Pure: told who comes and what time it is."""
+"""Limits on connections and their timeouts. Pure: addresses and the time are passed in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final, Generic, Protocol, TypeVar
 from kappamq.config.net import NetConfig
 
 OTHER_DESCRIPTORS = 512
-"""Log files, libraries, workers, and what we did not think of."""
+"""Descriptors reserved for log files, libraries, workers and others."""
 ADDRESS_SHARE: Final = 2
-"""One address may have one part in so many of what all may have: it cannot take everything."""
+"""One address may have this fraction of the total, so that it cannot take everything."""
 
 
 def shares(descriptors: int, connections_max: int, files_max: int) -> tuple[int, int]:
-    """How many descriptors (sockets, files) may have, so that neither takes the other's: as wished, or cut to fit."""
+    """Divide the descriptors between sockets and files: as configured, or reduced to fit."""
     left = descriptors - OTHER_DESCRIPTORS
     if connections_max + files_max <= left:
         return connections_max, files_max
@@ -24,37 +24,37 @@ def shares(descriptors: int, connections_max: int, files_max: int) -> tuple[int,
 
 
 class ConnectionLimits:
-    """Counts connections in total and per address. Sockets that are about to be connections take places, too (half_open.py)."""
+    """Counts connections in total and per address, including sockets that are not connections yet (half_open.py)."""
 
     def __init__(self, config: NetConfig) -> None:
         self._config = config
         self._per_ip: Counter[str] = Counter()
-        self._opening: Counter[str | None] = Counter()  # None: those that count for no address
+        self._opening: Counter[str | None] = Counter()  # None: those that count towards no address
         self._opening_total = 0
         self.total = 0
 
     def full(self) -> str | None:
-        """Why nobody may come, None if there is room."""
+        """Return why a connection must be refused, None if there is room."""
         if self.total + self._opening_total >= self._config.connections_max:
             return f"there are {self.total + self._opening_total} connections already (connections_max)"
         return None
 
     def address_full(self, ip: str) -> str | None:
-        """Why nobody may come from this address."""
+        """Return why a connection from this address must be refused."""
         there = self._per_ip[ip] + self._opening[ip]
         if there >= self._config.connections_per_ip_max:
             return f"there are {there} connections from {ip} already (connections_per_ip_max)"
         return None
 
     def opening(self, ip: str | None, more: int) -> None:
-        """One more socket, or one less, is about to be a connection."""
+        """Count sockets that are not connections yet: one more, or one less."""
         self._opening_total += more
         self._opening[ip] += more
         if not self._opening[ip]:
             del self._opening[ip]
 
     def admit(self, ip: str) -> str | None:
-        """Count a newcomer; or the reason why it has to go."""
+        """Count a new connection; or return why it must be refused."""
         reason = self.full() or self.address_full(ip)
         if reason is None:
             self.total += 1
@@ -62,7 +62,7 @@ class ConnectionLimits:
         return reason
 
     def move(self, ip: str, other: str) -> str | None:
-        """One that was counted for `ip` counts for another address from now on; or the reason why it has to go."""
+        """Count a connection towards another address from now on; or return why it must be refused."""
         reason = self.address_full(other)
         if reason is None:
             self.leave(ip)
@@ -85,9 +85,9 @@ H = TypeVar("H", bound=Holder)
 
 
 class HeldBytes(Generic[H]):
-    """Bytes that we keep for peers: of each peer, of each address and in all. Says who has to go when there are too many.
+    """Bytes buffered for peers: per peer, per address and in total. Selects the one to close when there are too many.
 
-    Whoever holds most goes, not whoever asks next: else those who hold everything would decide that nobody else gets on."""
+    That is the largest holder, not the one that asks next: otherwise the largest holders could keep everyone else out."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -102,7 +102,7 @@ class HeldBytes(Generic[H]):
         return self._sums.get(address, 0)
 
     def keep(self, holder: H, size: int) -> None:
-        """The holder has so many bytes with us now."""
+        """Record that the holder has `size` bytes buffered now."""
         address = holder.counted_as
         holders = self._addresses.get(address)
         if holders is None:
@@ -123,10 +123,10 @@ class HeldBytes(Generic[H]):
     def too_much(
         self, grown: str, may_go: Callable[[H], bool], worst_first: Callable[[H], bool] | None = None
     ) -> H | None:
-        """Who has to go now that the address `grown` has more than before, None if there is room.
+        """Return the holder to close after the bytes of the address `grown` have grown, None if there is room.
 
-        That is who holds most, of the address that holds most. Of that address, those go first for
-        whom `worst_first` is true."""
+        That is the largest holder of the address that holds most; among these, holders for which `worst_first` is true come
+        first."""
         holders = self._addresses.get(grown, {})
         if len(holders) > 1 and self._sums[grown] > self._bytes_max // ADDRESS_SHARE:
             return _largest(holders, may_go, worst_first)
@@ -158,9 +158,9 @@ def overdue(
     partial_since: float | None,
     spoken: bool,
 ) -> str | None:
-    """Why a connection has outstayed its welcome, None if it has not. Times are liveness seconds."""
+    """Return why a connection has timed out, None if it has not. Times are liveness seconds."""
     if not spoken and now - opened > config.first_frame_s:
-        return f"no whole frame within {config.first_frame_s:g} s of connecting"
+        return f"no complete frame within {config.first_frame_s:g} s of connecting"
     if partial_since is not None and now - partial_since > config.frame_s:
         return f"a frame was still incomplete after {config.frame_s:g} s"
     if config.idle_s and now - max(last_read, last_write) > config.idle_s:

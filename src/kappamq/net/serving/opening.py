@@ -1,8 +1,8 @@
-"""The first bytes of a connection: what does the peer speak, and does a proxy speak for somebody else? Pure.
+"""Recognises the protocol from the first bytes of a connection, including a PROXY header. Pure.
 
-A frame of ours begins with its length, so its first bytes cannot be mistaken for any of the others. The PROXY protocol
-(versions 1 and 2) is how load balancers tell for whom they connect; the header comes before everything else, also before
-TLS. Whether it is believed is the server's business.
+A frame begins with its length, so its first bytes differ from all other protocols. With the PROXY protocol (versions 1
+and 2) load balancers tell for whom they connect; its header precedes everything else, including TLS. Whether it is
+trusted is decided by the server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kappamq.errors import ProtocolError
 Address = tuple[str, int]
 
 OPENING_BYTES_MAX: Final = 4096
-"""As far as we look. A longer PROXY header is refused; of a longer TLS hello only the beginning is read."""
+"""How far we look. A longer PROXY header is refused; of a longer TLS hello only the beginning is examined."""
 
 _PROXY_1: Final = b"PROXY "
 _PROXY_1_BYTES_MAX: Final = 107  # the longest line that the protocol allows, with its end
@@ -33,8 +33,8 @@ _ALPN: Final = 16  # TLS extension: which protocols the client would speak insid
 
 
 class Kind(enum.Enum):
-    FRAMES = "frames"  # RocketMQ's remoting protocol, or at least nothing else that we know
-    MORE = "more"  # not enough to tell
+    FRAMES = "frames"  # RocketMQ's remoting protocol, or an unknown one
+    MORE = "more"  # not enough bytes yet
     PROXY = "proxy"
     TLS = "tls"
     HTTP_1 = "http/1"
@@ -43,13 +43,13 @@ class Kind(enum.Enum):
 
 class Opening(NamedTuple):
     kind: Kind
-    size: int = 0  # PROXY: of the header, which has to be taken off. MORE: how many bytes are needed at least
-    source: Address | None = None  # PROXY: for whom the proxy speaks; None: for itself, or it does not say
-    inside: tuple[bytes, ...] = ()  # TLS: which protocols the client offers to speak inside (ALPN)
+    size: int = 0  # PROXY: size of the header, to be removed. MORE: how many bytes are needed at least
+    source: Address | None = None  # PROXY: the client's address; None: the proxy itself, or unknown
+    inside: tuple[bytes, ...] = ()  # TLS: the protocols the client offers (ALPN)
 
 
 def recognise(data: bytes) -> Opening:
-    """Say what a connection opens with. Raises ProtocolError for a PROXY header that is malformed or too long."""
+    """Return what a connection opens with. Raises ProtocolError for a PROXY header that is malformed or too long."""
     if not data:
         return Opening(Kind.MORE, 1)
     if data[0] == _TLS_HANDSHAKE:
@@ -83,8 +83,8 @@ def _proxy_1(data: bytes) -> Opening:
     if version is None or len(words) != 6:
         raise ProtocolError(f"malformed PROXY header {data[:end]!r}")
     if b"%" in data[:end]:
-        # A zone counts on the proxy's machine only, and any bytes may stand in it.
-        raise ProtocolError(f"PROXY header {data[:end]!r} with a zone in an address: leave out what follows the %")
+        # A zone is meaningful on the proxy's machine only, and may contain any bytes.
+        raise ProtocolError(f"PROXY header {data[:end]!r} with a zone in an address: remove the % and what follows")
     try:
         source, target = (ipaddress.ip_address(word) for word in words[2:4])
         ports = [int(word) for word in words[4:] if word.isascii() and word.isdecimal() and len(word) <= 5]
@@ -96,7 +96,7 @@ def _proxy_1(data: bytes) -> Opening:
 
 
 def _proxy_2(data: bytes) -> Opening:
-    """Signature, version and command, family, length; then addresses and ports; then fields that we pass over."""
+    """Signature, version and command, family, length; then addresses and ports; then fields that are ignored."""
     if len(data) < _PROXY_2_HEAD.size:
         return Opening(Kind.MORE, _PROXY_2_HEAD.size)
     _, command, family, length = _PROXY_2_HEAD.unpack_from(data)
@@ -104,12 +104,12 @@ def _proxy_2(data: bytes) -> Opening:
     if command not in (0x20, 0x21):
         raise ProtocolError(f"PROXY header of an unknown version or command (0x{command:02x})")
     if size > OPENING_BYTES_MAX:
-        raise ProtocolError(f"PROXY header of {size} bytes; {OPENING_BYTES_MAX} are allowed")
+        raise ProtocolError(f"PROXY header of {size} bytes, the limit is {OPENING_BYTES_MAX}")
     if len(data) < size:
         return Opening(Kind.MORE, size)
     ip_bytes = {_TCP4: 4, _TCP6: 16}.get(family)
     if command == 0x20 or ip_bytes is None:
-        return Opening(Kind.PROXY, size)  # the proxy itself (a health check), or no TCP: nothing to be learned
+        return Opening(Kind.PROXY, size)  # the proxy itself (a health check), or not TCP: no source address
     if length < 2 * ip_bytes + 4:
         raise ProtocolError(f"PROXY header whose addresses have {length} bytes; {2 * ip_bytes + 4} are needed")
     start = _PROXY_2_HEAD.size
@@ -119,7 +119,7 @@ def _proxy_2(data: bytes) -> Opening:
 
 
 def _tls(data: bytes) -> Opening:
-    """A record with the client's hello. Whoever cannot be read is left to the TLS library: it knows best what is wrong."""
+    """Parse a TLS record with the client's hello. A malformed one is left to the TLS library, whose error is more precise."""
     if len(data) < 5:
         return Opening(Kind.MORE, 5)
     if data[1] != 3:
@@ -134,7 +134,7 @@ def _tls(data: bytes) -> Opening:
 
 
 def _offered_inside(hello: bytes) -> tuple[bytes, ...]:
-    """Walk a ClientHello to its ALPN extension. Raises IndexError where it ends too early."""
+    """Find the ALPN extension of a ClientHello. Raises IndexError if it ends too early."""
     position = 4 + 2 + 32  # handshake header, version, random
     position += 1 + hello[position]  # session id
     position += 2 + _two(hello, position)  # cipher suites

@@ -1,4 +1,4 @@
-"""A listening server: accepts connections, keeps their limits, and hands their bytes to a receiver."""
+"""A listening server: accepts connections, enforces their limits, and passes their bytes to a receiver."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from kappamq.protocol.frame import Frame
 log = logging.getLogger(__name__)
 
 _ROUND_S = 1.0
-_PARTS = 10  # of a round: thousands of connections are not looked at in one go
-_QUIET_S = 60.0  # refusals are told once in this time
-_SLOW_BYTES = 16 << 10  # who takes less than this in a round reads slowly
+_PARTS = 10  # of a round, so that thousands of connections are not checked in one go
+_QUIET_S = 60.0  # refusals are logged at most this often
+_SLOW_BYTES = 16 << 10  # a peer that takes less than this in a round reads slowly
 
 
 class Server:
@@ -45,7 +45,7 @@ class Server:
         self.write_pause_bytes = config.write_pause_bytes
         self.owed_bytes_max = config.connection_inflight_bytes_max
         self._clock = clock
-        self.now = clock.liveness()  # of the last look at the clock: good enough for idle times, and free to read
+        self.now = clock.liveness()  # as of the last round: precise enough for idle times, and cheap to read
         self.strangers = Strangers()
         self._limits = ConnectionLimits(config)
         self._half_open = HalfOpen(self._limits, self._is_trusted_proxy)
@@ -77,7 +77,7 @@ class Server:
         return Connection(self, source, header_seen=header_seen)
 
     def _round(self) -> None:
-        """Everybody is looked at once a second: who has kept us waiting for too long is let go."""
+        """Check every connection once a second, and close those that have timed out."""
         self.now = self._clock.liveness()
         if self._part == 0:
             self._looking_at = list(self._connections)
@@ -105,7 +105,7 @@ class Server:
                 return f"took none of the {unsent} bytes we have for it within {config.write_stall_s:g} s"
             connection.unsent_seen = unsent
         if connection.is_held or stalled is not None:
-            return None  # we are not reading: what it has sent meanwhile cannot be seen
+            return None  # we are not reading, so we cannot see what it has sent
         return overdue(
             config, now, opened=connection.opened, last_read=connection.last_read, last_write=connection.last_write,
             partial_since=connection.partial_since, spoken=connection.spoken,
@@ -113,7 +113,9 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         connection.counted_as = self._counted_as(connection)
-        self._half_open.end((connection.proxy or connection.peer, connection.local))  # the place that it had is its own
+        self._half_open.end(
+            (connection.proxy or connection.peer, connection.local)
+        )  # release its place among the half-open sockets
         reason = self._limits.admit(connection.counted_as)
         if reason is None:
             self._connections.add(connection)
@@ -133,7 +135,7 @@ class Server:
         return False
 
     def _counted_as(self, connection: Connection) -> str:
-        """Whose limit a connection counts for. Anybody can claim to speak for others: only proxies we trust are believed."""
+        """Return the address whose limit a connection counts towards. Any peer can send a PROXY header: only trusted proxies count."""
         proxy = connection.proxy
         if proxy is None or self._is_trusted_proxy(proxy[0]):
             return connection.peer[0]
@@ -159,20 +161,20 @@ class Server:
         held.keep(connection, max(0, held.of(connection) + more))
         if more <= 0:
             return True
-        # What we hold up ourselves is nobody's fault.
+        # Bytes that we hold back ourselves are not the peer's fault.
         cut = held.too_much(connection.counted_as, lambda other: other.is_open and not other.is_paused)
         if cut is None or cut is connection:
             return cut is None
         cut.abort(
-            f"too many bytes of unfinished requests are here: {held.of(cut)} of its own, {held.of_address(cut.counted_as)} "
-            f"from its address, {held.total} in all (inflight_bytes_max)"
+            f"too many bytes of incomplete requests are buffered: {held.of(cut)} from this connection, {held.of_address(cut.counted_as)} "
+            f"from its address, {held.total} in total (inflight_bytes_max)"
         )
-        held.keep(cut, 0)  # now, not when the loop has told it: else the next who grows would cost another one
+        held.keep(cut, 0)  # at once, not when the loop reports the loss: else the next one to grow would close another
         return True
 
     def unsent(self, connection: Connection) -> None:
-        """Everybody is counted once a second, and whoever is stalled with each byte that is added: bytes that others take at
-        once cost nothing."""
+        """Every connection is accounted for once a second, a stalled one with each byte added: so bytes that are sent at once
+        cost nothing."""
         held = self._unsent
         before, size = held.of(connection), connection.unsent_bytes if connection.is_open else 0
         if size == before:
@@ -184,12 +186,12 @@ class Server:
                 return
             cut.abort(
                 f"reads too slowly, and too many bytes wait to be written: {held.of(cut)} for it, "
-                f"{held.of_address(cut.counted_as)} for its address, {held.total} in all (unsent_bytes_max)"
+                f"{held.of_address(cut.counted_as)} for its address, {held.total} in total (unsent_bytes_max)"
             )
             held.keep(cut, 0)
 
     def _is_slow(self, connection: Connection) -> bool:
-        """Its answers are not taken at the least rate that we expect, and that for as long as a peer may take none at all."""
+        """Return whether it has been reading below the minimum rate for as long as a peer may read nothing at all."""
         since = connection.slow_since
         return since is not None and self.now - since > self.config.write_stall_s
 
@@ -217,7 +219,7 @@ class Server:
         await self.stop_listening()
         for connection in list(self._connections):
             connection.close()
-        for _ in range(20):  # what was sent gets a moment to leave; then it is cut
+        for _ in range(20):  # wait a moment for what was written to be sent, then abort
             if not self._connections:
                 return
             await asyncio.sleep(0.01)
@@ -226,15 +228,15 @@ class Server:
 
 
 def _plain(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An IPv4 address behind a dual-stack socket is one."""
+    """Convert an IPv4 address behind a dual-stack socket."""
     found = ipaddress.ip_address(ip)
     return getattr(found, "ipv4_mapped", None) or found
 
 
 def bind(host: str, port: int, backlog: int) -> socket.socket:
-    """A listening socket, or ConfigError that says what to do."""
+    """Return a listening socket, or raise ConfigError, whose text says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, accepted sockets say that they are TCP, and asyncio switches Nagle off for them.
+    # With the protocol named, accepted sockets report TCP, and asyncio disables Nagle's algorithm for them.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -244,13 +246,15 @@ def bind(host: str, port: int, backlog: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port {port} is taken: stop who uses it, or choose another port") from error
+            raise ConfigError(
+                f"port {port} is in use: stop the program that uses it, or choose another port"
+            ) from error
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     return listener
 
 
 class FrameService(Protocol):
-    """A server that looks at one frame at a time (the name server)."""
+    """A server that handles one frame at a time (the name server)."""
 
     def handle(self, connection: Connection, frame: Frame) -> Answer: ...
 
@@ -322,7 +326,7 @@ class FrameServer(Server):
     def __init__(
         self, service: FrameService, config: NetConfig, clock: Clock, sizes: Mapping[int, RequestLimit] | None = None
     ) -> None:
-        """`sizes`: how large its requests may be, by code; what is not there may have the usual size."""
+        """`sizes`: size limits of its requests by code; others have the default limit."""
         frames = FrameReceiver(service, config, sizes)
         super().__init__(frames, config, clock)
         self.reader = frames.reader

@@ -1,4 +1,4 @@
-"""JSON bodies that administrators ask for: connections, progress of consumers, statistics."""
+"""JSON bodies for administration: connections, consumer progress, statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConsumerConnection(Body):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = wire("consumeFromWhere", default=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
-    # Ours; other brokers do not say. None: all members subscribe to the same.
+    # Our extension. None: all members have the same subscriptions.
     conflicts: list[str] | None = wire("kappamqConflicts", default=None)
 
 
@@ -79,7 +79,7 @@ class ConsumeStatsList(Body):
 
 
 class ProcessQueueInfo(Body):
-    """What a consumer holds of one queue."""
+    """The state of one queue at a consumer."""
 
     commit_offset: int = 0
     cached_min_offset: int = wire("cachedMsgMinOffset", default=0)
@@ -107,7 +107,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """What a consumer says about itself (307)."""
+    """A consumer's report about itself (307)."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscriptions: list[SubscriptionData] = wire("subscriptionSet", default_factory=list)
@@ -119,7 +119,7 @@ class ConsumerRunningInfo(Body):
 
 
 class ConsumerStatus(Body):
-    """Offsets as a client has them (221), and of several clients (223)."""
+    """Offsets of one client (221), and of several clients (223)."""
 
     offsets: dict[MessageQueue, int] = wire("messageQueueTable", default_factory=dict)
     clients: dict[str, dict[MessageQueue, int]] = wire("consumerTable", default_factory=dict)
@@ -163,14 +163,14 @@ class CorrectionOffsets(Body):
 
 
 class ConsumerOffsets(Body):
-    """Committed offsets by `topic@group`: answer to 43, and what consumerOffset.json holds."""
+    """Committed offsets by `topic@group`: the answer to 43, and the content of consumerOffset.json."""
 
     offsets: dict[str, dict[int, int]] = wire("offsetTable", default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
 class DelayOffsets(Body):
-    """How far each delay level is delivered: answer to 45, and what delayOffset.json holds."""
+    """The delivery offset of each delay level: the answer to 45, and the content of delayOffset.json."""
 
     offsets: dict[int, int] = wire("offsetTable", default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)

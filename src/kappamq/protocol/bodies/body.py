@@ -1,12 +1,12 @@
-"""How the JSON bodies of the protocol become dataclasses and back; each body is declared once, in bodies.py.
+"""The codec between JSON bodies and dataclasses; each body is declared once, in this package.
 
     class QueueData(Body):
         broker_name: str = ""                                # on the wire: brokerName
         permission: int = wire("perm", default=6)            # named only where RocketMQ's name differs from ours
 
 Field types: str, int, float, bool, Enum (by name), Body, MessageQueue, Any, and list, set, dict and `| None` of these.
-Reading is as lenient as Java's: what is missing or null keeps its default, what is unknown is ignored, numbers may be
-texts and enums ordinals. What cannot be read raises ProtocolError, which names the field.
+Decoding is as lenient as Java's: a missing or null value keeps its default, unknown ones are ignored, numbers may be
+strings and enums ordinals. An invalid value raises ProtocolError, which names the field.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Body(metaclass=Later):
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, *, loose_bytes_max: int | None = None) -> Self:
-        """Read a JSON text; an empty one gives the defaults. Raises ProtocolError. See `fastjson.loads` for the limit."""
+        """Decode a JSON text; an empty one gives the defaults. Raises ProtocolError. See `fastjson.loads` for the limit."""
         return cls.from_json(fastjson.loads(data, loose_bytes_max=loose_bytes_max)) if len(data) else cls()
 
     @classmethod
     def of(cls, request: Frame) -> Self:
-        """The body of a request: as it was read beside the loop, or, of a small one, read now. Raises ProtocolError."""
+        """Return the body of a request: already decoded by the worker thread, or, if small, decoded now. Raises ProtocolError."""
         return request.parsed if type(request.parsed) is cls else cls.decode(request.body)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Body(metaclass=Later):
 
     @classmethod
     def from_json(cls, value: Any, where: str = "") -> Self:
-        """Read a parsed JSON object; `where` is its place in the whole body, for errors."""
+        """Decode a parsed JSON object; `where` is its path in the body, for error messages."""
         if not isinstance(value, dict):
             _refuse(value, where or cls.__name__, "an object")
         given = {
@@ -115,7 +115,7 @@ def _read_int(value: Any, where: str) -> int:
     elif isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-        _refuse(value, where, "a whole number of 64 bits")
+        _refuse(value, where, "a 64-bit integer")
     return int(value)
 
 
@@ -159,7 +159,7 @@ def _same(value: Any) -> Any:
 _SIMPLE: dict[Any, tuple[Writer, Reader]] = {
     str: (_same, _read_str),
     int: (_same, _read_int),
-    float: (float, _read_float),  # a double is always written with a point
+    float: (float, _read_float),  # a double is always written with a decimal point
     bool: (_same, _read_bool),
     Any: (_same, _read_any),
     MessageQueue: (_same, _read_queue),
@@ -190,7 +190,7 @@ def _collection_codec(kind: type[list[Any]] | type[set[Any]], write: Writer, rea
             _refuse(value, where, "a list")
         return kind(read(item, f"{where}[{number}]") for number, item in enumerate(value) if item is not None)
 
-    if kind is set:  # sorted: the same set is always the same bytes
+    if kind is set:  # sorted, so that equal sets give equal bytes
         return lambda value: sorted(map(write, value)), read_all
     return lambda value: list(map(write, value)), read_all
 

@@ -25,7 +25,7 @@ class MessageModel(Enum):
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group without offsets begins; the middle three are long deprecated and mean the first."""
+    """The initial position of a group without offsets; the middle three are long deprecated and mean the first."""
 
     CONSUME_FROM_LAST_OFFSET = 0
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = 1
@@ -63,7 +63,7 @@ class HeartbeatData(Body):
     producers: list[ProducerData] = wire("producerDataSet", default_factory=list)
     consumers: list[ConsumerData] = wire("consumerDataSet", default_factory=list)
     fingerprint: int = wire("heartbeatFingerprint", default=0)  # not 0: heartbeat V2
-    without_subscriptions: bool = wire("withoutSub", default=False)  # V2: the stored subscriptions stay
+    without_subscriptions: bool = wire("withoutSub", default=False)  # V2: keep the stored subscriptions
 
 
 class CheckClientBody(Body):
@@ -78,7 +78,7 @@ class ConsumerList(Body):
 
 
 class LockBatch(Body):
-    """Which queues to lock, or to unlock."""
+    """The queues to lock, or to unlock."""
 
     consumer_group: str = ""
     client_id: str = ""
@@ -94,7 +94,7 @@ class ResetOffset(Body):
     offsets: dict[MessageQueue, int] = wire("offsetTable", default_factory=dict)
 
     def encode_list(self) -> bytes:
-        """Return the form that C++ clients read."""
+        """Return the form that C++ clients expect."""
         rows = [
             {"brokerName": queue.broker, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
             for queue, offset in self.offsets.items()
@@ -110,7 +110,7 @@ class ResetOffset(Body):
         for row in rows:
             offset = row.get("offset") if isinstance(row, dict) else None
             if not isinstance(offset, int):
-                raise ProtocolError(f"ResetOffset.offsetTable holds a row without an offset: {str(row)[:60]!r}")
+                raise ProtocolError(f"ResetOffset.offsetTable has a row without an offset: {str(row)[:60]!r}")
             result.offsets[fastjson.queue_of(row)] = offset
         return result
 
@@ -134,7 +134,7 @@ class SubscriptionGroupConfig(Body):
 
 
 class SubscriptionGroupTable(Body):
-    """All groups of a broker: answer to 201, and what subscriptionGroup.json holds."""
+    """All groups of a broker: the answer to 201, and the content of subscriptionGroup.json."""
 
     groups: dict[str, SubscriptionGroupConfig] = wire("subscriptionGroupTable", default_factory=dict)
     forbidden: dict[str, dict[str, int]] = wire("forbiddenTable", default_factory=dict)

@@ -1,4 +1,4 @@
-"""JSON bodies about topics: their settings, their routes, and how a broker registers them."""
+"""JSON bodies about topics: settings, routes, and registration by a broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERMISSION_WRITE: Final = 2
 PERMISSION_INHERIT: Final = 1
 
 REGISTRATION_BYTES_MAX: Final = 64 << 20
-"""A compressed registration is never unpacked beyond this: some 500,000 topics."""
+"""A compressed registration is never decompressed beyond this: about 500,000 topics."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -46,7 +46,7 @@ class TopicConfig(Body):
 
 
 class TopicTable(Body):
-    """All topics of a broker: what it registers, and what topics.json holds."""
+    """All topics of a broker: the content of a registration, and of topics.json."""
 
     topics: dict[str, TopicConfig] = wire("topicConfigTable", default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -60,7 +60,7 @@ class TopicConfigList(Body):
 
 
 class QueueData(Body):
-    """How many queues of a topic a broker has."""
+    """The number of queues of a topic on one broker."""
 
     broker_name: str = ""
     read_queues: int = wire("readQueueNums", default=0)
@@ -112,13 +112,13 @@ class BrokerMemberGroup(Body):
 
 
 class RegisterBrokerBody(Body):
-    """What a broker tells a name server about itself."""
+    """What a broker registers at a name server."""
 
     topics: TopicTable = wire("topicConfigSerializeWrapper", default_factory=TopicTable)
     filter_servers: list[str] = wire("filterServerList", default_factory=list)
 
     def encode_compressed(self) -> bytes:
-        """Return the compact form; system flags and the order flag of topics do not travel in it."""
+        """Return the compact form, which lacks the system flags and the order flag of topics."""
         parts = [_counted(self.topics.data_version.encode()), _LENGTH.pack(len(self.topics.topics))]
         for topic in self.topics.topics.values():
             attributes = fastjson.dumps(topic.attributes).decode()
@@ -132,7 +132,7 @@ class RegisterBrokerBody(Body):
     def decode_any(
         cls, data: bytes, *, compressed: bool = False, version: int = VERSION, loose_bytes_max: int | None = None
     ) -> Self:
-        """Read a registration in the form its header names. Raises ProtocolError."""
+        """Decode a registration in the form its header names. Raises ProtocolError."""
         if not data:
             return cls()
         if compressed:
@@ -147,9 +147,11 @@ class RegisterBrokerBody(Body):
         try:
             plain = stream.decompress(data, REGISTRATION_BYTES_MAX)
         except zlib.error as error:
-            raise ProtocolError(f"the compressed registration cannot be unpacked: {error}") from None
+            raise ProtocolError(f"the compressed registration cannot be decompressed: {error}") from None
         if not stream.eof:
-            raise ProtocolError(f"the compressed registration is cut off or longer than {REGISTRATION_BYTES_MAX} bytes")
+            raise ProtocolError(
+                f"the compressed registration is truncated or longer than {REGISTRATION_BYTES_MAX} bytes"
+            )
         reader = _Sections(plain)
         body = cls()
         body.topics.data_version = DataVersion.decode(reader.bytes(), loose_bytes_max=loose_bytes_max)
@@ -158,7 +160,7 @@ class RegisterBrokerBody(Body):
             body.topics.topics[topic.name] = topic
         servers = fastjson.loads(reader.bytes() or b"[]", loose_bytes_max=loose_bytes_max)
         if not isinstance(servers, list) or not all(isinstance(server, str) for server in servers):
-            raise ProtocolError("the filter servers of the compressed registration are not a list of texts")
+            raise ProtocolError("the filter servers of the compressed registration are not a list of strings")
         body.filter_servers = servers
         if version >= VERSION_QUEUE_MAPPING:
             for _ in range(reader.number()):
@@ -170,7 +172,7 @@ class RegisterBrokerBody(Body):
 
 
 class _Sections:
-    """The pieces of an unpacked registration, each behind its length."""
+    """The parts of a decompressed registration, each after its length."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -181,9 +183,9 @@ class _Sections:
             raise ProtocolError("the compressed registration ends too early")
         (value,) = _LENGTH.unpack_from(self._data, self._at)
         self._at += _LENGTH.size
-        # Whatever is counted takes a length field at least, so no honest count is larger than this.
+        # Every counted item has at least a length field, so no valid count is larger than this.
         if not 0 <= value <= len(self._data) - self._at:
-            raise ProtocolError(f"the compressed registration announces {value} where that cannot be")
+            raise ProtocolError(f"the compressed registration has an impossible count of {value}")
         return int(value)
 
     def bytes(self) -> bytes:
@@ -201,7 +203,7 @@ def _topic_of_line(line: bytes, loose_bytes_max: int | None) -> TopicConfig:
         name, read, write, permission, filter_type, *attributes = line.decode().split(" ", 5)
         topic = TopicConfig(name, int(read), int(write), int(permission), filter_type)
     except (ValueError, UnicodeDecodeError):
-        raise ProtocolError(f"a topic of the compressed registration cannot be read: {line[:60]!r}") from None
+        raise ProtocolError(f"a topic of the compressed registration cannot be decoded: {line[:60]!r}") from None
     if attributes and attributes[0]:
         parsed = fastjson.loads(attributes[0], loose_bytes_max=loose_bytes_max)
         if not isinstance(parsed, dict):

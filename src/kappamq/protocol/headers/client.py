@@ -1,4 +1,4 @@
-"""Headers between clients and brokers: sending, consuming, and what a broker asks of its clients."""
+"""Headers between clients and brokers: sending, consuming, and requests from brokers to clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRANSACTION_UNKNOWN: Final = 0
 
 
 class BoundaryType(Enum):
-    """Which of several messages with the searched store time is meant."""
+    """Which of several messages with the same store time a search returns."""
 
     LOWER = "lower"
     UPPER = "upper"
@@ -48,12 +48,12 @@ class SendMessage(TopicHeader, code=RequestCode.SEND_MESSAGE):
         return self
 
     def short(self) -> SendMessageV2:
-        """Return the same with the short names that Java clients prefer."""
+        """Return the same with the short names that Java clients use."""
         return SendMessageV2.like(self)
 
 
 class SendMessageV2(TopicHeader, code=RequestCode.SEND_MESSAGE_V2):
-    """The same with names of one letter; batches (320) and replies (325) use it too."""
+    """The same with one-letter names; batches (320) and replies (325) use it too."""
 
     producer_group: str = wire("a")
     topic: str = wire("b")
@@ -71,7 +71,7 @@ class SendMessageV2(TopicHeader, code=RequestCode.SEND_MESSAGE_V2):
     broker_name: str | None = wire("n", default=None)
 
     def plain(self) -> SendMessage:
-        """Return the same with long names, for code that does not care how it came."""
+        """Return the same with long names, for code that is independent of the form."""
         return SendMessage.like(self)
 
 
@@ -124,7 +124,7 @@ class UnregisterClient(RpcHeader, code=RequestCode.UNREGISTER_CLIENT):
 
 
 class PullMessage(TopicHeader, code=RequestCode.PULL_MESSAGE):
-    """Ask one queue for records from an offset on; wait up to hold_ms if there are none yet."""
+    """Pull records of one queue from an offset on; the broker holds the request up to hold_ms if there are none yet."""
 
     consumer_group: str
     topic: str
@@ -175,11 +175,11 @@ class UpdateConsumerOffset(TopicHeader, code=RequestCode.UPDATE_CONSUMER_OFFSET)
     topic: str
     queue_id: Int32
     commit_offset: int
-    forward: bool | None = wire("kappamqForward", default=None)  # ours: it changes nothing if it would go back
+    forward: bool | None = wire("kappamqForward", default=None)  # ours: never moves the offset back
 
 
 class SendBack(RpcHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
-    """Deliver a message again later, because its consumer failed."""
+    """Redeliver a message later, because its consumer failed."""
 
     log_offset: int = wire("offset")
     group: str
@@ -306,7 +306,7 @@ class ConsumeDirectly(TopicHeader, code=RequestCode.CONSUME_MESSAGE_DIRECTLY):
 
 
 class PushReply(TopicHeader, code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT):
-    """Hand the reply of a request-reply call to the client that asked."""
+    """Push the reply of a request-reply call to the requester."""
 
     producer_group: str
     topic: str

@@ -1,13 +1,13 @@
-"""How a request's or response's own fields become the string map of a frame, and back; each header is declared once.
+"""The codec between headers and the string map of a frame; each header is declared once.
 
     class PullMessage(Header, code=RequestCode.PULL_MESSAGE):
         consumer_group: str                       # on the wire: consumerGroup, required
         count_max: Int32 = wire("maxMsgNums")     # named only where RocketMQ's name differs from ours
         subscription: str | None = None           # optional: not written when None
 
-Field types: `str`, `int` (64 bit), `Int32`, `bool`, an `Enum` (by name), each also `| None`. Arguments go by name.
-`encode` and `decode` are compiled for each class when one of them is first used: nothing is looked up by reflection later,
-and a program that starts does not wait for the hundred headers it never needs (see later.py).
+Field types: `str`, `int` (64 bit), `Int32`, `bool`, an `Enum` (by name), each also `| None`. Arguments are keyword-only.
+`encode` and `decode` are compiled for each class on first use: no reflection per message, and a program does not wait at
+start for the hundred headers it never needs (see later.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.later import Later, complete, later
 
 Int32 = Annotated[int, 32]
-"""An integer that Java reads into 32 bits; a plain `int` field has 64."""
+"""An integer that has 32 bits in Java; a plain `int` field has 64."""
 
 _SHORT_DIGITS = 10  # numbers with fewer fit into 32 bits
 _DIGITS_MAX = 20  # a sign and the 19 digits of 2**63
@@ -56,7 +56,7 @@ class Header(metaclass=Later):
             other = Header.requests.setdefault(code, cls)
             assert other is cls, f"{cls.__name__} and {other.__name__} both claim {code!r}"
         later(cls, _complete, "wire_names")
-        # On each class, lest it inherits what was compiled for its base.
+        # Set on each class, so that it does not inherit the functions compiled for its base.
         cls.encode, cls.decode = _first_encode, classmethod(_first_decode)  # type: ignore[assignment, method-assign]
 
     def encode(self) -> dict[str, str]:
@@ -65,9 +65,9 @@ class Header(metaclass=Later):
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Read the fields out of a frame's map, ignoring what else is in it.
+        """Decode the fields from a frame's map, ignoring others.
 
-        Raises HeaderError, which names the field, if one is missing or is not what its type asks for.
+        Raises HeaderError, which names the field, if one is missing or has the wrong type.
         """
         raise NotImplementedError
 
@@ -83,8 +83,8 @@ class Header(metaclass=Later):
 def integer(text: str, owner: str, name: str, bits: int) -> int:
     """Parse as strictly as Java does: an optional sign and digits, within `bits`."""
     if len(text) < _SHORT_DIGITS and text.isascii() and text.isdigit():
-        return int(text)  # nearly all numbers are small
-    # int() alone would also take blanks, underscores and any length.
+        return int(text)  # nearly all numbers are short
+    # int() alone would also accept blanks, underscores and any length.
     if len(text) <= _DIGITS_MAX and text.isascii() and text.lstrip("+-").isdigit():
         try:
             value = int(text)
@@ -94,7 +94,7 @@ def integer(text: str, owner: str, name: str, bits: int) -> int:
             limit = 1 << (bits - 1)
             if -limit <= value < limit:
                 return value
-    raise HeaderError(f"field '{name}' of {owner} is {text[:40]!r}: expected a whole number of {bits} bits")
+    raise HeaderError(f"field '{name}' of {owner} is {text[:40]!r}: expected a {bits}-bit integer")
 
 
 def _missing(owner: str, name: str) -> HeaderError:
@@ -102,7 +102,7 @@ def _missing(owner: str, name: str) -> HeaderError:
 
 
 def _member(kind: type[Enum], text: str) -> Enum:
-    # Java reads these without regard to case and takes the first member for anything it does not know.
+    # Java ignores the case and uses the first member for unknown names.
     return kind.__members__.get(text.upper()) or next(iter(kind))
 
 
@@ -131,7 +131,7 @@ def _compile(cls: type[Header]) -> None:
         else:
             written += [f" value = self.{own}"]
         written += [f"{indent} ext[{name!r}] = {to_text}"]
-        # An empty text where a number belongs is what a zero-length value of the binary form looks like: absent.
+        # An empty text for a number is a zero-length value of the binary form, which means absent.
         absent = "text is None" if hint is str else "not text"
         read += [f" text = get({name!r})", f" if {absent}:"]
         if item.default is MISSING:
@@ -180,7 +180,7 @@ def _codec(hint: Any, name: str, own: str, space: dict[str, Any]) -> tuple[str, 
 
 
 class RpcHeader(Header):
-    """What 5.x clients may add to any request; a single broker can ignore all of it."""
+    """Fields that 5.x clients may add to any request; a single broker can ignore all of them."""
 
     namespace: str | None = wire("ns", default=None)
     namespaced: bool | None = wire("nsd", default=None)
@@ -189,6 +189,6 @@ class RpcHeader(Header):
 
 
 class TopicHeader(RpcHeader):
-    """What 5.x clients may add to a request about a topic."""
+    """Fields that 5.x clients may add to a request about a topic."""
 
     logical: bool | None = wire("lo", default=None)

@@ -94,7 +94,7 @@ class DeleteTopicInNameServer(Header, code=RequestCode.DELETE_TOPIC_IN_NAMESRV):
 
 
 class RegisterTopic(TopicHeader, code=RequestCode.REGISTER_TOPIC_IN_NAMESRV):
-    """Body: TopicRouteData, of which the queue data counts."""
+    """Body: TopicRouteData, of which only the queue data is used."""
 
     topic: str
 

@@ -15,11 +15,11 @@ from kappamq.protocol.records import compression, properties
 from kappamq.protocol.records.record import SYS_COMPRESSED, SYS_INNER_BATCH, SYS_NEED_UNWRAP, Record
 
 MEMBERS_MAX: Final = 1 << 20
-"""More members than this cannot be meant: even empty ones would fill the largest frame."""
+"""Upper bound of members: even empty ones would fill the largest frame."""
 INNER_MEMBERS_MAX: Final = 1 << 18
-"""Messages in one record that holds a batch: more than the largest message of a broker with its defaults (4 MiB) has room for."""
+"""Upper bound of messages in a record that holds a batch: more than fit into a message of the default limit (4 MiB)."""
 MEMBER_BYTES: Final = 22
-"""Size of a member with nothing in it."""
+"""Size of an empty member."""
 
 _FRONT = struct.Struct(">iiiii")  # size, magic, CRC, flag, body length
 _SHORT = struct.Struct(">h")
@@ -28,7 +28,7 @@ assert _FRONT.size + _SHORT.size == MEMBER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One message of a batch; topic, queue and times stand in the header of the send."""
+    """One message of a batch; topic, queue and times are in the header of the send."""
 
     body: bytes
     properties: str = ""
@@ -55,7 +55,7 @@ def encode(members: Iterable[Member]) -> bytes:
 def split(
     data: bytes | bytearray | memoryview, members_max: int = MEMBERS_MAX, advice: str = ": send them in several batches"
 ) -> list[Member]:
-    """Read the body of a batch send: all members, or a ProtocolError. An empty body is an empty batch.
+    """Decode the body of a batch send: all members, or a ProtocolError. An empty body is an empty batch.
 
     `advice` ends the text about too many members.
     """
@@ -91,14 +91,14 @@ def split(
 def lay_out(records: Sequence[Record], log_offset: int) -> bytes:
     """Encode records that belong together, to be appended at `log_offset`; sets the offset of each.
 
-    The first of several carries the length of all of them, so that recovery keeps a batch whole or not at all.
+    The first of several carries the length of all, so that recovery keeps a batch whole or not at all.
     """
     if len(records) > 1:
         first = records[0]
         text = first.properties
         if text and not text.endswith(properties.PAIR_END):
             text += properties.PAIR_END
-        # The number has a fixed width: a placeholder tells the size of the record that will hold it.
+        # The number has a fixed width, so a placeholder gives the size of the record that will contain it.
         first.properties = text + properties.encode({properties.BATCH_BYTES: properties.batch_bytes(0)})
         total = sum(record.size for record in records)
         first.properties = text + properties.encode({properties.BATCH_BYTES: properties.batch_bytes(total)})
@@ -114,7 +114,7 @@ def lay_out(records: Sequence[Record], log_offset: int) -> bytes:
 def unwrap(record: Record, bytes_max: int = compression.BODY_BYTES_MAX) -> list[Record]:
     """Return the messages inside a record that holds a whole batch, else the record itself.
 
-    Raises ProtocolError if they cannot be read, BodyTooLong if the body has more than `bytes_max` bytes when unpacked.
+    Raises ProtocolError if they cannot be decoded, BodyTooLong if the body has more than `bytes_max` bytes when decompressed.
     """
     if not record.sys_flag & SYS_NEED_UNWRAP or not record.sys_flag & SYS_INNER_BATCH:
         return [record]
@@ -126,7 +126,7 @@ def unwrap(record: Record, bytes_max: int = compression.BODY_BYTES_MAX) -> list[
     first = _number(names.get(properties.INNER_BASE, ""), record.queue_offset)
     count = _number(names.get(properties.INNER_COUNT, ""), INNER_MEMBERS_MAX)
     if count < INNER_MEMBERS_MAX:
-        members = split(body, count, ", and its record promises no more")
+        members = split(body, count, ", which is the number in its record")
     else:
         members = split(body, INNER_MEMBERS_MAX, ", more than a record may hold")
     return [

@@ -1,4 +1,4 @@
-"""Compressed message bodies. What a body is compressed with stands in the record's system flag."""
+"""Compression of message bodies. The system flag of a record names the method."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kappamq.errors import ProtocolError
 COMPRESSED: Final = 0x1
 TYPE_MASK: Final = 0x700
 BODY_BYTES_MAX: Final = 64 << 20
-"""A compressed body may claim to be anything; it is never unpacked beyond this."""
+"""A compressed body is never decompressed beyond this."""
 
 
 class BodyTooLong(ProtocolError):
-    """There is more in a compressed body than the caller wants to unpack."""
+    """A compressed body exceeds the caller's limit when decompressed."""
 
 
 class Compression(Enum):
@@ -27,7 +27,7 @@ class Compression(Enum):
 
 
 def method_of(sys_flag: int) -> Compression:
-    """Return the method that the flag's type bits name; 0 is what brokers before 5.0 wrote for zlib."""
+    """Return the method in the flag's type bits; brokers before 5.0 wrote 0 for zlib."""
     bits = sys_flag & TYPE_MASK
     try:
         return Compression(bits) if bits else Compression.ZLIB
@@ -48,18 +48,18 @@ def compress(body: bytes, method: Compression = Compression.ZLIB, level: int = 5
 
 
 def decompress(body: bytes, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Unpack a body. Raises ProtocolError if it is damaged or cut off, BodyTooLong beyond `bytes_max` unpacked bytes."""
+    """Decompress a body. Raises ProtocolError if it is damaged or truncated, BodyTooLong beyond `bytes_max` bytes."""
     method = method_of(sys_flag)
     try:
         plain, complete = _UNPACK[method](body, bytes_max + 1)
     except (MemoryError, KeyboardInterrupt, ProtocolError):
         raise
-    except Exception as error:  # each library has its own errors, and lz4 plain RuntimeError
-        raise ProtocolError(f"the {method.name} body cannot be unpacked: {error}") from error
+    except Exception as error:  # each library has its own errors; lz4 raises RuntimeError
+        raise ProtocolError(f"the {method.name} body cannot be decompressed: {error}") from error
     if len(plain) > bytes_max:
-        raise BodyTooLong(f"the {method.name} body is longer than {bytes_max} bytes when unpacked")
+        raise BodyTooLong(f"the {method.name} body is longer than {bytes_max} bytes when decompressed")
     if not complete:
-        raise ProtocolError(f"the {method.name} body is cut off: its {len(body)} bytes end too early")
+        raise ProtocolError(f"the {method.name} body is truncated after {len(body)} bytes")
     return plain
 
 
@@ -76,7 +76,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
 def _unpack_zstd(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
     zstd = _zstd()
     stream = zstd.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-    # It has no limit of its own: feed it so little at a time that it can never get far beyond ours.
+    # The library has no limit of its own: feed it in small steps so that it cannot exceed ours by much.
     parts: list[bytes] = []
     length = 0
     for at in range(0, len(body), _ZSTD_STEP):
@@ -88,12 +88,12 @@ def _unpack_zstd(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
     return b"".join(parts), stream.eof or length >= bytes_max
 
 
-_ZSTD_STEP = 1024  # so many bytes of empty blocks unpack to 32 MiB at most
+_ZSTD_STEP = 1024  # this many bytes of empty blocks decompress to 32 MiB at most
 _UNPACK = {Compression.ZLIB: _unpack_zlib, Compression.LZ4: _unpack_lz4, Compression.ZSTD: _unpack_zstd}
 
 
 def _lz4() -> Any:
-    import lz4.frame  # only clients that meet such a body need it
+    import lz4.frame  # only clients that receive such a body need it
 
     return lz4.frame
 

@@ -8,12 +8,12 @@ from typing import Final
 from kappamq.protocol.records.tags import java_hash
 
 QUEUE_ENTRY: Final = struct.Struct(">qiq")
-"""Log offset, record bytes, tag hash; entry n of a queue lies at n * 20."""
+"""Log offset, record bytes, tag hash; entry n of a queue is at n * 20."""
 QUEUE_ENTRY_BYTES: Final = 20
 assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES
 
 PRE_BLANK: Final = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
-"""Fills a queue's file below the first entry when the queue does not start at 0."""
+"""Filler: occupies a queue's file below the first entry when the queue does not start at 0."""
 
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 """Begin and end store time, begin and end log offset, used slots, entries + 1 (entry 0 is never used)."""
@@ -28,7 +28,7 @@ assert (INDEX_HEADER.size, INDEX_SLOT.size, INDEX_ENTRY.size) == (40, 4, 20)
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash under which a key of a topic is indexed: never negative."""
+    """Return the hash under which a key of a topic is indexed; never negative."""
     value = abs(java_hash(f"{topic}#{key}"))
     return 0 if value == 1 << 31 else value
 

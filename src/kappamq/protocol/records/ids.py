@@ -1,4 +1,4 @@
-"""Message ids: where a record lies (offset id), and what a producer calls a message (unique id)."""
+"""Message ids: the position of a record (offset id), and the id assigned by a producer (unique id)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ID_CHARACTERS: Final = (32, 56)  # with an IPv4 and with an IPv6 address
 
 @dataclass(frozen=True, slots=True)
 class OffsetId:
-    """The parts of an offset id: which broker holds the record, and where."""
+    """The parts of an offset id: broker address and log offset."""
 
     host: bytes  # 4 or 16 bytes
     port: int
@@ -27,40 +27,42 @@ class OffsetId:
 def offset_id(host: bytes, port: int, log_offset: int) -> str:
     """Return upper-case hexadecimal digits of address, port and log offset."""
     if len(host) not in (4, 16):
-        raise ProtocolError(f"an address has 4 or 16 bytes, got {len(host)}")
+        raise ProtocolError(f"an address must have 4 or 16 bytes, got {len(host)}")
     return (host + _TAIL.pack(port, log_offset)).hex().upper()
 
 
 def could_be_id(text: str) -> bool:
-    """Whether `text` has the form of an id: an offset id, or one that a producer gave."""
+    """Return whether `text` has the form of an offset id or a producer-assigned id."""
     return len(text) in ID_CHARACTERS and all(char in string.hexdigits for char in text)
 
 
 def parse_offset_id(text: str) -> OffsetId:
-    """Read an offset id. Raises ProtocolError if `text` cannot be one; a unique id of the same length can."""
+    """Parse an offset id. Raises ProtocolError if `text` cannot be one; a unique id of the same length can."""
     if len(text) not in ID_CHARACTERS:
-        raise ProtocolError(f"an offset id has {ID_CHARACTERS[0]} or {ID_CHARACTERS[1]} characters, got {len(text)}")
+        raise ProtocolError(
+            f"an offset id must have {ID_CHARACTERS[0]} or {ID_CHARACTERS[1]} characters, got {len(text)}"
+        )
     try:
         data = bytes.fromhex(text)
     except ValueError:
-        raise ProtocolError(f"an offset id is hexadecimal, got {text!r}") from None
-    if len(data) * 2 != len(text):  # fromhex skips blanks
-        raise ProtocolError(f"an offset id is hexadecimal, got {text!r}")
+        raise ProtocolError(f"an offset id must be hexadecimal, got {text!r}") from None
+    if len(data) * 2 != len(text):  # fromhex ignores blanks
+        raise ProtocolError(f"an offset id must be hexadecimal, got {text!r}")
     port, log_offset = _TAIL.unpack(data[-_TAIL.size :])
     if not 0 <= port <= 0xFFFF or log_offset < 0:
-        raise ProtocolError(f"{text} is no offset id: it names port {port} and log offset {log_offset}")
+        raise ProtocolError(f"{text} is not an offset id: it would mean port {port} and log offset {log_offset}")
     return OffsetId(data[: -_TAIL.size], port, log_offset)
 
 
 class UniqueIds:
-    """Gives ids that no other producer gives: address, process, a constant of it, time and a counter.
+    """Generates globally unique ids: address, process, a constant of it, time and a counter.
 
-    Handed the time with each call; not for several threads at once.
+    The time is passed in with each call; not thread-safe.
     """
 
     def __init__(self, host: bytes, process_id: int, constant: int) -> None:
         if len(host) not in (4, 16):
-            raise ProtocolError(f"an address has 4 or 16 bytes, got {len(host)}")
+            raise ProtocolError(f"an address must have 4 or 16 bytes, got {len(host)}")
         self._host = host
         self._process = process_id & 0xFFFF
         self._constant = constant & 0xFFFFFFFF
@@ -71,7 +73,7 @@ class UniqueIds:
     def next(self, now_ms: int) -> str:
         if now_ms >= self._next_month_ms or now_ms < self._month_start_ms - 1_000_000:
             self._month_start_ms, self._next_month_ms = _month_around(now_ms)
-        # A clock set back over the start of the month for a moment stays at 0: the counter keeps the ids apart.
+        # If the clock is set back before the start of the month the time stays at 0, and the counter keeps ids unique.
         elapsed = max(now_ms - self._month_start_ms, 0)
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
@@ -79,7 +81,7 @@ class UniqueIds:
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:
-    # Local time, as Java does it: the id is then readable back to a date on the machine that made it.
+    # Local time, as in Java: on the same machine the date can be derived from the id.
     now = datetime.datetime.fromtimestamp(now_ms / 1000)
     start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     following = (start + datetime.timedelta(days=32)).replace(day=1)

@@ -15,7 +15,7 @@ from kappamq.errors import ProtocolError
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 TEXT_BYTES_MAX: Final = 32767
-"""The length of the text is a signed 16 bit number."""
+"""The length of the text is a signed 16-bit number."""
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -84,20 +84,20 @@ BATCH_BYTES: Final = "__BATCH#"
 HALF_SINCE: Final = "__HALF_MS#"
 """Ours: on a copy of a half message, when the first one was stored."""
 TRANSACTION_OUTCOME: Final = "__END#"
-"""Ours: on an op record, what has become of the transaction."""
+"""Ours: on an op record, the result of the transaction."""
 
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 BROKER_ONLY: Final = frozenset({TAIL_CRC, BATCH_BYTES, POP_CHECK, HALF_SINCE, TRANSACTION_OUTCOME})
-"""Only a broker may write these; taken out of what a client sends."""
+"""Only a broker may set these; they are removed from what a client sends."""
 OF_THE_RECORD: Final = frozenset({TAIL_CRC, BATCH_BYTES})
-"""Speak of one record and its neighbours in the log: a copy of the message is made without them."""
+"""These describe one record and its neighbours in the log, so a copy of the message omits them."""
 
 RESERVED: Final = frozenset(
     value
     for name, value in list(globals().items())
     if name.isupper() and isinstance(value, str) and name not in ("NAME_END", "PAIR_END", "TRANSIENT_PREFIX")
 )
-"""All names above: an application may not use them for properties of its own."""
+"""All names above: reserved, so applications cannot use them for their own properties."""
 
 NUMBER_DIGITS: Final = 10
 TAIL_CRC_BYTES: Final = len(TAIL_CRC) + 1 + NUMBER_DIGITS + 1
@@ -109,17 +109,17 @@ _BATCH_START = BATCH_BYTES + NAME_END
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Return the text of `properties`. Names and values that the text cannot carry raise ProtocolError."""
+    """Return the text of `properties`. Raises ProtocolError for names and values that contain a separator."""
     parts: list[str] = []
     for name, value in properties.items():
         if NAME_END in name or PAIR_END in name or PAIR_END in value:
-            raise ProtocolError(f"the property {name!r} holds a separator (0x01 or 0x02) in its name or value")
+            raise ProtocolError(f"the property {name!r} contains a separator (0x01 or 0x02) in its name or value")
         parts += (name, NAME_END, value, PAIR_END)
     return "".join(parts)
 
 
 def decode(text: str) -> dict[str, str]:
-    """Read properties as Java does: pieces without a name or a value are dropped, the last of equal names wins."""
+    """Decode properties as Java does: parts without a name or a value are dropped, the last of equal names wins."""
     result: dict[str, str] = {}
     for piece in text.split(PAIR_END):
         name, _, value = piece.partition(NAME_END)
@@ -129,20 +129,20 @@ def decode(text: str) -> dict[str, str]:
 
 
 def get(text: str, name: str) -> str | None:
-    """Return one property of a text without reading the others into a map."""
+    """Return one property of a text without decoding the others."""
     return decode(text).get(name) if name in text else None
 
 
 def tail_crc(crc: int) -> bytes:
-    """Return the property that carries a record's checksum; see `record.py` for what it covers."""
+    """Return the property with a record's checksum; see `record.py` for what it covers."""
     digits = str(crc & 0x7FFFFFFF)[::-1].ljust(NUMBER_DIGITS, "0")
     return _TAIL_CRC_START + digits.encode() + PAIR_END.encode()
 
 
 def has_tail_crc(properties: bytes) -> bool:
-    """Whether the last property of an encoded text is a record's checksum, right or wrong.
+    """Return whether the last property of an encoded text is a record's checksum, valid or not.
 
-    It must be a property of its own: the name of a producer's property may well end with the same letters."""
+    It must be a property of its own: the name of a producer's property may end with the same letters."""
     at = len(properties) - TAIL_CRC_BYTES
     return at >= 0 and properties.startswith(_TAIL_CRC_START, at) and (at == 0 or properties[at - 1 : at] == _PAIR_END)
 
@@ -155,22 +155,22 @@ def batch_bytes(count: int) -> str:
 
 
 def lost_tail_crc(properties: bytes, crc_of: Callable[[int], int]) -> bool:
-    """Whether the separator before the checksum was damaged, so that the checksum looks like a part of a value.
+    """Return whether the separator before the checksum was damaged, so that the checksum looks like part of a value.
 
-    `crc_of(n)`: the CRC-32 of the record without its last `n` bytes. The separator is covered by the checksum, which holds
-    as soon as it is put back."""
+    `crc_of(n)`: the CRC-32 of the record without its last `n` bytes. The checksum covers the separator, so it is valid again
+    once the separator is restored."""
     if not properties.startswith(_TAIL_CRC_START, max(0, len(properties) - TAIL_CRC_BYTES)) or has_tail_crc(properties):
         return False
     before = properties[:-TAIL_CRC_BYTES]
     if _NAME_END not in before[before.rfind(_PAIR_END) + 1 :]:
-        return False  # the letters end the name of a producer's property
+        return False  # the letters are the end of the name of a producer's property
     return tail_crc(zlib.crc32(_PAIR_END, crc_of(TAIL_CRC_BYTES + 1)))[:-1] == properties[len(before) : -1]
 
 
 def opens_batch(text: str) -> int | None:
-    """Return the batch length that a record with these properties (without the tail checksum) announces, None if none.
+    """Return the batch length in the properties of a record (without the tail checksum), None if there is none.
 
-    Only what a broker wrote counts: the last property."""
+    Only the last property counts, since only a broker writes there."""
     before, found, digits = text.removesuffix(PAIR_END).rpartition(_BATCH_START)
     if not found or not text.endswith(PAIR_END) or (before and not before.endswith(PAIR_END)):
         return None

@@ -30,7 +30,7 @@ from kappamq.protocol.records.tags import keys_of
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK: Final = 0xCBD43194 - (1 << 32)
-"""Not a record: the log file ends here, its remaining bytes mean nothing."""
+"""Not a record: the log file ends here, and its remaining bytes are unused."""
 
 SIZE_AT: Final = 0
 MAGIC_AT: Final = 4
@@ -48,7 +48,7 @@ RECONSUME_TIMES_AT: Final = 72
 PREPARED_OFFSET_AT: Final = 76
 BODY_AT: Final = 84
 FIXED_BYTES: Final = 91
-"""Size of a V1 record with IPv4 hosts and nothing in it."""
+"""Size of an empty V1 record with IPv4 hosts."""
 IPV6_EXTRA_BYTES: Final = 12
 TOPIC_BYTES_MAX_V1: Final = 127
 
@@ -66,7 +66,7 @@ SYS_INNER_BATCH: Final = 0x80
 CRC_MASK: Final = 0x7FFFFFFF
 
 PREFIX: Final = struct.Struct(">ii")
-"""Size and magic: what a blank record consists of, and all that is needed to step over a good one."""
+"""Size and magic: the content of a blank record, and all that is needed to skip an intact one."""
 _FRONT = struct.Struct(">iiiiiqqiq")
 _AFTER_HOST = struct.Struct(">q")
 _BEHIND = struct.Struct(">iqi")  # reconsume times, prepared offset, body length
@@ -78,7 +78,7 @@ assert FIXED_BYTES == BODY_AT + 4 + 1 + 2
 
 
 class Fault(Enum):
-    """Why bytes are not a record."""
+    """Why bytes are not a valid record."""
 
     SHORT = "the bytes end within the record"
     BLANK = "the log file ends here"
@@ -89,7 +89,7 @@ class Fault(Enum):
 
 
 class RecordError(ProtocolError):
-    """Bytes that are not a good record; `fault` and `position` say what is wrong and where the record would start."""
+    """Bytes that are not a valid record; `fault` and `position` say what is wrong and where the record would start."""
 
     def __init__(self, fault: Fault, position: int, detail: str = "") -> None:
         super().__init__(f"record at {position}: {fault.value}{': ' if detail else ''}{detail}")
@@ -118,7 +118,7 @@ class Record:
     store_port: int = 0
     reconsume_times: int = 0
     prepared_offset: int = 0
-    tail_crc: bool = False  # does a checksum over the whole record end it?
+    tail_crc: bool = False  # whether a checksum over the whole record ends it
 
     @property
     def size(self) -> int:
@@ -148,8 +148,8 @@ class Record:
             raise ProtocolError(f"properties of {properties_bytes} bytes: the limit is {properties.TEXT_BYTES_MAX}")
         born, store = self.born_host, self.store_host
         if len(born) not in (4, 16) or len(store) not in (4, 16):
-            raise ProtocolError(f"a host has 4 or 16 bytes, got {len(born)} and {len(store)}")
-        # These two bits decide where every later field lies: take them from what is really written.
+            raise ProtocolError(f"a host must have 4 or 16 bytes, got {len(born)} and {len(store)}")
+        # These two bits decide the position of every later field: derive them from what is really written.
         sys_flag = self.sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6)
         sys_flag |= (len(born) == 16 and SYS_BORN_IPV6) | (len(store) == 16 and SYS_STORE_IPV6)
         size = FIXED_BYTES - 8 + v2 + len(born) + len(store) + len(self.body) + len(topic) + properties_bytes
@@ -186,13 +186,13 @@ class Record:
 
     def _property_bytes(self) -> bytes:
         text = self.properties.encode()
-        # Whatever comes behind the text must find it closed.
+        # The text must be terminated before anything is appended to it.
         return text + b"\x02" if self.tail_crc and text and text[-1] != 2 else text
 
     def to_message(
         self, broker: str = "", *, stored_bytes: int | None = None, bytes_max: int = compression.BODY_BYTES_MAX
     ) -> ReceivedMessage:
-        """Return what an application sees; a compressed body is unpacked. Raises ProtocolError if it cannot be."""
+        """Return the message for an application, decompressed. Raises ProtocolError if that fails."""
         names = self.property_map()
         body, sys_flag = self.body, self.sys_flag
         if sys_flag & SYS_COMPRESSED:
@@ -224,7 +224,7 @@ class Record:
 
 
 def size_at(buffer: bytes | memoryview, position: int = 0) -> int:
-    """Return the size of the record at `position`, whose end lies within `buffer`. Raises RecordError."""
+    """Return the size of the record at `position`, whose end is within `buffer`. Raises RecordError."""
     held = len(buffer) - position
     if held < PREFIX.size:
         raise RecordError(Fault.SHORT, position, f"{held} bytes are left")
@@ -241,9 +241,9 @@ def size_at(buffer: bytes | memoryview, position: int = 0) -> int:
 
 
 def decode(buffer: bytes | bytearray | memoryview, position: int = 0, check_crc: bool = True) -> Record:
-    """Read the record at `position`; what lies behind it is not looked at.
+    """Decode the record at `position`; ignores what follows it.
 
-    Raises RecordError. With `check_crc` both checksums count, the one behind the properties only where present.
+    Raises RecordError. With `check_crc` both checksums are verified, the one after the properties only if present.
     """
     with memoryview(buffer) as view:
         size = size_at(view, position)
@@ -295,7 +295,7 @@ def _decode(one: memoryview, position: int, check_crc: bool) -> Record:
         if zlib.crc32(body) & CRC_MASK != body_crc:
             raise RecordError(Fault.BODY_CRC, position)
     return Record(
-        # As Java does it, bytes that are no text show as replacement characters: a record is never lost over them.
+        # As in Java, bytes that are not UTF-8 become replacement characters: they must not make a record unreadable.
         topic=topic.decode("utf-8", "replace"),
         body=body,
         properties=(texts[: -properties.TAIL_CRC_BYTES] if tail_crc else texts).decode("utf-8", "replace"),
@@ -323,9 +323,9 @@ def _take(one: memoryview, at: int, count: int, position: int) -> tuple[bytes, i
 
 
 def iter_records(buffer: bytes | bytearray | memoryview, check_crc: bool = True) -> Iterator[Record]:
-    """Yield the records that lie back to back in `buffer`, such as the body of a pull answer.
+    """Yield the records that are stored back to back in `buffer`, such as the body of a pull answer.
 
-    Raises RecordError at the first that is not good, after the good ones before it were given.
+    Raises RecordError at the first invalid one, after yielding those before it.
     """
     view = memoryview(buffer)
     position = 0
@@ -336,10 +336,10 @@ def iter_records(buffer: bytes | bytearray | memoryview, check_crc: bool = True)
 
 
 def blank(size: int) -> bytes:
-    """Return the end mark of a log file that has `size` bytes left."""
+    """Return the end mark of a log file with `size` bytes left."""
     return PREFIX.pack(size, MAGIC_BLANK)
 
 
 def batch_bytes(record: Record) -> int | None:
-    """Return how many bytes of the log the batch takes that `record` opens, None if it opens none."""
+    """Return how many bytes of the log the batch takes that starts with `record`, None if none does."""
     return properties.opens_batch(record.properties)

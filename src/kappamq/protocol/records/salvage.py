@@ -1,8 +1,8 @@
-"""What can still be read of records that lie back to back when some of them are damaged.
+"""Recovers intact records from a buffer of records stored back to back, some of them damaged.
 
-A record says twice how long it is: in its size field, and by the lengths of the parts inside it. One damaged bit leaves at least
-one of the two right. It ends where exactly one of the two leads to a good record, or to the end of the bytes. If that is not clear,
-nothing behind is read: a body may well hold bytes that look like a record.
+A record contains its length twice: in its size field, and as the sum of the lengths of its parts. One damaged bit leaves at
+least one of the two right. The record ends where exactly one of the two leads to an intact record, or to the end of the buffer.
+If that is ambiguous, nothing after it is read: a body may contain bytes that look like a record.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _SHORT = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """Bytes where a record should lie. The offsets are what the damaged record says of itself: either may be wrong."""
+    """Damaged bytes in place of a record. The offsets are those in the damaged record: either may be wrong."""
 
     why: str
     queue_offset: int
     log_offset: int
-    fingerprint: int  # the same bytes, met again, have the same one
-    last: bool = False  # nobody knows where the next record begins
+    fingerprint: int  # identifies the same bytes when read again
+    last: bool = False  # the start of the next record is unknown
 
 
 def salvage(buffer: bytes | memoryview) -> Iterator[Record | Spoiled]:
-    """Yield good records and, in their places, what is damaged; nothing behind one whose end is not known."""
+    """Yield intact records and, in their places, damaged ones; nothing after one whose end is unknown."""
     view = memoryview(buffer)
     position = 0
     while position < len(view):
@@ -52,7 +52,7 @@ def salvage(buffer: bytes | memoryview) -> Iterator[Record | Spoiled]:
 
 
 def out_of_order(numbers: Sequence[int]) -> set[int]:
-    """Return the positions that must be left out so that `numbers` ascend, as few as possible."""
+    """Return the smallest set of positions to leave out so that the rest of `numbers` ascends."""
     tails: list[int] = []  # smallest number that ends an ascending run of each length
     tail_at: list[int] = []
     before: list[int] = []
@@ -82,7 +82,7 @@ def _spoiled(view: memoryview, position: int, error: RecordError, *, last: bool)
 
 
 def _behind(view: memoryview, position: int) -> int | None:
-    """Where the damaged record at `position` ends, if that is beyond doubt."""
+    """Return where the damaged record at `position` ends, if that is unambiguous."""
     sizes = {_told_size(view, position), _inner_size(view, position, False), _inner_size(view, position, True)}
     ends = [position + size for size in sizes if size]
     fitting = [end for end in ends if end == len(view) or _is_good(view, end)]
@@ -90,7 +90,7 @@ def _behind(view: memoryview, position: int) -> int | None:
 
 
 def _told_size(view: memoryview, position: int) -> int:
-    """The size field, 0 if it cannot be true."""
+    """Return the size field, 0 if it is impossible."""
     if len(view) - position < records.FIXED_BYTES:
         return 0
     (size,) = _INT.unpack_from(view, position)
@@ -98,7 +98,7 @@ def _told_size(view: memoryview, position: int) -> int:
 
 
 def _inner_size(view: memoryview, position: int, wide: bool) -> int:
-    """The size by the lengths of the parts, `wide` if the topic's length has two bytes; 0 if they lead nowhere."""
+    """Return the size derived from the lengths of the parts, `wide` if the topic's length has two bytes; 0 if impossible."""
     limit = len(view) - position
     if limit < records.FIXED_BYTES:
         return 0

@@ -14,10 +14,10 @@ except ImportError:
 ALL: Final = "*"
 SEPARATOR: Final = "||"
 TAGS_CHARACTERS_MAX: Final = 65_536
-"""Of one list of tags. Thousands of tags are a mistake, or worse."""
+"""Limit of tags in one subscription: thousands are a mistake or an attack."""
 
 
-_CACHED_CHARACTERS_MAX = 128  # tags are few and short; whatever else a client sends must not fill the memory
+_CACHED_CHARACTERS_MAX = 128  # tags are few and short; other input of clients must not fill the cache
 
 
 def java_hash(text: str) -> int:
@@ -29,7 +29,7 @@ def java_hash(text: str) -> int:
 
 
 def _java_hash_of_units(text: str) -> int:
-    """The same for texts that are not well-formed and so have no UTF-8."""
+    """The same for strings with lone surrogates, which have no UTF-8 form."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):
@@ -38,7 +38,7 @@ def _java_hash_of_units(text: str) -> int:
 
 
 def tag_code(tags: str | None) -> int:
-    """Return what the consume queue holds for a message with these TAGS: their hash, 0 without any."""
+    """Return the tag hash stored in the consume queue for a message with these TAGS; 0 without a tag."""
     if not tags:
         return 0
     return _cached_hash(tags) if len(tags) <= _CACHED_CHARACTERS_MAX else java_hash(tags)
@@ -54,14 +54,14 @@ def keys_of(text: str | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which tags a consumer wants; no tags at all means every message."""
+    """The tags that a consumer subscribes to; none means every message."""
 
     tags: frozenset[str]
     codes: frozenset[int]
 
     @classmethod
     def parse(cls, expression: str | None) -> Subscription:
-        """Read `*`, an empty text or `A || B`; a text of separators alone selects nothing and so means everything."""
+        """Parse `*`, an empty text or `A || B`; a text of separators only means every message."""
         if not expression or expression.strip() == ALL:
             return EVERYTHING
         tags = frozenset(tag for part in expression.split(SEPARATOR) if (tag := part.strip()))
@@ -72,11 +72,11 @@ class Subscription:
         return not self.tags
 
     def may_match(self, code: int) -> bool:
-        """The broker's view: it compares hashes only, so a few strangers pass."""
+        """The broker's comparison: by hash only, so there are false positives."""
         return not self.tags or code in self.codes
 
     def matches(self, tag: str | None) -> bool:
-        """The consumer's view, exact: a message without a tag never matches a list of tags."""
+        """The consumer's comparison: exact; a message without a tag never matches a list of tags."""
         return not self.tags or (tag is not None and tag in self.tags)
 
 

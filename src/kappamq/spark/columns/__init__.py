@@ -1,1 +1,1 @@
-"""Stored records to Arrow columns: what every reader of the pipeline shares. Nothing here asks a broker."""
+"""From stored records to Arrow columns, shared by all readers of the pipeline. Sends no requests to brokers."""

@@ -1,4 +1,4 @@
-"""Stored bytes in, Arrow record batches out: one pass of the kernel (or of numpy) per batch, whatever the number of records."""
+"""From stored bytes to Arrow record batches: one pass of the kernel (or of numpy) per batch, whatever the number of records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS: Final = 10_000
 """Records per batch: fewer cost Spark more per row, many more fall out of the processor's cache."""
 BYTES: Final = 8 << 20
 UNPACKED_BYTES: Final = 64 << 20
-"""A batch ends with the body that reaches this: a few bytes may unpack to very many."""
+"""A batch ends with the body that reaches this size: a few bytes may decompress to very many."""
 
 AT, SIZE, QUEUE_ID, QUEUE_OFFSET, LOG_OFFSET, SYS_FLAG, BORN_MS, STORE_MS, BODY_AT, BODY_BYTES = range(10)
 STORE_HOST_AT: Final = 14
@@ -48,7 +48,7 @@ _MS_MAX: Final = (1 << 63) // 1000 - 1
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
 Keeps = Callable[["NDArray[np.int64]", str], bool]
-"""Told the place of a record and what is wrong with it: whether it is a row nevertheless."""
+"""Called with the place of a record and what is wrong with it; returns whether to keep it as a row."""
 TYPES: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(), "brokerName": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(), "msgId": pa.string(),
     "keys": pa.string(), "tags": pa.string(), "bornTimestamp": pa.timestamp("us", "UTC"),
@@ -73,7 +73,7 @@ class Batches:
         places, _count, consumed, _why = self._locate(data, -1, True, len(data))
         table = np.frombuffer(places, dtype=np.int64).reshape(-1, 16)
         if consumed != len(data):
-            raise ProtocolError(f"no record begins at byte {consumed} of the {len(data)} that the broker sent")
+            raise ProtocolError(f"no record begins at byte {consumed} of the {len(data)} bytes that the broker sent")
         return table
 
     def make(self, data: bytes, places: NDArray[np.int64], broker: str) -> pa.RecordBatch:
@@ -83,7 +83,7 @@ class Batches:
     def make_each(self, data: bytes, places: NDArray[np.int64], broker: str, keeps: Keeps) -> Iterator[pa.RecordBatch]:
         """The records at `places` as a batch, or several where compressed bodies become more than UNPACKED_BYTES.
 
-        `keeps` is told of each body that cannot be unpacked, and says whether the record stays, with its body as it is stored."""
+        `keeps` is called for each body that cannot be decompressed, and returns whether to keep the record, with its body as stored."""
         packed = np.flatnonzero(places[:, SYS_FLAG] & SYS_COMPRESSED) if "body" in self._columns else ()
         if not len(packed):
             yield self._made(data, b"", places, broker)

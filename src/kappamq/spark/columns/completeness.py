@@ -1,4 +1,4 @@
-"""Which records of an answer can be trusted, and which messages are missing from it. Pure: numbers in, numbers out."""
+"""Which records of an answer are intact, and which messages are missing from it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kappamq.spark.columns.batches import DAMAGED, QUEUE_OFFSET, SYS_FLAG
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SPOILED: Final = "damaged: a checksum does not hold; `kappamq store verify` on the broker's machine lists all damage"
+SPOILED: Final = "damaged: a checksum does not match; `kappamq store verify` on the broker's machine lists all damage"
 LEFT_OUT: Final = "the broker could not read them; `kappamq store verify` on its machine lists all damage"
 
 Missing = tuple[int, int, str]

@@ -1,6 +1,6 @@
-"""Records in, columns out, with numpy: for executors that have no compiled kernel, because they got the package as a zip.
+"""From records to columns with numpy: for executors without the compiled kernel, because they got the package as a zip.
 
-The meaning is that of `native/pure_columns.py`, byte for byte; it goes over columns where the twin goes over rows.
+The semantics are those of `native/pure_columns.py`, byte for byte; it works by column where the twin works by row.
 """
 
 from __future__ import annotations

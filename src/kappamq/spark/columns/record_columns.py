@@ -1,7 +1,7 @@
-"""Who turns stored records into columns here: the compiled kernel, or numpy where there is none.
+"""Chooses the implementation that turns stored records into columns: the compiled kernel, or numpy without one.
 
-Without a kernel numpy takes a fraction of the time of the pure-Python twin, which stays the meaning of both. For a single record
-the twin is quicker: who looks at one record asks `native.load()`.
+Without a kernel numpy takes a fraction of the time of the pure-Python twin, which defines the semantics of both. For a single
+record the twin is faster: use `native.load()` for that.
 """
 
 from __future__ import annotations

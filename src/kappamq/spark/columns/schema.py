@@ -1,4 +1,4 @@
-"""The columns of a topic: their names, their types in Spark, and which of them somebody wants."""
+"""The columns of a topic: names, Spark types, and selection."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ STORE_COLUMNS: Final = {name: kind for name, kind in COLUMNS.items() if name != 
     "storeHost": "string",
     "damage": "string",
 }
-"""Of the log itself: where a record lies, how many bytes it takes, the addresses (`host:port`) of the client that sent it and of the
-broker that stored it; a stretch that cannot be read says why in `damage`."""
+"""Columns of the log itself: position and size of a record, the addresses (`host:port`) of the client that sent it and of the
+broker that stored it; for an unreadable range, `damage` says why."""
 
 
 def ddl(columns: Sequence[str] | None = None, known: Mapping[str, str] = COLUMNS) -> str:
-    """What Spark is told: `topic string, queueId int, ...`; by default all that are known."""
+    """Return the schema for Spark: `topic string, queueId int, ...`; by default all known columns."""
     return ", ".join(f"{name} {known[name]}" for name in (known if columns is None else columns))
 
 
 def check_columns(names: Sequence[str], known: Mapping[str, str] = COLUMNS) -> tuple[str, ...]:
-    """The columns that somebody named, in that order. Raises ConfigError."""
+    """Return the named columns, in that order. Raises ConfigError."""
     for name in names:
         if name not in known:
-            raise ConfigError(f"there is no column {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+            raise ConfigError(f"unknown column {name!r}{nearest(name, known)}; the columns are {', '.join(known)}")
     if len(set(names)) != len(names):
         raise ConfigError(f"a column is named twice: {', '.join(names)}")
     if not names:
-        raise ConfigError(f"no column is named; there are {', '.join(known)}")
+        raise ConfigError(f"no column is named; the columns are {', '.join(known)}")
     return tuple(names)
 
 
 def check_schema(schema: StructType, known: Mapping[str, str] = COLUMNS) -> tuple[str, ...]:
-    """The columns of a schema that a user gave (a projection). Raises ConfigError where it does not fit."""
+    """Return the columns of a user's schema (a projection). Raises ConfigError if it does not fit."""
     names = check_columns([field.name for field in schema.fields], known)
     for field in schema.fields:
         if field.dataType.simpleString() != known[field.name]:
             raise ConfigError(
                 f"column {field.name} is {known[field.name]}, not {field.dataType.simpleString()}: "
-                f"give it as {ddl([field.name], known)}, and cast it afterwards"
+                f"declare it as {ddl([field.name], known)}, and cast it afterwards"
             )
     return names

@@ -1,6 +1,6 @@
-"""Which rows of a batch somebody wants: tags, keys and SQL92 conditions, checked on the executor, where the cores are.
+"""Which rows of a batch match: tags, keys and SQL92 conditions, evaluated on the executor.
 
-The broker may have sent more than was asked for: it compares hashes of tags only. So everything is checked here once more.
+The broker may send more than requested, since it compares only hashes of tags. So every row is checked here again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Filters(Protocol):
-    """The options that select messages."""
+    """The options that filter messages."""
 
     @property
     def tags(self) -> str | None: ...
@@ -61,7 +61,7 @@ class Selection:
 
 
 def compile_filter(text: str | None) -> Sql | None:
-    """Raises ConfigError that says where the condition is wrong."""
+    """Compile a condition. Raises ConfigError, which says where it is wrong."""
     if text is None:
         return None
     try:

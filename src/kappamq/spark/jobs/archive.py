@@ -1,8 +1,8 @@
-"""Topics to Parquet, partitioned by day and topic: incremental, verified, safe to kill.
+"""Archives topics as Parquet, partitioned by day and topic: incremental, verified, safe to kill.
 
-What it wrote is read back, and every offset of every queue must be there exactly once, before a round counts; after that retention may
-delete these messages. A record whose checksums do not hold is never written: the reader takes it for lost. `archive_folder` says how
-rounds become visible.
+Before a round is committed its files are read back, and every offset of every queue must be there exactly once; after that
+retention may delete these messages. A record with a bad checksum is never written: the reader treats it as lost. See
+`archive_folder` for how rounds become visible.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     Offsets: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 ROUND_ROWS: Final = 2_000_000
-"""Messages of a round: what is lost when a run is killed, and what verification holds in memory (8 bytes each)."""
+"""Messages per round: the work lost when a run is killed, and what verification holds in memory (8 bytes each)."""
 FILE_ROWS: Final = 100_000
 """No more tasks than so that a file has this many rows: small files make archives slow."""
 _MICROSECONDS_A_DAY: Final = 86_400_000_000
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 
 Progress = Callable[[int, int], None]
-"""Told how many messages are archived, of how many."""
+"""Called with how many messages are archived, of how many."""
 
 
 class ArchiveFailed(KappaError):
-    """What was written is not what the queues hold; nothing of the round was kept."""
+    """What was written differs from the queues; nothing of the round was kept."""
 
 
 @dataclass(slots=True)
 class Archived:
-    """What a run did."""
+    """The result of a run."""
 
     rounds: int = 0
     rows: int = 0
@@ -58,7 +58,7 @@ class Archived:
     queues: dict[MessageQueue, QueueRows] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
     away: list[MessageQueue] = field(default_factory=list)
-    """Queues of brokers that were away: what they got since the last run is not in the archive."""
+    """Queues of unavailable brokers: their messages since the last run are not in the archive."""
 
     def add(self, manifest: Manifest) -> None:
         self.rounds += 1
@@ -92,7 +92,7 @@ def archive(
     tls: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Archived:
-    """Archive what the topics hold now and the archive does not have yet.
+    """Archive the messages of the topics that the archive does not have yet.
 
     `target` is a directory that the driver and all executors see. With `group` the progress shows as that consumer group's lag.
     `tls` are the options for TLS of the format `kappamq`: {"tlsCa": "/etc/ca.pem"}.
@@ -114,7 +114,7 @@ def check_archive(
     staging: Path | None = None,
     tls: Mapping[str, str] | None = None,
 ) -> None:
-    """What can be told before Spark is started, which takes seconds. Raises ConfigError (NoSuchTopic), StoreError, NoRoute."""
+    """Check what can be checked before Spark is started, which takes seconds. Raises ConfigError (NoSuchTopic), StoreError, NoRoute."""
     from kappamq.spark.topic.topics import Topics
 
     options = ReadOptions.parse(_options(nameservers, topics, topic_pattern, "fail", None, None, tls))
@@ -351,15 +351,15 @@ def check(
 
     wanted = {one.queue: one for one in ranges}
     if strange := sorted(written.keys() - wanted.keys()):
-        raise ArchiveFailed(f"{strange[0]}: messages were written that nobody asked for; nothing is kept, run it again")
+        raise ArchiveFailed(f"{strange[0]}: unexpected messages were written; nothing was kept, run it again")
     gaps: list[Gap] = []
     for queue, one in wanted.items():
         parts = written.get(queue, ())
         found = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
         if len(found) and (found[0] < one.start or found[-1] >= one.stop or (np.diff(found) == 0).any()):
             raise ArchiveFailed(
-                f"{queue}: {len(found)} messages were written for {one.start} to {one.stop - 1}, some twice or others than these; "
-                "nothing is kept, run it again"
+                f"{queue}: {len(found)} messages were written for {one.start} to {one.stop - 1}, some of them twice or unexpected; "
+                "nothing was kept, run it again"
             )
         if len(found) == one.count:
             continue
@@ -370,7 +370,7 @@ def check(
         if len(wrong):
             raise ArchiveFailed(
                 f"{queue}: {len(wrong)} of {one.count} messages were not written, though the broker has them, among them "
-                f"{int(wrong[-1])}; nothing is kept, run it again"
+                f"{int(wrong[-1])}; nothing was kept, run it again"
             )
         gaps += told
     return gaps

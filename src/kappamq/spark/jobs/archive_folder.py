@@ -85,7 +85,7 @@ class Manifest:
             files = tuple(ArchiveFile(**file) for file in found.pop("files"))
             return cls(queues=queues, files=files, gaps=tuple(found.pop("gaps")), **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreFormatError(f"{where} is no manifest of an archive: {error}") from None
+            raise StoreFormatError(f"{where} is not a manifest of an archive: {error}") from None
 
 
 class ArchiveFolder:
@@ -104,8 +104,8 @@ class ArchiveFolder:
                 raise StoreError(f"the archive cannot be {self.root}: {place} is a file")
         if self.staging.resolve().is_relative_to(self.root.resolve()):
             raise StoreError(
-                f"the staging folder {self.staging.parent} lies in the archive {self.root}, whose readers would see unfinished "
-                "files: name one outside of it, on the same disk"
+                f"the staging folder {self.staging.parent} is inside the archive {self.root}, whose readers would see unfinished "
+                "files: choose one outside of it, on the same disk"
             )
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class ArchiveFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise StoreLocked(
-                f"another process is writing to the archive {self.root}: wait until it has ended"
+                f"another process is writing to the archive {self.root}: wait until it has finished"
             ) from None
         try:
             self._make_staging()
@@ -136,7 +136,7 @@ class ArchiveFolder:
         if self.staging.stat().st_dev != self.root.stat().st_dev:
             raise StoreError(
                 f"{self.staging} is on another disk than {self.root}, so files cannot be moved in one step: "
-                "name a staging folder on the same disk, outside of the archive"
+                "choose a staging folder on the same disk, outside of the archive"
             )
 
     def _leave(self) -> None:

@@ -1,7 +1,7 @@
-"""What became of the messages of a store: lost, duplicated, reordered, late; and what is heavy. A folder with tables and a page.
+"""Audits a store: messages lost, duplicated, reordered or late, and hot spots. The report is a folder with tables and a page.
 
-The log is read once (twice, if there are traces) into a table beside the report, which the rules then query. Nothing of the store is
-locked or written. A run that is killed leaves the report before it as it was.
+The log is read once (twice, if there are traces) into a table beside the report, which the rules then query. The store is
+neither locked nor written. A run that is killed leaves the previous report unchanged.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def audit(
 def check_audit(
     store: str | Path, target: str | Path, topics: Sequence[str] = (), topic_pattern: str | None = None
 ) -> StoreOptions:
-    """What can be told without Spark, which takes seconds to start. Raises ConfigError (NoSuchTopic), StoreError. Changes nothing."""
+    """Check everything that does not need Spark, which is slow to start. Raises ConfigError (NoSuchTopic), StoreError. Changes nothing."""
     options = _options(store, topics, topic_pattern)
     source, place = Path(store).absolute(), _directory(target)
     if place == source or source in place.parents:
-        raise ConfigError(f"the report cannot be {place}: that is inside of the store; name another directory")
+        raise ConfigError(f"the report cannot be {place}: that is inside the store; choose another directory")
     ReportFolder(place).check()
     if known := known_topics(source):  # else only the log can say
         refuse_unknown(source, options.topics, known)

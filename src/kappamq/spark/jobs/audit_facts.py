@@ -1,6 +1,6 @@
-"""What the files beside the log say: which messages queues promise, how far groups and delay levels have come. Plain code on the driver.
+"""Facts from the files beside the log: the ranges of the queues, the offsets of groups and delay levels. Runs on the driver.
 
-Taken before the log is read: a broker that runs meanwhile only adds to the log what is not asked for.
+Collected before the log is read: a running broker only appends to the log meanwhile.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def refuse_unknown(root: Path, topics: Collection[str], known: Collection[str]) 
     for topic in topics:
         if topic not in known:
             near = nearest(topic, [name for name in known if not is_system_topic(name)])
-            raise NoSuchTopic(f"there is no topic {topic!r} in {root}{near}")
+            raise NoSuchTopic(f"topic {topic!r} does not exist in {root}{near}")
 
 
 def begins_now(root: Path) -> tuple[int, dict[tuple[str, int], int]]:
@@ -174,7 +174,7 @@ class _Config:
                 continue
             if not found.damaged:
                 return found
-            self._notes.append(f"{path} is not believed: {found.note}")
+            self._notes.append(f"{path} is not used: {found.note}")
         return None
 
     def topics(self) -> frozenset[str] | None:
@@ -188,4 +188,4 @@ def _body(kind: Any, table: dict[str, Any], name: str) -> Any:
     try:
         return kind.from_json(table)
     except (ProtocolError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise StoreFormatError(f"{name} makes no sense: {error}. Correct it, or move it away") from error
+        raise StoreFormatError(f"{name} is invalid: {error}. Correct it, or move it away") from error

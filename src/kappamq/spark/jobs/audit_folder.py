@@ -18,7 +18,7 @@ from kappamq.errors import ConfigError, StoreLocked
 
 SUMMARY: Final = "summary.json"
 MARK: Final = "kappamq audit"
-"""What a summary says that it is: a folder without it is somebody else's, and is not replaced."""
+"""The marker of a summary: a folder without it is not a report, and is not replaced."""
 
 
 class ReportFolder:
@@ -39,7 +39,9 @@ class ReportFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise StoreLocked(f"another process is making the report {self.root}: wait until it has ended") from None
+            raise StoreLocked(
+                f"another process is writing the report {self.root}: wait until it has finished"
+            ) from None
         try:
             if self._old.exists() and not self.root.exists():
                 self._old.rename(self.root)
@@ -71,7 +73,7 @@ class ReportFolder:
                 raise ConfigError(f"the report cannot be {self.root}: {place} is a file")
         if self.root.exists() and any(self.root.iterdir()) and not _is_report(self.root):
             raise ConfigError(
-                f"{self.root} holds files that are no report of an audit, and a report replaces the whole folder: name another one"
+                f"{self.root} contains files that are not an audit report, and a report replaces the whole folder: choose another one"
             )
 
 

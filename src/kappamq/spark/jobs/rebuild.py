@@ -1,8 +1,8 @@
-"""Consume queues and key index, built anew from the commit log: read in parallel, and the same bytes as the broker makes.
+"""Rebuilds consume queues and key index from the commit log, in parallel, to the same bytes as the broker's.
 
-Tasks read ranges of the log and leave what they found in files beside the store (`store.log_ranges`). The driver puts that together
-in log order, while tasks read on, and swaps the finished folders with the old ones (`store.rebuilding`). It has the store's lock
-meanwhile, so no broker runs. The log itself is only read.
+Tasks read ranges of the log and save the result in files beside the store (`store.log_ranges`). The driver combines these in
+log order, while further tasks run, and swaps the finished folders with the old ones (`store.rebuilding`). It holds the store's
+lock, so no broker can run. The log itself is only read.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 STRETCH_BYTES: Final = 128 << 20
 """What one task reads; a task costs Spark some 60 ms."""
 _TASKS_PER_CORE: Final = 2
-_ALONE: Final = "Its queues can only be built anew while no broker runs"
+_ALONE: Final = "Its queues can only be rebuilt while no broker runs"
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of the log are done, of how many."""
+"""Called with how many bytes of the log are done, of how many."""
 Run = Callable[["Work", Sequence["Task"]], list[float]]
-"""Does the tasks, wherever that is; returns the processor time of each in seconds."""
+"""Runs the tasks; returns the CPU time of each in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class Rebuilt:
-    """What a run did."""
+    """The result of a run."""
 
     root: Path
     log_min: int = 0
@@ -120,10 +120,10 @@ def rebuild(
     kernel: str = "auto",
     progress: Progress | None = None,
 ) -> Rebuilt:
-    """Build the queue files and (with `keys`) the index files of the stopped store in `root` anew from its log.
+    """Rebuild the queue files and (with `keys`) the index files of the stopped store in `root` from its log.
 
     `root` is a directory that the driver and all executors see. `sizes` and `delays_ms` (of the delay levels) are as the broker is
-    configured. With `skip_damage`, bytes in the middle of the log that are no records are passed over and listed.
+    configured. With `skip_damage`, bytes in the middle of the log that are not records are skipped and listed.
     Raises StoreLocked (a broker runs), StoreDamaged, StoreFormatError, StoreError (the store is as it was), SparkFailed."""
     check_installed()
 
@@ -310,9 +310,9 @@ def _no_room(place: Path, error: OSError) -> StoreError:
     where = error.filename or place
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
-            f"{where} cannot be written: the disk is full. New queue and index files need about as much room as the old ones, which stay "
-            f"until the new ones are complete. The store is as it was: free some space and run it again"
+            f"{where} cannot be written: the disk is full. New queue and index files need as much space as the old ones, which are kept "
+            f"until the new ones are complete. The store is unchanged: free some space and run it again"
         )
     return StoreError(
-        f"{where} cannot be used: {error.strerror or error}. The store is as it was; check owner, rights and the disk"
+        f"{where} cannot be used: {error.strerror or error}. The store is unchanged; check owner, permissions and the disk"
     )

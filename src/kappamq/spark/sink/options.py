@@ -27,13 +27,13 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """Raises ConfigError that names the option, what is wrong with it, and what it takes."""
+        """Parse options. Raises ConfigError, which names the option, what is wrong with it, and what is accepted."""
         ours = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
         given = known_options(ours, WRITE_OPTIONS)
         delivery = given.get("delivery", AT_LEAST_ONCE).lower()
         if delivery == EXACTLY_ONCE:
             raise ConfigError(
-                "delivery=exactly-once is not built yet: leave the option out, and a batch that Spark tries again may write "
+                "delivery=exactly-once is not implemented yet: leave the option out; then a batch that Spark retries may write "
                 "some rows twice (at least once)"
             )
         if delivery != AT_LEAST_ONCE:

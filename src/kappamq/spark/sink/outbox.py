@@ -1,6 +1,6 @@
-"""Sends batches or messages and keeps a few on their way: one per queue, so that a queue's rows stay in order, and a few over all.
+"""Sends batches or messages with a few in flight: one per queue, so that a queue's rows stay in order, and a limit over all.
 
-At least once: what fails in a way that may pass (a broker restarts, a queue is busy) is sent again until `patience_s` is over, and may
+Delivery is at least once: temporary failures (a broker restarts, a queue is busy) are retried until `patience_s` is over, and may
 then be stored twice.
 """
 
@@ -36,7 +36,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """One message that no batch can hold, as one that is delivered later."""
+    """One message that cannot be in a batch, such as a delayed one."""
 
     message: Message
     queue: MessageQueue | None

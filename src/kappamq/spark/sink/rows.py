@@ -40,21 +40,21 @@ _LEFT_OUT: Final = tuple(sorted(name.encode() for name in properties.RESERVED))
 def check_written(schema: StructType, topic: str | None) -> None:
     """Raises ConfigError where rows of this schema cannot be messages."""
     names = {field.name for field in schema.fields}
-    no_body = "" if "body" in names else ". The required column body is missing, too: it holds what is sent"
+    no_body = "" if "body" in names else ". The required column body is missing, too"
     for field in schema.fields:
         if field.name in _FILLED_BY_BROKER:
             raise ConfigError(
-                f"column {field.name} cannot be written, for the broker fills it in: drop {', '.join(_FILLED_BY_BROKER)}"
+                f"column {field.name} cannot be written, since the broker sets it: drop {', '.join(_FILLED_BY_BROKER)}"
             )
         if field.name not in WRITTEN:
             raise ConfigError(
-                f"column {field.name!r} cannot be written{nearest(field.name, WRITTEN)}; there are {', '.join(WRITTEN)}{no_body}"
+                f"column {field.name!r} cannot be written{nearest(field.name, WRITTEN)}; the columns are {', '.join(WRITTEN)}{no_body}"
             )
         found = field.dataType.simpleString()
         if found not in WRITTEN[field.name]:
             raise ConfigError(f"column {field.name} must be {' or '.join(WRITTEN[field.name])}, not {found}: cast it")
     if "body" not in names:
-        raise ConfigError("there is no column body: it holds what is sent")
+        raise ConfigError("the required column body is missing")
     if (topic is None) == ("topic" not in names):
         both = "both the option topic and a column topic are given" if topic else "no topic is given"
         raise ConfigError(f"{both}: give either the option topic or a column topic")

@@ -48,11 +48,11 @@ class StoreOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StoreOptions:
-        """Raises ConfigError that names the option, what is wrong with it, and what it takes; StoreError if the path is no store."""
+        """Parse options. Raises ConfigError, which names the option and what is accepted; StoreError if the path is not a store."""
         given = known_options(options, STORE_OPTIONS)
         path = given.get("path", "")
         if not path:
-            raise ConfigError("no store is given: name the broker's data directory, as in load('/var/lib/kappamq')")
+            raise ConfigError("no store is given: pass the broker's data directory, as in load('/var/lib/kappamq')")
         check_is_store(Path(path))
         topics, pattern = topic_options(given) if {"topic", "topicPattern"} & given.keys() else ((), None)
         damage = given.get("onDamage", "fail").lower()

@@ -1,4 +1,4 @@
-"""What a task of the format `kappamq.store` does: a stretch of the log in, Arrow batches out."""
+"""The tasks of the format `kappamq.store`: read ranges of the log and yield Arrow batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READ_BYTES: Final = 7 << 19
 RECORD_BYTES_MAX: Final = 1 << 30
 """A record that claims more is damaged."""
 DELETED_MEANWHILE: Final = "deleted by retention while it was read"
-"""The one reason in the column `damage` that is none: the log is as its owner wants it."""
+"""The one value of the column `damage` that is not damage: retention deleted the range as configured."""
 
 
 class StretchReader:
@@ -146,9 +146,9 @@ class StretchReader:
         yield self._row(start, stop, why)
 
     def _gap(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Retention was quicker: nothing is damaged, so nothing fails."""
+        """Retention deleted the range meanwhile: that is not damage, so it is not an error."""
         log.warning(
-            "bytes %d to %d of the log in %s were deleted by retention while they were read; reading goes on behind them. If you need "
+            "bytes %d to %d of the log in %s were deleted by retention while they were read; reading continues after them. If you need "
             "them, keep log files longer (fileReservedTime)",
             *(start, stop, self._options.path),
         )

@@ -1,8 +1,8 @@
-"""What a stream keeps in Spark's checkpoint: for each queue where it goes on, and a mark of the last message it read. Pure.
+"""The content of a stream's checkpoint: for each queue the next offset, and a mark of the last message read. Pure.
 
-The mark (log offset and CRC of that message) shows whether the queue still is the one that was read. A queue that lost its tail in a power
-cut, or whose topic was made anew, may have grown past the offset again by the time the stream comes back: without the mark the messages in
-between would be missed and nobody told.
+The mark (log offset and CRC of that message) shows whether the queue is still the one that was read. A queue that lost its tail in a
+power failure, or whose topic was recreated, may have grown past the offset by the time the stream resumes: without the mark the
+messages in between would be missed silently.
 
     {"version": 1, "filter": "...", "queues": {"orders/broker-a/0": {"next": 42, "log": 18000, "crc": 123, "bytes": 300}}, "gaps": {...}}
 """
@@ -85,7 +85,7 @@ class Checkpoint:
             queues = {_queue(name): _progress(entry) for name, entry in data["queues"].items()}
             return cls(queues, str(data["filter"]), tuple(_gap(entry) for entry in data.get("gaps", {}).values()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"the checkpoint holds no offset of this source: {error!r}") from None
+            raise ConfigError(f"the checkpoint contains no offset of this source: {error!r}") from None
 
 
 def _queue(name: str) -> MessageQueue:
@@ -116,7 +116,7 @@ def check_filter(checkpoint: Checkpoint, now: str) -> None:
     """Raises ConfigError if the checkpoint was written with other filters: its offsets have passed over other messages."""
     if checkpoint.filter != now:
         raise ConfigError(
-            "tags, keys or filter are not those that this checkpoint was written with: messages that it passed over would stay "
+            "tags, keys or filter are not those that this checkpoint was written with: messages that it skipped would stay "
             "unread. Use the old ones, or begin with a new checkpoint"
         )
 
@@ -149,7 +149,7 @@ def lost(start: Checkpoint, bounds: Mapping[MessageQueue, Bounds], marks: Mappin
                     queue,
                     there.min,
                     progress.next,
-                    "the queue was cut or made anew and has grown again: unread ones among these",
+                    "the queue was truncated or recreated and has grown again: unread messages among these",
                 )
             )
     return gaps

@@ -1,8 +1,8 @@
-"""Messages by key without reading queues: what the brokers' key index says, where it can be relied on.
+"""Finds messages by key without reading whole queues: uses the brokers' key index where it is reliable.
 
-An index may be switched off, may not reach as far as the log yet, or may have more messages of a key than one answer holds, and a broker
-that finds nothing tells none of this. So it is tried first with messages that are known to be there: the first and the last ones of
-what is to be read. Where it does not find them, the queues are read. Rows are checked later in either case.
+An index may be disabled, may lag behind the log, or may have more messages of a key than fit into one answer, and a broker that
+finds nothing reports none of this. So the index is first tested with messages that are known to exist: the first and the last
+ones of the range to read. If it does not find them, the queues are read. Rows are checked later in either case.
 """
 
 from __future__ import annotations

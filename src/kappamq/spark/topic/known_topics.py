@@ -1,4 +1,4 @@
-"""Which topics a stream has met. One of them that nobody has now is a topic whose brokers are away, not one that never was."""
+"""The topics a stream has seen. If one of them is missing now, its brokers are unavailable; the name is not wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 class KnownTopics:
-    """Grows with every checkpoint and every look; the log has a line when a topic goes away and one when it is back."""
+    """Grows with every checkpoint and every refresh; logs once when a topic becomes unavailable and once when it is back."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = set(names)
@@ -25,10 +25,13 @@ class KnownTopics:
         self._names.add(topic)
         if topic in self._away:
             self._away.remove(topic)
-            log.info("a broker has topic %s again: the stream goes on with it", topic)
+            log.info("topic %s is available again; the stream resumes reading it", topic)
 
     def is_away(self, topic: str) -> None:
-        """A stream looks several times a second: it says so once."""
+        """A stream refreshes several times a second, so log only once."""
         if topic not in self._away:
             self._away.add(topic)
-            log.warning("no broker has topic %s now: the stream goes on with it when one is back", topic)
+            log.warning(
+                "topic %s is not available: no broker has it; the stream resumes reading it when a broker is back",
+                topic,
+            )

@@ -1,4 +1,4 @@
-"""The options of a read, checked once, before anything is asked of a broker."""
+"""The options of a read, validated before any request to a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kappamq.spark.tls import TLS_OPTIONS, Tls, tls_options
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""In place of an offset: the first message that is still there, and the end of the queue (the numbers are Kafka's)."""
+"""Special offsets: the first message that still exists, and the end of the queue (the numbers are Kafka's)."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 READ_OPTIONS: Final = (
@@ -70,7 +70,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Raises ConfigError that names the option, what is wrong with it, and what it takes."""
+        """Parse options. Raises ConfigError, which names the option, what is wrong with it, and what is accepted."""
         given = known_options(options, READ_OPTIONS)
         topics, pattern = topic_options(given)
         for late, early in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
@@ -108,13 +108,13 @@ def known_options(options: Mapping[str, str], known: tuple[str, ...]) -> dict[st
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() not in names:
-            raise ConfigError(f"there is no option {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+            raise ConfigError(f"unknown option {name!r}{nearest(name, known)}; the options are {', '.join(known)}")
         given[names[name.lower()]] = str(value)
     return given
 
 
 def refuse_options(options: Mapping[str, str], names: tuple[str, ...], why: str) -> None:
-    """Raises ConfigError if one of these is given: an option that does nothing would deceive whoever set it."""
+    """Raise ConfigError if one of these is given: an option without effect would mislead the user."""
     given = {name.lower() for name in options}
     for name in names:
         if name.lower() in given:
@@ -140,7 +140,7 @@ def topic_options(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None
         try:
             re.compile(given["topicPattern"])
         except re.error as error:
-            raise ConfigError(f"topicPattern={given['topicPattern']!r} is no regular expression: {error}") from None
+            raise ConfigError(f"topicPattern={given['topicPattern']!r} is not a regular expression: {error}") from None
         return (), given["topicPattern"]
     topics = tuple(dict.fromkeys(name.strip() for name in given["topic"].split(",") if name.strip()))
     if not topics:
@@ -186,14 +186,14 @@ def _object(value: object, of: str) -> dict[str, object]:
 def _keys(text: str) -> tuple[str, ...]:
     keys = tuple(dict.fromkeys(key.strip() for key in text.split(",") if key.strip()))
     if not keys:
-        raise ConfigError(f"keys={text!r} names no key: give some, separated by commas, or leave the option out")
+        raise ConfigError(f"keys={text!r} contains no key: give some, separated by commas, or leave the option out")
     return keys
 
 
 def _queue_name(name: str) -> str:
     broker, slash, number = name.rpartition("/")
     if not slash or not broker or not number.isdigit():
-        raise ValueError(f"{name!r} is no queue: it is written broker/number")
+        raise ValueError(f"{name!r} is not a queue: write it as broker/number")
     return f"{broker}/{int(number)}"
 
 
@@ -201,7 +201,7 @@ def _offset(value: object) -> int:
     found = _WORDS.get(value.lower(), value) if isinstance(value, str) else value
     if isinstance(found, bool) or not isinstance(found, int) or not EARLIEST <= found < 1 << 58:
         near = nearest(value, _WORDS) if isinstance(value, str) else ""
-        raise ValueError(f"{value!r} is no offset{near}")
+        raise ValueError(f"{value!r} is not an offset{near}")
     return found
 
 
@@ -213,7 +213,7 @@ def _time_ms(name: str, text: str) -> int:
         moment = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
         raise ConfigError(
-            f"{name}={text!r} is no time: give milliseconds since 1970 or a date such as 2026-11-16T08:00:00+01:00"
+            f"{name}={text!r} is not a time: give milliseconds since 1970 or a date such as 2026-11-16T08:00:00+01:00"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
@@ -226,7 +226,7 @@ def count_option(given: Mapping[str, str], name: str) -> int | None:
         return None
     text = given[name].strip()
     if not re.fullmatch("[0-9]{1,18}", text) or int(text) == 0:
-        raise ConfigError(f"{name}={given[name]!r} must be a whole number above 0")
+        raise ConfigError(f"{name}={given[name]!r} must be an integer above 0")
     return int(text)
 
 
@@ -235,5 +235,5 @@ def _on_data_loss(text: str) -> OnDataLoss:
         return OnDataLoss(text.lower())
     except ValueError:
         raise ConfigError(
-            f"onDataLoss={text!r} must be fail (the query ends) or skip (it goes on and records each gap)"
+            f"onDataLoss={text!r} must be fail (the query ends) or skip (it continues and records each gap)"
         ) from None

@@ -1,4 +1,4 @@
-"""Which messages a read covers, and how they become tasks. Pure: Spark may ask again after a crash and gets the same answer."""
+"""Which messages a read covers, and how they are divided into tasks. Pure: after a crash Spark plans again and gets the same result."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def resolve(position: Position, bounds: Mapping[MessageQueue, Bounds], search: S
     named = {(topic, name): at for topic, queues in position.by_queue.items() for name, at in queues.items()}
     if unknown := sorted(named.keys() - known.keys()):
         there = ", ".join(f"{topic} {name}" for topic, name in sorted(known)[:20])
-        raise ConfigError(f"there is no queue {' '.join(unknown[0])}; there are {there}")
+        raise ConfigError(f"unknown queue {' '.join(unknown[0])}; the queues are {there}")
     if missing := sorted(known.keys() - named.keys()):
-        raise ConfigError(f"an offset for queue {' '.join(missing[0])} is missing: name every queue, or say earliest")
+        raise ConfigError(f"an offset for queue {' '.join(missing[0])} is missing: name every queue, or use earliest")
     found = {queue: _at(named[queue.topic, name_of(queue)], limits) for queue, limits in bounds.items()}
     for queue, at in found.items():
         if at > (end := bounds[queue].max):
             raise ConfigError(
-                f"queue {queue.topic} {name_of(queue)} ends at {end}, and offset {at} lies behind that: name {end} at most, or say latest"
+                f"queue {queue.topic} {name_of(queue)} ends at {end}, and offset {at} is beyond that: use at most {end}, or latest"
             )
     return found
 
@@ -121,7 +121,7 @@ def refuse_gaps(gaps: Iterable[Gap], policy: OnDataLoss) -> None:
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         raise DataLoss(
             f"{'; '.join(map(str, found[:3]))}{more}. "
-            "Begin later, or set the option onDataLoss to skip: then the read goes on and records each gap"
+            "Start at a later offset, or set the option onDataLoss to skip: then the read continues and records each gap"
         )
 
 

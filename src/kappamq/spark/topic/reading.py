@@ -1,4 +1,4 @@
-"""What a task does: read ranges of queues from brokers and yield Arrow batches. A pure function of the ranges."""
+"""The tasks of the format `kappamq`: read ranges of queues from brokers and yield Arrow batches. A pure function of the ranges."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RangeReader:
     def _pass_over(self, gaps: Sequence[Gap]) -> None:
         refuse_gaps(gaps, self._options.on_data_loss)
         for gap in gaps:
-            log.warning("%s; the read goes on behind it (onDataLoss=%s)", gap, OnDataLoss.SKIP.value)
+            log.warning("%s; the read continues after it (onDataLoss=%s)", gap, OnDataLoss.SKIP.value)
             last = self.gaps[-1] if self.gaps else None
             if last is not None and (last.queue, last.stop, last.reason) == (gap.queue, gap.start, gap.reason):
                 self.gaps[-1] = replace(last, stop=gap.stop)
@@ -133,7 +133,7 @@ def _is_everything(tags: str) -> bool:
 def _keep_packed(queue: MessageQueue, place: NDArray[np.int64], why: str) -> bool:
     """Any producer can send a body that cannot be unpacked, and it must not stop its queue for ever: it is a row as it is."""
     log.warning(
-        "%s: the body of message %d, log offset %d, cannot be unpacked (%s): it is handed out as it is",
+        "%s: the body of message %d, log offset %d, cannot be decompressed (%s); it is returned as stored",
         queue,
         place[QUEUE_OFFSET],
         place[LOG_OFFSET],

@@ -1,4 +1,4 @@
-"""The format `kappamq`: topics, read through the brokers that hold them."""
+"""The format `kappamq`: topics, read through the brokers."""
 
 from __future__ import annotations
 

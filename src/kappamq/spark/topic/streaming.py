@@ -1,6 +1,6 @@
 """The stream reader of the format `kappamq`: offsets are decided on the driver, and `read` is a pure function of them.
 
-Spark logs the end of each batch before it runs it. After a crash it asks for the same batch again, from the log, and gets the same rows.
+Spark logs the end of each batch before it runs it. After a crash it requests the same batch again, from its log, and gets the same rows.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left, new = other_topics(before, self.options)
         if left:
             log.warning(
-                "the checkpoint has topics that this stream does not read any more: %s; if one is named again, it goes on where it was",
+                "the checkpoint has topics that this stream no longer reads: %s; if one is named again, it resumes where it was",
                 ", ".join(left),
             )
         if new:
@@ -195,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_gaps(gaps, self.options.on_data_loss)
         for gap in gaps:
             if gap not in self._unrecorded:
-                log.warning("%s; the stream goes on behind it (onDataLoss=%s)", gap, OnDataLoss.SKIP.value)
+                log.warning("%s; the stream continues after it (onDataLoss=%s)", gap, OnDataLoss.SKIP.value)
 
     def _gaps_of_replay(
         self, after: Checkpoint, queues: Sequence[MessageQueue], bounds: Mapping[MessageQueue, Bounds], topics: Topics

@@ -1,4 +1,4 @@
-"""What the planner asks brokers about topics: which there are, and what their queues hold."""
+"""The planner's queries to brokers: which topics exist, and the offset ranges of their queues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_exists(nameservers: str, topic: str, tls: Tls | None = None) -> None:
         except TopicNotFound:
             near = nearest(topic, admin.topics())
             raise NoSuchTopic(
-                f"there is no topic {topic!r}{near}: create it with `kappamq topic create {topic}` (Admin.create_topic)"
+                f"topic {topic!r} does not exist{near}: create it with `kappamq topic create {topic}` (Admin.create_topic)"
             ) from None
         except KappaError as error:
             patience.wait_after(error)
@@ -99,7 +99,7 @@ class Topics:
                     known.is_away(topic)
                 elif not lenient and self._options.topic_pattern is None:
                     near = nearest(topic, self._admin.topics())
-                    raise NoSuchTopic(f"there is no topic {topic!r}{near}") from None
+                    raise NoSuchTopic(f"topic {topic!r} does not exist{near}") from None
             else:
                 if known is not None:
                     known.is_there(topic)
@@ -127,8 +127,8 @@ class Topics:
                 return dict(sorted(found.items()))
             patience.wait_after(
                 NoRoute(
-                    f"no broker has {missing} now, and this batch needs it: start the query again when its broker is back. "
-                    "If it never comes back, begin with a new checkpoint"
+                    f"no available broker has {missing}, which this batch needs: restart the query when its broker is back. "
+                    "If it is lost for good, start with a new checkpoint"
                 )
             )
 
@@ -203,7 +203,7 @@ class Topics:
         if told.done(stored, {queue: due[queue] for queue in errors}):
             example, why = next(iter(errors.items()))
             log.warning(
-                "the offsets of group %s are not stored for %d of %d queues, such as %s: %s; they are tried again later",
+                "could not commit the offsets of group %s for %d of %d queues, such as %s: %s; retrying later",
                 group,
                 len(errors),
                 len(offsets),
