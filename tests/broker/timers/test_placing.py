@@ -55,7 +55,7 @@ def test_refused() -> None:
     assert placed(horizon, TIMER_DELAY_MS=10_000).topic == TIMER_TOPIC
     with pytest.raises(IllegalMessage, match=r"in 10\.001 s, the limit is 10 s \(timerMaxDelaySec\)"):
         placed(horizon, TIMER_DELAY_MS=10_001)
-    with pytest.raises(IllegalMessage, match="TIMER_DELAY_SEC must be a whole number"):
+    with pytest.raises(IllegalMessage, match="TIMER_DELAY_SEC must be an integer"):
         placed(TIMER_DELAY_SEC="soon")
     with pytest.raises(IllegalMessage, match="too late to recall"):
         placed(TIMER_DELIVER_MS=NOW, TIMER_DEL_UNIQKEY="tea+u")

@@ -159,8 +159,8 @@ def test_refusals_name_a_code_and_cost_nobody_else_anything(tmp_path: Path) -> N
             for text, expected in [
                 ("TIMER_DELAY_SEC\x0161", "timerMaxDelaySec"),
                 (f"TIMER_DELIVER_MS\x01{START_MS + 60_001}", "timerMaxDelaySec"),
-                ("TIMER_DELAY_MS\x01soon", "whole number"),
-                ("TIMER_DELIVER_MS\x01" + "9" * 30, "whole number"),
+                ("TIMER_DELAY_MS\x01soon", "integer"),
+                ("TIMER_DELIVER_MS\x01" + "9" * 30, "integer"),
                 ("TIMER_DEL_UNIQKEY\x01tea+U\x02TIMER_DELAY_SEC\x015", "handle"),
             ]:
                 answer = await it.client.send("tea", b"x", 0, f"UNIQ_KEY\x01U\x02{text}\x02")
