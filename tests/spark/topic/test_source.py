@@ -72,7 +72,7 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, kappamq_broker: BrokerK
         ({"tag": "x"}, r"unknown option 'tag' \(did you mean tags\?\)"),
         ({"topic": "order"}, r"topic 'order' does not exist \(did you mean orders\?\)"),
         ({"filter": "price >"}, "filter='price >'"),
-        ({"startingOffsets": '{"orders": {"x/0": 1}}'}, "no queue orders x/0"),
+        ({"startingOffsets": '{"orders": {"x/0": 1}}'}, "unknown queue orders x/0"),
         ({"nameservers": "127.0.0.1:1"}, "127.0.0.1:1"),
     ],
 )
