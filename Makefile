@@ -48,7 +48,7 @@ $(VENV)/.stamp-dependencies: pyproject.toml
 	touch $@
 
 $(VENV)/.stamp-spark: $(VENV)/.stamp-dependencies
-	@echo 'Installing Spark, a download of about 600 MB (leave it out with SPARK=0) ...'
+	@$(PY) -c 'import pyspark' 2>/dev/null || echo 'Installing Spark, a download of about 600 MB (leave it out with SPARK=0) ...'
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev-spark]'
 	touch $@
 

@@ -104,7 +104,9 @@ def up(
 @spoken
 def nameserver(
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="0: any free one.")] = None,
-    listen: Annotated[str | None, typer.Option("--listen", help="The address to listen on.")] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="Default: 0.0.0.0, all addresses.", show_default=False)
+    ] = None,
     data: DataOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -159,7 +161,9 @@ def broker(
         int | None, typer.Option(min=0, max=65_534, help="Port-2 is used as well; 0: any free pair. Default: 10911.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: this machine's name.", show_default=False)] = None,
-    listen: Annotated[str | None, typer.Option("--listen", help="Default: 0.0.0.0.", show_default=False)] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="Default: 0.0.0.0, all addresses.", show_default=False)
+    ] = None,
     advertise: AdvertiseOption = None,
     data: DataOption = None,
     set_: SetOption = None,

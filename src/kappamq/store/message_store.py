@@ -15,7 +15,7 @@ from typing import Any
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ProtocolError, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
-from kappamq.native.layout import ENTRY, MAGIC_BLANK
+from kappamq.native.layout import ENTRY
 from kappamq.protocol.records.record import Record, decode
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
@@ -24,6 +24,7 @@ from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, unusable
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
+from kappamq.store.log.heads import STORED_MS_BYTES, is_end_mark, stored_ms
 from kappamq.store.log.marks import Marks, mode_of
 from kappamq.store.position import Position
 from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 _CATCH_UP_BYTES = 1 << 20
 _STORE_AT_START_QUEUES = 1000  # making the files of so many takes about a tenth of a second
 _CATCH_UP_AT_STOP_BYTES = 256 << 20
+_READ_BACK_BYTES = 16 << 20  # more than any record has
 _STAMP_AHEAD_MS = 60_000  # a record may claim to be so much younger than its file
 
 
@@ -183,7 +185,7 @@ class MessageStore:
         try:
             if clean and self.failed is None:
                 self._finish()
-                finished = True
+                finished = self.failed is None
         except OSError as error:
             log.error("not everything could be written (%s): the next start takes longer, nothing is lost", error)
         finally:
@@ -250,8 +252,10 @@ class MessageStore:
         # power cut, recovery would take the place for the end of the log and cut off what lies in later files.
         self._flusher.request(complete, end)
         self._flush_times.append((end, self.last_ms))
+        everything_is_dispatched = self.marks.dispatched.offset == self.marks.written.offset
         reached = self.marks.move_written(end)
-        self._dispatch_visible()
+        if everything_is_dispatched and self.marks.visible.offset == end:
+            self.marks.dispatched.advance(end)  # there was only the end mark between the two
         return reached
 
     def request_flush(self) -> None:
@@ -299,10 +303,25 @@ class MessageStore:
             view = self.log.slice(at, visible - at)
             if self._dispatch(at, view):
                 continue
-            if int.from_bytes(view[4:8], "big", signed=True) != MAGIC_BLANK:
-                self.fail(f"the log cannot be read back at {at}")  # its page is lost: see native/mapping.c
+            if not is_end_mark(view):
+                # A page of the map is lost (native/mapping.c): the file itself may be readable all the same.
+                view = self._read_back(at, visible)
+                if self._dispatch(at, view):
+                    continue
+            if not is_end_mark(view):
+                self.fail(f"the log cannot be read back at {at}")
                 return
             dispatched.advance(at - at % self.config.segment_bytes + self.config.segment_bytes)
+
+    def _read_back(self, at: int, end: int) -> memoryview:
+        place = at % self.config.segment_bytes
+        fd = self.log.fd_at(at)
+        try:
+            size = min(end - at, self.config.segment_bytes - place, _READ_BACK_BYTES)
+            return memoryview(b"" if fd is None else self.files.pread(fd, size, place))
+        except OSError as error:
+            log.error("the log cannot be read at %d: %s", at, error)
+            return memoryview(b"")
 
     def _dispatch(self, start: int, records: bytes | memoryview) -> int:
         """Enter records up to the first that is none; how many bytes that were."""
@@ -436,8 +455,8 @@ class MessageStore:
         found = self.entry(topic, queue_id, offset)
         if found is None:
             return None
-        head = self.log.slice(found[0], 80)
-        return stored_ms(head) if len(head) == 80 else None
+        head = self.log.slice(found[0], STORED_MS_BYTES)
+        return stored_ms(head) if len(head) == STORED_MS_BYTES else None
 
     def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
         """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
@@ -470,14 +489,10 @@ class MessageStore:
         """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first. For a worker."""
 
         def is_within(log_offset: int) -> bool:
-            head = self.log.slice(log_offset, 80)
-            return len(head) == 80 and self.clock_steps.within(log_offset, stored_ms(head), begin_ms, end_ms)
+            head = self.log.slice(log_offset, STORED_MS_BYTES)
+            return len(head) == STORED_MS_BYTES and self.clock_steps.within(
+                log_offset, stored_ms(head), begin_ms, end_ms
+            )
 
         within = is_within if self.clock_steps else None
         return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)
-
-
-def stored_ms(head: bytes | memoryview) -> int:
-    """The store time in the first 80 bytes of a record."""
-    at = 68 if head[39] & 0x10 else 56
-    return int.from_bytes(head[at : at + 8], "big")

@@ -22,6 +22,7 @@ from kappamq.broker.requests.table import REQUESTS, SECTIONS
 from kappamq.config.net import NetConfig
 from kappamq.net.requests.sizes import RequestLimit
 from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.headers.client import SendMessage, SendMessageV2
 from kappamq.protocol.headers.header import Header, TopicHeader
 from kappamq.protocol.later import complete
 from tests.broker.operating import on_broker
@@ -35,15 +36,16 @@ with 3 (REQUEST_CODE_NOT_SUPPORTED).
 
 - **Header fields** have the names they have on the wire. Those in brackets may be left out. Any request may also carry `ns`, `nsd`,
   `bname`, `oway` and `lo`, which clients of RocketMQ 5 add and a single broker ignores. A field that is missing or cannot be read is
-  answered with 1 (SYSTEM_ERROR), and the remark names it.
-- **Rights** say what the sender must be allowed to do, with which topic or group, and what names that. `publish`, `subscribe`,
-  `change` and `delete` include `read`. They are declared only: this version of the broker enforces none of them.
+  answered with 1 (SYSTEM_ERROR), and the remark names it. One-letter fields stand for: {letters}.
+- **Rights** say what the sender must be allowed to do, with which topic or group, and which field names it. `publish`,
+  `subscribe`, `change` and `delete` include `read`. They are declared only: this version of the broker enforces none of them.
 - **Sizes** are settings ([CONFIG.md](CONFIG.md)). Without a word about it, a header may have `net.request_header_bytes_max` bytes
   ({header} KiB) and a body `net.request_bytes_max` ({body} KiB). What is larger is answered with 29 (INVALID_PARAMETER) before it is read.
 
-The kernel answers plain sends (10, 310, 320) and pulls (11, 361) alone where it can; what it leaves is served as this page says.
+The kernel answers plain sends (10, 310, 320) and pulls (11, 361) alone where it can, with the same result.
 
-This page is made from `broker/requests/table.py` by `python -m tests.broker.requests.test_table`; a test keeps it so.
+This page covers requests to a broker, not their answers, nor requests to a name server. It is made from
+`src/kappamq/broker/requests/table.py` by `python -m tests.broker.requests.test_table`; a test keeps it so.
 """
 RPC_FIELDS = frozenset(TopicHeader.wire_names)
 
@@ -109,7 +111,9 @@ def refused(section: tuple[Declaration, ...]) -> Iterator[str]:
 
 def document() -> str:
     net = NetConfig()
-    parts = [HEAD.format(header=net.request_header_bytes_max >> 10, body=net.request_bytes_max >> 10)]
+    short, long = SendMessageV2.wire_names, SendMessage.wire_names
+    letters = ", ".join(f"`{short[name]}` {long[name]}" for name in short if len(short[name]) == 1)
+    parts = [HEAD.format(header=net.request_header_bytes_max >> 10, body=net.request_bytes_max >> 10, letters=letters)]
     for title, section in SECTIONS.items():
         rows = refused(section) if section[0].refusal else served(section)
         parts.append("\n".join([f"## {title}", "", *rows, ""]))

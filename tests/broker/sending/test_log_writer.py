@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kappamq import native
-from kappamq.broker.sending.gate import Gate
+from kappamq.broker.sending.gate import NO_ROOM, Gate
 from kappamq.broker.sending.log_writer import LogWriter, unknown, with_code
 from kappamq.clock import VirtualClock
 from kappamq.errors import NotAvailable
@@ -159,6 +159,47 @@ def test_what_becomes_visible_later_is_read_back_over_the_end_of_a_file(tmp_path
         assert desk.store.marks.dispatched.offset == desk.store.log.end
 
     at_desk(tmp_path, kind, test, flush="sync")
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_a_page_of_the_map_that_is_lost_is_read_from_the_file(tmp_path: Path, kind: str) -> None:
+    async def test(desk: Desk) -> None:
+        desk.append(b"read me")
+        desk.writer.end_turn()
+        desk.store.log.slice = lambda offset, size: memoryview(bytes(size))  # type: ignore[method-assign]
+        desk.sync()
+        assert desk.store.failed is None
+        assert desk.store.kernel.queue_state("t", 0).end == 1
+
+    at_desk(tmp_path, kind, test, flush="sync")
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_failure_that_a_write_finds_closes_the_gate_at_once(tmp_path: Path, flush: str) -> None:
+    async def test(desk: Desk) -> None:
+        desk.append()
+        desk.store.fail("the test says so")
+        desk.writer.end_turn()
+        desk.gate.open(NO_ROOM)
+        assert not desk.store.kernel.accepting
+        with pytest.raises(NotAvailable, match="the test says so"):
+            desk.append()
+
+    at_desk(tmp_path, "twin", test, flush=flush)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_what_is_visible_is_in_its_queue(tmp_path: Path, kind: str, flush: str) -> None:
+    async def test(desk: Desk) -> None:
+        waiting = desk.writer.visible(desk.append())
+        await asyncio.sleep(0)
+        assert waiting.done() == (flush == "async")
+        desk.sync()
+        await waiting
+        assert desk.store.kernel.queue_state("t", 0).end == 1
+
+    at_desk(tmp_path, kind, test, flush=flush)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

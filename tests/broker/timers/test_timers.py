@@ -321,14 +321,14 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 60_000 + number)
             await it.send(b"near", TIMER_DELIVER_MS=START_MS + 10_000)
             await it.settle()
-            stored, rebuild = it.broker.appender.answerable, timers._book.rebuild
+            seen, rebuild = it.broker.appender.visible, timers._book.rebuild
             waiting, building = asyncio.Event(), asyncio.Event()
             gone_on = threading.Event()
 
-            async def slowly_stored(end: int) -> None:
+            async def slowly_seen(end: int) -> None:
                 waiting.set()
                 await building.wait()
-                await stored(end)
+                await seen(end)
                 loop.call_later(0.02, gone_on.set)  # whoever waited has handed in what follows
 
             def slow_rebuild(*arguments: Any) -> Any:
@@ -336,7 +336,7 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 assert gone_on.wait(10)
                 return rebuild(*arguments)
 
-            it.broker.appender.answerable = slowly_stored  # type: ignore[method-assign, assignment]
+            it.broker.appender.visible = slowly_seen  # type: ignore[method-assign, assignment]
             timers._book.rebuild = slow_rebuild  # type: ignore[method-assign]
             await it.send(b"new", TIMER_DELIVER_MS=START_MS + 61_000)
             await asyncio.wait_for(waiting.wait(), 10)

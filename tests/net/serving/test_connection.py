@@ -10,7 +10,7 @@ import pytest
 
 from kappamq.errors import NotConnected, RequestTimeout
 from kappamq.net.channel import Channel
-from kappamq.net.serving.connection import Connection, host_bytes
+from kappamq.net.serving.connection import READ_IN_ROW_BYTES, Connection, host_bytes
 from kappamq.net.serving.strangers import Strangers
 from kappamq.protocol.frame import Frame, decode, reply
 from tests.net.openings import HELLO_H2, V1, V2, V2_IPV6
@@ -338,6 +338,32 @@ def test_a_pause_of_ours_is_not_held_against_the_peer() -> None:
     host.now = 500.0
     connection.resume()
     assert (connection.last_read, connection.partial_since) == (500.0, 500.0)
+
+
+def test_a_large_frame_lets_others_go_first_now_and_then() -> None:
+    async def test() -> None:
+        host = Host()
+        host.frame_bytes_max = host.bytes_max = 8 << 20
+        connection, wire = joined(host)
+        connection.data_received((4 << 20).to_bytes(4, "big") + bytes(1000))
+        begun = connection.partial_since
+        host.now += 5
+        for _ in range(4):
+            assert wire.reading
+            connection.data_received(bytes(READ_IN_ROW_BYTES // 4 + 1))
+        assert not wire.reading
+        await asyncio.sleep(0)
+        assert wire.reading, "in the next turn it is read on"
+        assert connection.partial_since == begun, "that is no excuse for a peer that is slow"
+        for _ in range(4):
+            connection.data_received(bytes(READ_IN_ROW_BYTES // 4 + 1))
+        connection.pause()
+        await asyncio.sleep(0)
+        assert not wire.reading, "it is paused for another reason now"
+        connection.resume()
+        assert wire.reading
+
+    asyncio.run(test())
 
 
 def test_too_many_unfinished_bytes_drop_who_has_many_of_them() -> None:

@@ -170,7 +170,7 @@ class Delays:
     async def _wait_for_sight(self, level: _Level, now_ms: int) -> None:
         """Something was appended that nobody may see yet."""
         level.due = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
-        await self._appender.answerable(self._store.kernel.append_offset)
+        await self._appender.visible(self._store.kernel.append_offset)
         level.due = _AT_ONCE_MS
 
     def _due(self, level: _Level, places: Sequence[Place], now_ms: int) -> list[Place]:

@@ -41,6 +41,7 @@ from kappamq.native.layout import (
     PULL_SUSPEND,
     TOO_LARGE,
     TOO_SMALL,
+    PullTuple,
 )  # fmt: skip
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.net.requests.reader import InOrder
@@ -59,7 +60,6 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-KernelPull = tuple[int, int, int, int, int, int, int, int, bool, Any]
 
 _ENTRIES_AT_ONCE = 4096
 _ENTRIES_AHEAD = 4 * _ENTRIES_AT_ONCE  # brought to memory by a worker before they are needed
@@ -113,7 +113,7 @@ class Pulls:
 
     # -- from the kernel ---------------------------------------------------------------------------------------------------
 
-    def left_by_kernel(self, connection: Connection, pulls: list[KernelPull]) -> None:
+    def left_by_kernel(self, connection: Connection, pulls: list[PullTuple]) -> None:
         for verdict, number, queue_id, offset, count, sys_flag, suspend_ms, opaque, binary, payload in pulls:
             row = self._subscriptions.row(number)
             suspend = suspend_ms if sys_flag & PULL_SUSPEND else 0

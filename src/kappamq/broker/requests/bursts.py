@@ -7,7 +7,6 @@ them to the log at the end of the turn; only then do their answers leave.
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -20,7 +19,7 @@ from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
 from kappamq.errors import NotAvailable, NotSupported
-from kappamq.native.layout import BAD, DONE, FULL, LEFT, PAUSE
+from kappamq.native.layout import BAD, DONE, FULL, LEFT, PAUSE, PullTuple
 from kappamq.net.requests.failures import failure
 from kappamq.net.requests.reader import Answer, RequestReader
 from kappamq.net.requests.unfinished import Unfinished, send_answer
@@ -28,10 +27,7 @@ from kappamq.net.serving.connection import Connection
 from kappamq.protocol.frame import Frame
 from kappamq.store.message_store import MessageStore
 
-log = logging.getLogger(__name__)
-
 _LARGE_READ_BYTES: Final = 512 << 10
-KernelPull = tuple[int, int, int, int, int, int, int, int, bool, object]
 
 
 class Bursts:
@@ -43,7 +39,7 @@ class Bursts:
         self._clock = clock
         self.reader = RequestReader(REQUEST_SIZES, net)
         self.handlers: dict[int, Handler] = {}
-        self.on_pulls: Callable[[Connection, list[KernelPull]], None] = lambda connection, pulls: None
+        self.on_pulls: Callable[[Connection, list[PullTuple]], None] = lambda connection, pulls: None
         self.on_commits: Callable[[Connection, list[tuple[int, int, int]]], None] = lambda connection, commits: None
         self.on_lost: list[Callable[[Connection], None]] = [writer.forget]
         self.unfinished = Unfinished(net)
@@ -62,9 +58,11 @@ class Bursts:
         turns = self.reader.turns
         if not turns.has_time_for(connection):
             return 0
-        began = time.perf_counter()
+        began, charged = time.perf_counter(), turns.spent
         consumed = self._serve(connection, data)
-        seconds = time.perf_counter() - began
+        seconds = max(
+            0.0, time.perf_counter() - began - (turns.spent - charged)
+        )  # slow requests among them were charged
         turns.spend(seconds)
         turns.charge(connection, seconds)
         return consumed

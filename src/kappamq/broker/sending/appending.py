@@ -130,6 +130,10 @@ class Appender:
         """Until a message up to `end` may be answered (with flushed=False: is written). Raises NotAvailable if it fails."""
         return self._writer.answerable(end, flushed=flushed)
 
+    def visible(self, end: int) -> Awaitable[None]:
+        """Until the log is in the queues up to `end`. Raises NotAvailable if it fails."""
+        return self._writer.visible(end)
+
     def confirmed(self, end: int) -> Awaitable[None]:
         """Until nobody can take back the log up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
         return self._writer.confirmed(end)

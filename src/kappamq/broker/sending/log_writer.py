@@ -2,7 +2,7 @@
 
 A *turn* is one round of the event loop. Everything appended in it, by the kernel or by the broker itself, gathers in the kernel's
 buffer; at its end one write brings it to the log, and the answers that this makes possible leave. What has to wait longer (for the
-disk, later for copies) is parked on a mark of the log. This file knows no socket and no request: whoever waits is a `Waiting`.
+disk, later for copies) is parked on a mark of the log. This file knows no connection: whoever waits is a `Waiting`.
 
 Rules of this file:
 - Nobody is answered before the mark of the mode has passed what they stored, and everybody is answered: with success, with the
@@ -94,14 +94,13 @@ class LogWriter:
         before = log_files.end
         try:
             release(self._store.write(self._clock.message_ms()))
-            if log_files.end != before:
-                return True
-            if log_files.is_fresh:
-                return False  # more than a whole file
-            if not log_files.next_is_ready:
-                self.finish_preparing()
-            release(self._store.roll())
-            return True
+            if log_files.end == before:
+                if log_files.is_fresh:
+                    return False  # more than a whole file
+                if not log_files.next_is_ready:
+                    self.finish_preparing()
+                release(self._store.roll())
+            return not self._has_failed()
         except StoreReadOnly as error:
             if self._store.failed is not None:
                 self._fail(str(error))
@@ -133,6 +132,15 @@ class LogWriter:
         mark = self._marks.answerable if flushed else self._marks.written
         waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
         self.park(waiter, b"", end, 0, flushed=flushed)
+        return waiter.future
+
+    def visible(self, end: int) -> asyncio.Future[None]:
+        """Done when consumers may see the log up to `end`, and it is in the queues; fails with NotAvailable."""
+        self.set_turn()
+        mark = self._marks.visible
+        waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
+        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0)):
+            waiter.send(b"")
         return waiter.future
 
     def confirmed(self, end: int) -> asyncio.Future[None]:
@@ -167,20 +175,19 @@ class LogWriter:
         self.latency.written(self._marks.written.offset, self._kernel.put_count)
         self.latency.reached(self._marks.answerable.offset)
         self._congested = bool(self._congestion())
+        self._has_failed()
 
     def flush_done(self) -> None:
         """The flusher's descriptor is readable."""
         release(self._store.flush_done())
         self.latency.reached(self._marks.answerable.offset)
-        if self._store.failed is not None:
-            self._fail(self._store.failed)
-        else:
+        if not self._has_failed():
             self.release_if_possible()
 
     def check_waiting(self, timeout_s: float) -> None:
         """From time to time: whoever waits for a mark for too long gets an answer."""
         now = self._clock.liveness()
-        for mark in (self._marks.answerable, self._marks.confirmed):
+        for mark in (self._marks.answerable, self._marks.visible, self._marks.confirmed):
             for waiting, answers, _since, size in mark.give_up(lambda waiter: now - waiter[2] > timeout_s):
                 text = "stored, but the disk has not confirmed it in time"
                 waiting.send(with_code(answers, self._marks.mode.late, text))
@@ -231,6 +238,12 @@ class LogWriter:
             sender.resume()
 
     # -- failure -----------------------------------------------------------------------------------------------------------
+
+    def _has_failed(self) -> bool:
+        """Whether the store has failed; the gate then refuses, and whoever waits hears so."""
+        if self._store.failed is not None:
+            self._fail(self._store.failed)
+        return self._store.failed is not None
 
     def _fail(self, why: str) -> None:
         """Nothing can be stored any more: everybody who waits hears so, and so does everybody who comes."""

@@ -170,7 +170,7 @@ class Timers:
     async def _open(self) -> None:
         generation, why = self._generation, self._broken
         if why is None:
-            await self._appender.answerable(self._store.kernel.append_offset)  # the first one may not yet be to be seen
+            await self._appender.visible(self._store.kernel.append_offset)  # the first one is in the queue then
             opened = await self.on_files(self._book.open, self._progress)
         else:
             opened = await self.on_files(self._book.rebuild, self._progress, why)
@@ -241,7 +241,7 @@ class Timers:
     async def _enter(self, now_ms: int) -> None:
         kernel, generation = self._store.kernel, self._generation
         if kernel.queue_state(TIMER_TOPIC, 0).end <= self._queue_offset:
-            await self._appender.answerable(kernel.append_offset)  # appended, but not yet to be seen
+            await self._appender.visible(kernel.append_offset)  # it was appended, and is not in the queue yet
             if generation != self._generation:
                 return
         low, end, _next, _stored = kernel.queue_state(TIMER_TOPIC, 0)
@@ -320,7 +320,9 @@ class Timers:
 
     async def _save(self, now_ms: int) -> None:
         generation, read_ms = self._generation, self._read_ms(now_ms)
-        await self._appender.answerable(self._store.kernel.append_offset)  # the files do not run ahead of the log
+        await self._appender.answerable(
+            self._store.kernel.append_offset
+        )  # the files do not run ahead of the written log
         if generation == self._generation:
             await self.on_files(self._book.save, now_ms, read_ms)
 

@@ -37,6 +37,7 @@ class QueueEnds:
         self._record = record
         self._ends: Ends = {}
         self._needed_from = 0
+        self._recorded_to = 0  # where the log ended with the last record of ends
         self.dirty = False
         # Filled in when the broker serves.
         self.worker: Worker
@@ -81,15 +82,13 @@ class QueueEnds:
         """Record, durably, where queues ended that have no message at or behind `log_min`."""
         await self.write_derived()  # a queue has its folder then
         found = await self.worker(self._expired, log_min)
-        stored = 0
         for at in range(0, len(found), _QUEUES_PER_RECORD):
             ends: Ends = {}
             for topic, queue_id, end in found[at : at + _QUEUES_PER_RECORD]:
                 ends.setdefault(topic, {})[queue_id] = end
-            stored = self._record("queue-ends", ends)
+            self._recorded_to = self._record("queue-ends", ends)
             self._add(ends)
-        if found:
-            await self.confirmed(stored)
+        await self.confirmed(self._recorded_to)  # also of a round before that did not wait long enough
         self._needed_from = log_min
 
     def _expired(self, log_min: int) -> list[tuple[str, int, int]]:

@@ -164,8 +164,8 @@ def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, 
         found.append(
             note(
                 what,
-                f"{counted(turns, 'turn')} of its event loop took more than 100 ms since its start, the longest {longest} ms",
-                "its log names the slowest request and its peer; a busy machine or a slow disk can be the cause, too",
+                f"its event loop was blocked {counted(turns, 'time')} for more than 100 ms since its start, at most {longest} ms",
+                "its log names the slowest request and its peer if one was the cause; a busy machine or a slow disk can be it, too",
             )
         )
     return found + check_wall_clock(what, about) + check_damage(what, about)

@@ -1,8 +1,8 @@
 """Divides each turn of the event loop fairly among connections.
 
-The loop serves every readable socket before it polls the sockets again. Requests that the kernel handles take
-microseconds; one that Python decodes and answers may take milliseconds, and many peers may send many of them. So a turn has
-a budget for such requests. When it is used up, the connections that sent them are paused, and others are served first.
+The loop serves every readable socket before it polls the sockets again. Most requests take microseconds; one that Python decodes
+and answers, or megabytes that are stored, may take milliseconds, and many peers may send many of them. So a turn has a budget for
+such requests. When it is used up, the connections that sent them are paused, and others are served first.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class FairTurns:
         (self._light if is_light else self._heavy).append(connection)
         self._schedule()
         return False
+
+    @property
+    def spent(self) -> float:
+        """Seconds of this turn that are gone."""
+        return self._spent
 
     def charge(self, account: Account, seconds: float) -> None:
         """Charge the time that a request took, on the loop or in the thread."""

@@ -21,6 +21,8 @@ BUSY = 2
 """Pause reason: one of its requests is processed in the worker thread; later ones wait, to keep the order."""
 WAITING = 4
 """Pause reason: its requests took much time, and it waits for its share of the next turn (fair_turns.py)."""
+READ_IN_ROW_BYTES = 1 << 20
+"""So much of a large frame is read before other connections are served."""
 _SPARED_BYTES = 64 << 10  # a connection that buffers less than this is not closed when there is too much in total
 
 
@@ -75,7 +77,7 @@ def host_bytes(address: Address) -> bytes:
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_buffer", "_calls", "_counted", "_header_seen", "_host", "_need", "_opaque", "_opening", "_owed_bytes", "_owing",
-        "_paused", "_source", "_stalled", "_transport", "admitted", "born", "cost", "cost_at", "counted_as", "last_read",
+        "_paused", "_read_in_row", "_source", "_stalled", "_transport", "admitted", "born", "cost", "cost_at", "counted_as", "last_read",
         "last_write", "local", "on_lost", "on_writable", "opened", "partial_since", "peer", "proxy", "slow_since", "spoken", "state",
         "unsent_seen", "write_stalled_since",
     )  # fmt: skip
@@ -90,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()  # bytes of a frame that is incomplete or has to wait
         self._counted = 0  # how much of `_buffer` is accounted for at the host
         self._need = 0  # how long `_buffer` must be for its first frame
+        self._read_in_row = 0  # bytes of a large frame since we last let others go first
         self._paused = 0  # paused for these reasons
         self._stalled = False  # the peer reads slower than we write
         self._owing = False  # the limit of requests in flight is reached; reading resumes when some are answered
@@ -145,6 +148,9 @@ class Connection(asyncio.Protocol):
                 self._drain()
             else:
                 self._count()
+                self._read_in_row += len(data)
+                if self._read_in_row > READ_IN_ROW_BYTES:
+                    self._rest()
             return
         consumed = self._host.receiver.received(self, data)
         if consumed < len(data):
@@ -152,6 +158,18 @@ class Connection(asyncio.Protocol):
             self._expect()
         if consumed:
             self.spoken = True
+
+    def _rest(self) -> None:
+        """Read on in the next turn: libuv would read 32 times in a row, and nobody else would be served meanwhile."""
+        self._read_in_row = 0
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not self.must_wait and not transport.is_reading():
+            transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._stalled = True
