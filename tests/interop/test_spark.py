@@ -96,7 +96,7 @@ def test_a_standalone_cluster(ours: KappaTarget, tmp_path: Path) -> None:
         code, findings = doctor(master, PYSPARK_PYTHON=bare)
         (executor,) = [one for one in findings if one["what"].startswith("executor on ")]
         assert (code, executor["health"]) == (1, "bad")
-        assert "has no kappamq" in executor["text"]
+        assert "lacks kappamq" in executor["text"]
         assert "msgspec" in executor["text"]
     with Admin(ours.nameserver) as admin:
         progress = admin.consumer_progress("spark-scenario").values()
