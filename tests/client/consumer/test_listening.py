@@ -279,3 +279,21 @@ async def test_whoever_waits_for_a_listener_is_told_soon(kind: str, caplog: pyte
 async def test_whoever_does_not_wait_long_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
     await Setup(lambda _: None, 3).end()
     assert "waiting" not in caplog.text
+
+
+@on_loop
+async def test_waiting_goes_on_when_the_last_failure_was_handled_just_now() -> None:
+    """A task that is done and whose callbacks have not run: Python 3.12 and newer gather it without yielding to them."""
+    listener = Waiter()
+    work = Setup(listener, 1)
+    await eventually_async(lambda: len(work.noted.done) == 1)
+    done = asyncio.get_running_loop().create_future()
+    handled: asyncio.Task[None] = asyncio.ensure_future(asyncio.wait_for(done, 30))
+    failures = work.listening._failures
+    failures.add(handled)
+    handled.add_done_callback(failures.discard)
+    work.inbox.close()
+    waiting = asyncio.ensure_future(work.listening.wait(30))
+    await eventually_async(lambda: work.listening._ended.is_set() or not work.listening._workers)
+    done.set_result(None)
+    assert await waiting

@@ -103,6 +103,8 @@ class Listening:
                     await asyncio.gather(*self._tasks, return_exceptions=True)
                 while self._failures:
                     await asyncio.gather(*self._failures, return_exceptions=True)
+                    # Since Python 3.12 that does not yield if all are done, and their callbacks, which empty the set, would never run.
+                    await asyncio.sleep(0)
         except TimeoutError:
             for task in [*self._tasks, *self._failures]:
                 task.cancel()
