@@ -299,6 +299,8 @@ class MessageStore:
         if data and start == dispatched.offset and start + len(data) <= visible:
             eaten = self._dispatch(start, data)
             assert eaten == len(data), f"dispatch stopped at {start + eaten} in what we appended ourselves"
+            if start + eaten == visible:
+                return
         while (at := dispatched.offset) < visible and self.failed is None:
             view = self.log.slice(at, visible - at)
             if self._dispatch(at, view):

@@ -175,7 +175,8 @@ class LogWriter:
         self.latency.written(self._marks.written.offset, self._kernel.put_count)
         self.latency.reached(self._marks.answerable.offset)
         self._congested = bool(self._congestion())
-        self._has_failed()
+        if self._store.failed is not None:
+            self._fail(self._store.failed)
 
     def flush_done(self) -> None:
         """The flusher's descriptor is readable."""

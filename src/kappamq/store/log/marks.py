@@ -17,9 +17,12 @@ from typing import Any, Protocol
 from kappamq.protocol.codes import ResponseCode
 from kappamq.store.log.watermark import Watermark
 
+Following = tuple[int, int, int]
+"""How far `answerable`, `visible` and `confirmed` may go."""
+
 
 class Mode(Protocol):
-    """How far the marks that follow may go, given those that lead. Each answer only grows as its arguments do."""
+    """How far the marks that follow may go, given those that lead. What `follow` returns only grows as its arguments do."""
 
     name: str
     in_turn: bool
@@ -27,11 +30,7 @@ class Mode(Protocol):
     late: ResponseCode
     """What the sender of a message hears that was not answerable in time."""
 
-    def answerable(self, written: int, flushed: int) -> int: ...
-
-    def visible(self, written: int, flushed: int) -> int: ...
-
-    def confirmed(self, written: int, flushed: int) -> int: ...
+    def follow(self, written: int, flushed: int) -> Following: ...
 
 
 class AsyncFlush:
@@ -41,14 +40,8 @@ class AsyncFlush:
     in_turn = True
     late = ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def answerable(self, written: int, flushed: int) -> int:
-        return written
-
-    def visible(self, written: int, flushed: int) -> int:
-        return written
-
-    def confirmed(self, written: int, flushed: int) -> int:
-        return flushed
+    def follow(self, written: int, flushed: int) -> Following:
+        return written, written, flushed
 
 
 class SyncFlush:
@@ -58,14 +51,8 @@ class SyncFlush:
     in_turn = False
     late = ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def answerable(self, written: int, flushed: int) -> int:
-        return flushed
-
-    def visible(self, written: int, flushed: int) -> int:
-        return flushed
-
-    def confirmed(self, written: int, flushed: int) -> int:
-        return flushed
+    def follow(self, written: int, flushed: int) -> Following:
+        return flushed, flushed, flushed
 
 
 def mode_of(flush: str) -> Mode:
@@ -93,15 +80,19 @@ class Marks:
 
     def move_written(self, end: int) -> list[Any]:
         """The log is in the page cache up to `end`. Returns everybody whose mark was reached."""
-        return self.written.advance(end) + self._follow()
+        return self._follow(self.written.advance(end))
 
     def move_flushed(self, end: int) -> list[Any]:
         """The log is on disk up to `end`. Returns everybody whose mark was reached."""
-        return self.flushed.advance(end) + self._follow()
+        return self._follow(self.flushed.advance(end))
 
-    def _follow(self) -> list[Any]:
-        mode, written, flushed = self.mode, self.written.offset, self.flushed.offset
-        reached = self.answerable.advance(mode.answerable(written, flushed))
-        reached += self.visible.advance(mode.visible(written, flushed))
-        reached += self.confirmed.advance(mode.confirmed(written, flushed))
+    def _follow(self, reached: list[Any]) -> list[Any]:
+        """Move the marks that have to; once per turn of the loop, so those that stand still cost nothing."""
+        answerable, visible, confirmed = self.mode.follow(self.written.offset, self.flushed.offset)
+        if answerable != self.answerable.offset:
+            reached += self.answerable.advance(answerable)
+        if visible != self.visible.offset:
+            reached += self.visible.advance(visible)
+        if confirmed != self.confirmed.offset:
+            reached += self.confirmed.advance(confirmed)
         return reached

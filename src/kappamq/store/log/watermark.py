@@ -35,6 +35,8 @@ class Watermark(Generic[Waiter]):
         self.offset = offset
         waiting = self._waiting
         reached: list[Waiter] = []
+        if not waiting:
+            return reached
         while waiting and waiting[0][0] <= offset:
             reached.append(waiting.popleft()[1])
         return reached
