@@ -58,9 +58,9 @@ class Life:
         self.store.open(BOOT)
         self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
         broker = BrokerConfig(name="broker")
-        self.topics = Topics(broker, self.store.kernel, self.clock.message_ms, self.metadata.record)
-        self.groups = Groups(broker, self.clock.message_ms, self.metadata.record)
-        self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
+        self.topics = Topics(broker, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
+        self.groups = Groups(broker, self.metadata.now_ms, self.metadata.commit)
+        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
         for table in (self.topics, self.groups, self.offsets):
             self.metadata.add(table)
         self.notes = self.metadata.load()
@@ -132,7 +132,7 @@ class Folds(RuleBasedStateMachine):
 
     @rule(group=NAMES, topic=NAMES, queue_id=QUEUES, offset=st.integers(0, 50))
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.life.offsets.reset(group, topic, {queue_id: offset})
+        self.life.offsets.move(group, topic, {queue_id: offset})
         self.safe.pop((topic, group, queue_id), None)
         assert self.life.offsets.get(group, topic, queue_id) == offset
 
@@ -257,7 +257,7 @@ def test_a_snapshot_that_is_ahead_of_the_log_becomes_the_new_baseline(tmp_path: 
     shutil.copytree(tmp_path / "data" / "commitlog", tmp_path / "short")
     life.topics.update(TopicConfig("early", 1, 1, 6))
     for _ in range(20):
-        life.offsets.reset("g", "early", {0: 5})
+        life.offsets.move("g", "early", {0: 5})
     life.write()
     life.metadata.save(life.metadata.collect())
     life.store.close(clean=False)

@@ -46,9 +46,9 @@ class Node:
         self.snapshots = Snapshots(root / "config", self.files)
         self.metadata = Metadata(self.store, self.snapshots, self.clock, BORN)
         settings = BrokerConfig(name="b")
-        self.topics = Topics(settings, self.store.kernel, self.clock.message_ms, self.metadata.record)
-        self.groups = Groups(settings, self.clock.message_ms, self.metadata.record)
-        self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
+        self.topics = Topics(settings, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
+        self.groups = Groups(settings, self.metadata.now_ms, self.metadata.commit)
+        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
         for table in (self.topics, self.groups, self.offsets):
             self.metadata.add(table)
         self.store.open(boot)
@@ -160,7 +160,7 @@ def test_a_snapshot_may_know_what_the_log_was_just_about_to_hear(tmp_path: Path)
         node.settle()
         change_all(node, 2)
         node.groups.delete("g1")
-        node.offsets.reset("g1", "t1", {0: 1})
+        node.offsets.move("g1", "t1", {0: 1})
         node.save()
         live = node.state
     with started(tmp_path) as node:
@@ -175,7 +175,7 @@ def test_a_snapshot_may_know_what_the_log_was_just_about_to_hear(tmp_path: Path)
 
 def test_a_change_is_safe_at_the_offset_it_is_told(tmp_path: Path) -> None:
     with started(tmp_path) as node:
-        safe = node.offsets.reset("g1", "t1", {0: 5})
+        safe = node.offsets.move("g1", "t1", {0: 5})
         assert node.store.marks.written.offset < safe
         node.turn()
         assert node.store.marks.written.offset == safe
@@ -447,7 +447,7 @@ def do(node: Node, step: tuple[Any, ...]) -> None:
         case "commit", group, topic, queue_id, offset:
             node.offsets.commit(group, topic, queue_id, offset)
         case "reset", group, topic, offsets:
-            node.offsets.reset(group, topic, offsets)
+            node.offsets.move(group, topic, offsets)
         case "delete offsets", topic, group:
             node.offsets.delete(topic, group)
         case ("record",):

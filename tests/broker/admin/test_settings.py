@@ -162,7 +162,7 @@ def test_the_callers_configuration_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_reaction_comes_once_and_finds_all_values(tmp_path: Path) -> None:
     store = StoreConfig(root=tmp_path)
-    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1, lambda kind, change: 0)
+    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1)
     seen: list[tuple[int, int]] = []
 
     def look() -> None:

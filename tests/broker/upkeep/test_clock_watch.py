@@ -540,6 +540,7 @@ def test_the_table_is_a_fold() -> None:
 
         class log:
             min = 0
+            end = 1000
 
     table = ClockTable(Store())  # type: ignore[arg-type]
     change = {"step": [100, 5000, 1], "boot": "b", "offset": 7, "ahead": 5000}

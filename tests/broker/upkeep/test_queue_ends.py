@@ -13,6 +13,7 @@ from kappamq.protocol.headers.admin import DeleteExpiredLog
 from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
 from tests.broker.running import Speaker, crash_copy, on_disk, run, running, speaking
 from tests.broker.test_expiry import KERNELS, SEGMENT, SMALL, bounds, fill
+from tests.state.committing import committing
 from tests.store import stores
 from tests.waiting import eventually_async as eventually
 
@@ -143,7 +144,7 @@ def test_forgetting_is_part_of_the_fold_and_survives_a_log_that_takes_nothing(tm
 
     with stores.opened(stores.config(tmp_path)) as store:
         for record in (lambda kind, change: 0, refuse):
-            ends = QueueEnds(store, record)
+            ends = committing(lambda commit: QueueEnds(store, commit), record)
             ends.apply("queue-ends", {"t": {"0": 9}, "u": {"0": 1}})
             ends.dirty = False
             ends.forget("unknown")
@@ -161,7 +162,10 @@ def test_only_queues_without_messages_are_listed_and_each_once(tmp_path: Path) -
     async def test() -> None:
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
             await expire_idle_queues(tmp_path, client)
-            ends = QueueEnds(broker.store, lambda kind, change: recorded.append(change) or 0)  # type: ignore[func-returns-value]
+            ends = committing(
+                lambda commit: QueueEnds(broker.store, commit),
+                lambda kind, change: recorded.append(change) or 0,  # type: ignore[func-returns-value]
+            )
             ends.worker, ends.write_derived = broker.upkeep.read, broker.upkeep.write_derived
             ends.confirmed = broker.writer.confirmed
             end = broker.store.log.end
@@ -172,7 +176,7 @@ def test_only_queues_without_messages_are_listed_and_each_once(tmp_path: Path) -
             assert isinstance(change, dict)
             assert change["idle"] == {0: 5}
             assert "busy" not in change
-            again = QueueEnds(broker.store, lambda kind, change: 0)
+            again = committing(lambda commit: QueueEnds(broker.store, commit))
             again.from_snapshot(ends.to_snapshot())
             assert again.get("idle", 0) == 5
 

@@ -61,12 +61,10 @@ class Moves:
         self._offsets.record_commits()  # those from before come before it
         reset, moved = [group, topic, rows], [topic, group, rows]
         self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
-        self._pending.apply("reset", reset)
         known = self._clients.consumers.get(group)
         members = known.client_ids if known is not None else []
         self._pending.expect(group, topic, offsets, members, self._clock.liveness())
         self._pending.on_change(group, topic)
-        self._offsets.apply("offsets-reset", moved)
         for queue_id in offsets:
             self.on_reset(topic, queue_id)
 
