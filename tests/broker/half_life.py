@@ -162,7 +162,10 @@ class HalfLife:
         self.offsets.record_commits()
 
     def save(self) -> None:
-        self.metadata.save(self.metadata.collect())
+        work = self.metadata.collect()
+        self.write()
+        self.flush()
+        self.metadata.save(work)
         while not (work := self.store.collect()).complete:
             self.store.write_derived(work)
         self.store.write_derived(work)

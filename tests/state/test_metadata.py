@@ -30,7 +30,7 @@ from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
 from kappamq.store.snapshots import Snapshots
 from tests.store.faulty import CHANGING, FaultyFiles
-from tests.store.stores import BOOT, BORN, Writer, config, kernels, make
+from tests.store.stores import BOOT, BORN, Writer, config, flush, kernels, make
 
 KINDS = kernels()
 TOPIC_NAMES, GROUP_NAMES = ["t1", "t2"], ["g1", "g2"]
@@ -74,8 +74,14 @@ class Node:
     def turn(self) -> None:
         self.log_writer.end_turn()
 
-    def save(self) -> list[str]:
-        work = self.metadata.collect()
+    def flush(self) -> None:
+        self.turn()
+        flush(self.store)
+
+    def save(self, renew_below: int = 0) -> list[str]:
+        """As the broker does it: as of now, written when the log is safe up to there."""
+        work = self.metadata.collect(renew_below)
+        self.flush()
         self.metadata.save(work)
         return [name for name, _table, _stamp in work]
 
@@ -154,7 +160,7 @@ def test_what_was_never_written_is_gone(tmp_path: Path) -> None:
         assert node.state == live
 
 
-def test_a_snapshot_may_know_what_the_log_was_just_about_to_hear(tmp_path: Path) -> None:
+def test_a_snapshot_is_stamped_behind_what_the_log_was_just_about_to_hear(tmp_path: Path) -> None:
     with started(tmp_path) as node:
         change_all(node, 1)
         node.settle()
@@ -288,10 +294,11 @@ def test_retention_can_have_old_snapshots_renewed(tmp_path: Path) -> None:
         for _ in range(20):
             node.writer.send(bytes(1000))
         node.writer.write()
+        node.flush()
         end = node.store.log.end
         for _ in range(2):  # the older version counts, too
             assert node.metadata.needed_from < end
-            node.metadata.save(node.metadata.collect(renew_below=end))
+            node.save(renew_below=end)
         assert node.metadata.needed_from == end
         assert node.metadata.collect(renew_below=end) == []
 
@@ -489,7 +496,7 @@ def test_a_crash_at_any_moment_gives_the_tables_back(steps: list[tuple[Any, ...]
             for step in [*steps, ("crash", True)]:
                 if step[0] != "crash":
                     do(node, step)
-                    if step[0] == "turn" and not node.offsets._unrecorded:
+                    if step[0] == "turn" and not node.offsets._overlay:
                         history.clear()
                     history.append(node.state)
                     continue

@@ -56,7 +56,6 @@ def test_the_table_is_a_fold() -> None:
                 {"group": "h", "topic": "t", "offsets": {"0": 1}, "heard": {}},
             ]
         }
-        assert copy.dirty
         assert copy.is_pending("g", "t")
         assert commit(copy, "c")
         assert not commit(copy, "d")

@@ -297,6 +297,7 @@ class Metadata:
         unsaved = {name for name, _table, _stamp in work}
         try:
             for name, table, stamp in work:
+                assert stamp <= self._store.marks.confirmed.offset, f"{name} would know more than the disk"
                 self._snapshots.save(name, table() if callable(table) else table, stamp)
                 unsaved.discard(name)
         finally:

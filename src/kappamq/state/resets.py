@@ -81,6 +81,7 @@ class PendingResets:
         if reset is None or client in reset.heard:
             if reset is not None:
                 self._close(queue, reset, now)
+                self._forget_oldest()
             return False
         if not parked and (offset in (stored, reset.asked.get(client)) or client in reset.told):
             # It is there, or it has been told and has its own mind.
@@ -89,6 +90,7 @@ class PendingResets:
                 change.append(next(iter(reset.heard)))  # forgotten for it
             self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
             self._close(queue, reset, now)
+            self._forget_oldest()
             return False
         reset.told[client] = None
         self._limit(reset.told, queue, UNSETTLED_MAX)
@@ -165,6 +167,8 @@ class PendingResets:
             del reset.awaited[client]
         if not reset.awaited:
             self._remember(queue, reset)
+
+    def _forget_oldest(self) -> None:
         while len(self._remembered) > REMEMBERED_MAX:
             self._commit("reset-done", list(next(iter(self._remembered))), anyway=True)
 

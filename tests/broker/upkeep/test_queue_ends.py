@@ -38,6 +38,7 @@ def test_an_expired_queue_goes_on_where_it_ended(tmp_path: Path, mode: str, lost
     async def test() -> None:
         async with running(live, mode, store=SMALL) as broker, speaking(broker) as client:
             await expire_idle_queues(live, client)
+            broker.offsets.record_commits()
             await on_disk(broker)
             assert "deleted" in ((await client.ask(DeleteExpiredLog())).remark or "")
             assert broker.store.log.min >= SEGMENT
@@ -122,7 +123,7 @@ def test_an_unknown_topic_is_forgotten_with_the_log_as_of_the_start(tmp_path: Pa
 
     async def test() -> None:
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
-            broker.queue_ends._add({"gone": {0: 9}})
+            broker.metadata.commit("queue-ends", {"gone": {0: 9}})
             await fill(client, 1, topic="busy")
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
             assert broker.topics.deleted["gone"] == {0: 9}
