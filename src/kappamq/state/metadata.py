@@ -131,6 +131,7 @@ class Metadata:
 
         Raises KappaError if the log takes nothing, and then nothing has changed; with `anyway` (it has happened, recorded or
         not) the table changes all the same, and only the snapshot will have it."""
+        table = self._by_kind[kind]
         now = self._clock.message_ms()
         end = self._store.kernel.append_offset
         if self._writer is None:
@@ -138,12 +139,12 @@ class Metadata:
         else:
             try:
                 end = self._append(self._writer, kind, change, now)
-                self._changed_to[self._by_kind[kind].file] = end
+                self._changed_to[table.file] = end
             except KappaError as error:
                 if not anyway:
                     raise
                 log.info("the log does not record a change (%s), the snapshot will: %s", kind, error)
-        self._apply(self._by_kind[kind], kind, change, now)
+        self._apply(table, kind, change, now)
         return end
 
     def applied(self, changes: Iterable[Change], now_ms: int, end: int) -> None:
