@@ -193,3 +193,17 @@ def test_clients_that_come_and_go_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
     reset = table._resets[QUEUE]
     assert [len(clients) for clients in (reset.told, reset.asked, reset.awaited)] == [3, 3, 3]
     assert not pull(table, "p9", 9), "the newest are known"
+
+
+def test_nobody_is_told_of_a_reset_that_may_be_taken_back() -> None:
+    confirmed = 99
+    table = committing(lambda commit: PendingResets(commit, lambda: confirmed), Log())
+    table.add("g", "t", {0: 5})
+    table.expect("g", "t", [0], ["c"], now=0, safe=100)
+    assert not pull(table, "c", 9)
+    assert not pull(table, "c", 9), "nor taken for one that was told"
+    assert not commit(table, "c"), "but what it commits from before does not count"
+    confirmed = 100
+    assert pull(table, "c", 9)
+    assert not pull(table, "c", 5)
+    assert commit(table, "c")

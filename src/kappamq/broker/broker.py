@@ -106,7 +106,7 @@ class Broker:
         self.topics = Topics(config, kernel, self.metadata.now_ms, self.metadata.commit)
         self.groups = Groups(config, self.metadata.now_ms, self.metadata.commit)
         self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
-        self.pending_resets = PendingResets(self.metadata.commit)
+        self.pending_resets = PendingResets(self.metadata.commit, lambda: store.marks.confirmed.offset)
         self.locks = QueueLocks(config.name, config.queue_lock_ms / 1000, self.metadata.commit)
         self.settings = Settings(config, self.store_config, self.net_config, self.metadata.now_ms)
         self.clock_table = ClockTable(store)

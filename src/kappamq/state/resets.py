@@ -31,6 +31,8 @@ UNSETTLED_MAX = 1000
 REMEMBERED_MAX = 10_000
 """Queues that are not open and remembered all the same; the oldest are forgotten first."""
 
+_EVERYTHING = 1 << 62
+
 Queue = tuple[str, str, int]  # group, topic, queue id
 
 
@@ -40,6 +42,7 @@ class Reset:
     to wait again."""
 
     offset: int
+    safe: int = 0  # log offset that has to be confirmed before anybody is told
     heard: dict[str, None] = field(default_factory=dict)  # clients, in the order in which they heard of it
     told: dict[str, None] = field(default_factory=dict)  # they were answered with it, and have not come again yet
     asked: dict[str, int] = field(default_factory=dict)  # client -> the offset that it was given when it asked
@@ -52,8 +55,10 @@ class PendingResets:
     file = "kappamq.resets.json"
     kinds = ("reset", "reset-heard", "reset-done", "reset-forgotten")
 
-    def __init__(self, commit: Commit) -> None:
+    def __init__(self, commit: Commit, confirmed: Callable[[], int] = lambda: _EVERYTHING) -> None:
+        """`confirmed`: up to where nobody can take back the log. Nobody is told of a reset that may still be taken back."""
         self._commit = commit
+        self._confirmed = confirmed
         self._resets: dict[Queue, Reset] = {}
         self._open: dict[tuple[str, str], set[int]] = {}  # (group, topic) -> queue ids
         self._remembered: dict[Queue, None] = {}  # those that are not open, oldest first
@@ -78,6 +83,8 @@ class PendingResets:
 
         `parked`: the pull has been waiting since before the reset, so it shows nothing."""
         reset = self._resets.get(queue)
+        if reset is not None and reset.safe > self._confirmed():
+            return False  # its next pull
         if reset is None or client in reset.heard:
             if reset is not None:
                 self._close(queue, reset, now)
@@ -124,11 +131,14 @@ class PendingResets:
         self._commit("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
         self.on_change(group, topic)
 
-    def expect(self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float) -> None:
-        """These clients may have the queues, which were just reset."""
+    def expect(
+        self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float, safe: int = 0
+    ) -> None:
+        """These clients may have the queues, which were just reset; that is safe when the log is so up to `safe`."""
         awaited = dict.fromkeys(clients, now + AWAITED_S)
         for queue_id in queue_ids:
-            self._resets[group, topic, queue_id].awaited = dict(awaited)
+            reset = self._resets[group, topic, queue_id]
+            reset.awaited, reset.safe = dict(awaited), safe
 
     def forget(self, group: str | None = None, topic: str | None = None) -> None:
         """The group or the topic is gone."""
