@@ -125,7 +125,7 @@ def run_sends(module: ModuleType, bursts: list[bytes], messages_per_burst: int, 
         begun = time.process_time_ns()
         _consumed, verdict, acks, _end, _replies, _pulls, _commits = kernel.burst(data, 0, BORN, NOW)
         start, records = kernel.take()
-        eaten, _woken, _folds = kernel.dispatch(records, start)
+        eaten, _woken = kernel.dispatch(records, start)
         if cycle % 16 == 15:
             kernel.take_entries(1000)
             kernel.take_index()

@@ -78,8 +78,8 @@ class HalfLife:
         self.recovered = self.store.open(boot)
         self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
         self.config = BrokerConfig(name="broker", **settings)
-        self.topics = Topics(self.config, self.store.kernel, self.clock.message_ms, self.metadata.record)
-        self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
+        self.topics = Topics(self.config, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
+        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
         self.metadata.add(self.topics)
         self.metadata.add(self.offsets)
         reopened = Reopened()
@@ -162,7 +162,10 @@ class HalfLife:
         self.offsets.record_commits()
 
     def save(self) -> None:
-        self.metadata.save(self.metadata.collect())
+        work = self.metadata.collect()
+        self.write()
+        self.flush()
+        self.metadata.save(work)
         while not (work := self.store.collect()).complete:
             self.store.write_derived(work)
         self.store.write_derived(work)

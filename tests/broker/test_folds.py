@@ -28,7 +28,7 @@ from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
-from tests.store.stores import BOOT, config, make, make_room
+from tests.store.stores import BOOT, config, flush, make, make_room
 
 NAMES = st.sampled_from(["a", "b", "c"])
 QUEUES = st.integers(0, 2)
@@ -58,9 +58,9 @@ class Life:
         self.store.open(BOOT)
         self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
         broker = BrokerConfig(name="broker")
-        self.topics = Topics(broker, self.store.kernel, self.clock.message_ms, self.metadata.record)
-        self.groups = Groups(broker, self.clock.message_ms, self.metadata.record)
-        self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
+        self.topics = Topics(broker, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
+        self.groups = Groups(broker, self.metadata.now_ms, self.metadata.commit)
+        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
         for table in (self.topics, self.groups, self.offsets):
             self.metadata.add(table)
         self.notes = self.metadata.load()
@@ -71,6 +71,13 @@ class Life:
     def write(self) -> None:
         self.offsets.record_commits()
         self.store.write(self.clock.message_ms())
+
+    def save(self, renew_below: int = 0) -> None:
+        """As upkeep does it: as of now, written when the log is safe up to there."""
+        work = self.metadata.collect(renew_below)
+        self.store.write(self.clock.message_ms())
+        flush(self.store)
+        self.metadata.save(work)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -132,7 +139,7 @@ class Folds(RuleBasedStateMachine):
 
     @rule(group=NAMES, topic=NAMES, queue_id=QUEUES, offset=st.integers(0, 50))
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.life.offsets.reset(group, topic, {queue_id: offset})
+        self.life.offsets.move(group, topic, {queue_id: offset})
         self.safe.pop((topic, group, queue_id), None)
         assert self.life.offsets.get(group, topic, queue_id) == offset
 
@@ -145,11 +152,13 @@ class Folds(RuleBasedStateMachine):
 
     @rule()
     def save_snapshots(self) -> None:
-        self.life.metadata.save(self.life.metadata.collect())
+        self.life.save()
+        self.safe = self.life.committed()
 
     @rule()
     def renew_snapshots(self) -> None:
-        self.life.metadata.save(self.life.metadata.collect(renew_below=self.life.store.log.end + 1))
+        self.life.save(renew_below=self.life.store.log.end + 1)
+        self.safe = self.life.committed()
 
     @rule()
     def write_derived(self) -> None:
@@ -201,7 +210,7 @@ class Folds(RuleBasedStateMachine):
     @rule()
     def stop_and_go_on(self) -> None:
         self.write()
-        self.life.metadata.save(self.life.metadata.collect())
+        self.life.save()
         expected = self.life.state()
         self.life.store.close()
         self.life = Life(self.folder / "data")
@@ -257,9 +266,9 @@ def test_a_snapshot_that_is_ahead_of_the_log_becomes_the_new_baseline(tmp_path: 
     shutil.copytree(tmp_path / "data" / "commitlog", tmp_path / "short")
     life.topics.update(TopicConfig("early", 1, 1, 6))
     for _ in range(20):
-        life.offsets.reset("g", "early", {0: 5})
+        life.offsets.move("g", "early", {0: 5})
     life.write()
-    life.metadata.save(life.metadata.collect())
+    life.save()
     life.store.close(clean=False)
     shutil.rmtree(tmp_path / "data" / "commitlog")
     shutil.copytree(tmp_path / "short", tmp_path / "data" / "commitlog")
@@ -281,7 +290,7 @@ def test_javas_snapshots_become_the_new_baseline_at_once(tmp_path: Path) -> None
     life = Life(tmp_path / "data")
     life.topics.update(TopicConfig("ours", 1, 1, 6))
     life.write()
-    life.metadata.save(life.metadata.collect())
+    life.save()
     life.store.close()
     path = tmp_path / "data" / "config" / "topics.json"
     table = fastjson.loads(path.read_bytes().replace(b'"ours"', b'"javas"'))

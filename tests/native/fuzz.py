@@ -182,7 +182,7 @@ class Round:
         first = int.from_bytes(data[:4], "big")
         if first < len(data) and self.r.random() < 0.03:
             self.both.dispatch(data[first:], start + first)  # numbering jumps
-        eaten, _woken, _folds = self.both.dispatch(data, start)
+        eaten, _woken = self.both.dispatch(data, start)
         assert eaten == len(data), "dispatch stopped in what the kernel appended itself"
         if data and self.r.random() < 0.1:
             self.both.dispatch(memoryview(data), start)

@@ -50,16 +50,16 @@ def append(
         kernel.append(topic, queue_id, 0, sys_flag, NOW, BORN, 0, 0, body, text, NOW)
 
 
-def publish(kernel: Any) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
-    """Write what is pending to a map of its own and let everybody see it: (woken, folds)."""
+def publish(kernel: Any) -> list[tuple[str, int]]:
+    """Write what is pending to a map of its own and let everybody see it; the queues that woke."""
     start, data = kernel.take()
     segment = start - start % kernel.segment_bytes
     view = bytearray(kernel.segment_bytes)
     view[start - segment : start - segment + len(data)] = data
     kernel.map_segment(segment, view)
-    eaten, woken, folds = kernel.dispatch(data, start)
+    eaten, woken = kernel.dispatch(data, start)
     assert eaten == len(data)
-    return woken, folds
+    return woken
 
 
 def test_entries_name_the_records(make: Make) -> None:
@@ -152,21 +152,9 @@ def test_woken_once(make: Make) -> None:
     kernel.watch("tea", 1, True)
     append(kernel, 2, queue_id=1)
     append(kernel, 1, queue_id=2)
-    assert publish(kernel)[0] == [("tea", 1)]
+    assert publish(kernel) == [("tea", 1)]
     append(kernel, 1, queue_id=1)
-    assert publish(kernel)[0] == []
-
-
-def test_folds(make: Make) -> None:
-    kernel = make()
-    kernel.set_topic("rmq_sys_kappamq_é", 1, 1, 4)
-    append(kernel, 1)
-    append(kernel, 2, topic="rmq_sys_kappamq_é")
-    start = kernel.append_offset
-    folds = publish(kernel)[1]
-    assert [fold[0] for fold in folds] == ["rmq_sys_kappamq_é"] * 2
-    assert folds[1][1] == folds[0][1] + folds[0][2]
-    assert folds[1][1] + folds[1][2] == start
+    assert publish(kernel) == []
 
 
 def test_keys(make: Make) -> None:

@@ -14,6 +14,7 @@ from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.state.filters import FILTERS_MAX, ConsumerFilters, FilterData
 from tests.broker.pulling.test_filtering import beat, condition
 from tests.broker.running import run, running, speaking
+from tests.state.committing import committing
 from tests.waiting import eventually_async as eventually
 
 DAY_S = 86_400
@@ -91,7 +92,7 @@ def test_javas_file() -> None:
         '"bornTime":1794792161000,"clientVersion":1794792160123,"consumerGroup":"g","dead":false,"deadTime":0,'
         '"expression":"a > 1","expressionType":"SQL92","topic":"T"}},"topic":"T"}}}'
     )
-    filters = ConsumerFilters(BrokerConfig(), lambda: 1794792999000, lambda kind, change: 0)
+    filters = committing(lambda commit: ConsumerFilters(BrokerConfig(), lambda: 1794792999000, commit))
     filters.from_snapshot(json.loads(text))
     assert filters.get("g", "T") == FilterData("T", "g", "a > 1", "SQL92", 1794792160123, 1794792161000, 0)
     clients = Clients(120, 600)
@@ -108,14 +109,14 @@ def test_when_the_log_takes_nothing() -> None:
     def full(kind: str, change: object) -> int:
         raise NotAvailable("no room")
 
-    filters = ConsumerFilters(BrokerConfig(), lambda: 5, full)
+    filters = committing(lambda commit: ConsumerFilters(BrokerConfig(), lambda: 5, commit), full)
     filters.subscribed("g", condition("t", "a = 1"))
     assert filters.get("g", "t") is not None
     assert filters.dirty
 
 
 def test_there_is_an_end_to_it() -> None:
-    filters = ConsumerFilters(BrokerConfig(), lambda: 5, lambda kind, change: 0)
+    filters = committing(lambda commit: ConsumerFilters(BrokerConfig(), lambda: 5, commit))
     for number in range(FILTERS_MAX + 5):
         filters.subscribed(f"g{number}", SubscriptionData(topic="t", expression="a = 1", expression_type="SQL92"))
     assert (

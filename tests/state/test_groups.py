@@ -16,10 +16,14 @@ from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.state.groups import Groups
 from tests.broker.recorded import Log
+from tests.state.committing import committing
 
 
 def make(log: Log | None = None, **changes: Any) -> Groups:
-    return Groups(BrokerConfig(name="b", **changes), lambda: 1_700_000_000_000, (log or Log()).record)
+    return committing(
+        lambda commit: Groups(BrokerConfig(name="b", **changes), lambda: 1_700_000_000_000, commit),
+        (log or Log()).record,
+    )
 
 
 def state(groups: Groups) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from kappamq.errors import NotAvailable
 from kappamq.message import MessageQueue
 from kappamq.protocol import fastjson
 from kappamq.state.locks import QUEUES_PER_RECORD, QueueLocks
+from tests.state.committing import committing
 
 LEASE_S = 60
 QUEUES = [MessageQueue("t", "b", queue_id) for queue_id in range(3)]
@@ -34,7 +35,7 @@ class Log:
 
 
 def make(log: Log | None = None) -> QueueLocks:
-    return QueueLocks("b", LEASE_S, (log or Log()).record)
+    return committing(lambda commit: QueueLocks("b", LEASE_S, commit), (log or Log()).record)
 
 
 def test_a_lock_is_kept_by_renewing_it_and_free_a_lease_later() -> None:

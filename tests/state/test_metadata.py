@@ -30,7 +30,7 @@ from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
 from kappamq.store.snapshots import Snapshots
 from tests.store.faulty import CHANGING, FaultyFiles
-from tests.store.stores import BOOT, BORN, Writer, config, kernels, make
+from tests.store.stores import BOOT, BORN, Writer, config, flush, kernels, make
 
 KINDS = kernels()
 TOPIC_NAMES, GROUP_NAMES = ["t1", "t2"], ["g1", "g2"]
@@ -46,9 +46,9 @@ class Node:
         self.snapshots = Snapshots(root / "config", self.files)
         self.metadata = Metadata(self.store, self.snapshots, self.clock, BORN)
         settings = BrokerConfig(name="b")
-        self.topics = Topics(settings, self.store.kernel, self.clock.message_ms, self.metadata.record)
-        self.groups = Groups(settings, self.clock.message_ms, self.metadata.record)
-        self.offsets = Offsets(self.clock.message_ms, self.metadata.record)
+        self.topics = Topics(settings, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
+        self.groups = Groups(settings, self.metadata.now_ms, self.metadata.commit)
+        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
         for table in (self.topics, self.groups, self.offsets):
             self.metadata.add(table)
         self.store.open(boot)
@@ -74,8 +74,14 @@ class Node:
     def turn(self) -> None:
         self.log_writer.end_turn()
 
-    def save(self) -> list[str]:
-        work = self.metadata.collect()
+    def flush(self) -> None:
+        self.turn()
+        flush(self.store)
+
+    def save(self, renew_below: int = 0) -> list[str]:
+        """As the broker does it: as of now, written when the log is safe up to there."""
+        work = self.metadata.collect(renew_below)
+        self.flush()
         self.metadata.save(work)
         return [name for name, _table, _stamp in work]
 
@@ -154,13 +160,13 @@ def test_what_was_never_written_is_gone(tmp_path: Path) -> None:
         assert node.state == live
 
 
-def test_a_snapshot_may_know_what_the_log_was_just_about_to_hear(tmp_path: Path) -> None:
+def test_a_snapshot_is_stamped_behind_what_the_log_was_just_about_to_hear(tmp_path: Path) -> None:
     with started(tmp_path) as node:
         change_all(node, 1)
         node.settle()
         change_all(node, 2)
         node.groups.delete("g1")
-        node.offsets.reset("g1", "t1", {0: 1})
+        node.offsets.move("g1", "t1", {0: 1})
         node.save()
         live = node.state
     with started(tmp_path) as node:
@@ -175,7 +181,7 @@ def test_a_snapshot_may_know_what_the_log_was_just_about_to_hear(tmp_path: Path)
 
 def test_a_change_is_safe_at_the_offset_it_is_told(tmp_path: Path) -> None:
     with started(tmp_path) as node:
-        safe = node.offsets.reset("g1", "t1", {0: 5})
+        safe = node.offsets.move("g1", "t1", {0: 5})
         assert node.store.marks.written.offset < safe
         node.turn()
         assert node.store.marks.written.offset == safe
@@ -288,10 +294,11 @@ def test_retention_can_have_old_snapshots_renewed(tmp_path: Path) -> None:
         for _ in range(20):
             node.writer.send(bytes(1000))
         node.writer.write()
+        node.flush()
         end = node.store.log.end
         for _ in range(2):  # the older version counts, too
             assert node.metadata.needed_from < end
-            node.metadata.save(node.metadata.collect(renew_below=end))
+            node.save(renew_below=end)
         assert node.metadata.needed_from == end
         assert node.metadata.collect(renew_below=end) == []
 
@@ -447,7 +454,7 @@ def do(node: Node, step: tuple[Any, ...]) -> None:
         case "commit", group, topic, queue_id, offset:
             node.offsets.commit(group, topic, queue_id, offset)
         case "reset", group, topic, offsets:
-            node.offsets.reset(group, topic, offsets)
+            node.offsets.move(group, topic, offsets)
         case "delete offsets", topic, group:
             node.offsets.delete(topic, group)
         case ("record",):
@@ -489,7 +496,7 @@ def test_a_crash_at_any_moment_gives_the_tables_back(steps: list[tuple[Any, ...]
             for step in [*steps, ("crash", True)]:
                 if step[0] != "crash":
                     do(node, step)
-                    if step[0] == "turn" and not node.offsets._unrecorded:
+                    if step[0] == "turn" and not node.offsets._overlay:
                         history.clear()
                     history.append(node.state)
                     continue

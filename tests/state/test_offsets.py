@@ -13,12 +13,13 @@ from kappamq.errors import NotAvailable
 from kappamq.protocol import fastjson
 from kappamq.state.offsets import Offsets
 from tests.broker.recorded import Log
+from tests.state.committing import committing
 
 TOPICS, GROUPS, QUEUES = ["t1", "t2"], ["g1", "g2"], [0, 1]
 
 
 def make(log: Log | None = None) -> Offsets:
-    return Offsets(lambda: 1_700_000_000_000, (log or Log()).record)
+    return committing(lambda commit: Offsets(lambda: 1_700_000_000_000, commit), (log or Log()).record)
 
 
 def known(offsets: Offsets) -> dict[tuple[str, str, int], int]:
@@ -105,7 +106,7 @@ def test_a_reset_goes_anywhere_and_is_safe_where_it_says() -> None:
     offsets = make(log)
     offsets.commit("g", "t", 0, 50)
     offsets.commit("g", "t", 1, 50)
-    safe = offsets.reset("g", "t", {0: 10, 2: 70})
+    safe = offsets.move("g", "t", {0: 10, 2: 70})
     assert safe == len(log.records)
     assert offsets.queues("g", "t") == {0: 10, 1: 50, 2: 70}
     assert [kind for kind, _ in log.records] == ["offsets", "offsets-reset"], "commits from before come before it"
@@ -119,7 +120,7 @@ def test_a_reset_that_cannot_be_recorded_has_not_happened() -> None:
     offsets.commit("g", "t", 0, 50)
     log.refuses = True
     with pytest.raises(NotAvailable):
-        offsets.reset("g", "t", {0: 10})
+        offsets.move("g", "t", {0: 10})
     with pytest.raises(NotAvailable):
         offsets.delete(topic="t")
     assert offsets.get("g", "t", 0) == 50
@@ -154,6 +155,8 @@ def test_nobody_has_read_beyond_a_log_that_was_cut() -> None:
     offsets.commit("g2", "t", 0, 30)
     offsets.commit("g1", "t", 1, 100)
     offsets.commit("g1", "other", 0, 100)
+    offsets.record_commits()
+    offsets.dirty = False
     offsets.end = lambda topic, queue_id: 100
     offsets.clamp()
     assert not offsets.dirty
@@ -186,6 +189,7 @@ def test_a_cut_log_is_one_look_at_each_offset() -> None:
         asked.append((topic, queue_id))
         return 9
 
+    offsets.record_commits()
     offsets.end = end
     offsets.clamp()
     assert len(asked) == 100 * len(GROUPS), "20,000 queues must not cost 20,000 walks over the table"
@@ -245,7 +249,7 @@ class OffsetsMachine(RuleBasedStateMachine):
 
     @rule(topic=topics, group=groups, values=st.dictionaries(queues, numbers, min_size=1))
     def reset(self, topic: str, group: str, values: dict[int, int]) -> None:
-        self.offsets.reset(group, topic, values)
+        self.offsets.move(group, topic, values)
         self.model |= {(topic, group, queue): offset for queue, offset in values.items()}
 
     @rule(topic=topics | st.none(), group=groups)

@@ -9,6 +9,7 @@ import pytest
 from kappamq.errors import NotAvailable
 from kappamq.state import resets
 from kappamq.state.resets import AWAITED_S, PendingResets
+from tests.state.committing import committing
 
 QUEUE = ("g", "t", 0)
 
@@ -32,7 +33,7 @@ def commit(table: PendingResets, client: str, now: float = 0, *, member: bool = 
 
 def test_the_table_is_a_fold() -> None:
     log = Log()
-    table = PendingResets(log)
+    table = committing(PendingResets, log)
     table.add("g", "t", {0: 5, 1: 6})
     table.add("h", "t", {0: 1})
     table.add("g", "u", {0: 2})
@@ -42,11 +43,11 @@ def test_the_table_is_a_fold() -> None:
     assert table.get(*QUEUE) is None
     table.forget(topic="u")
     table.forget(topic="u")
-    again = PendingResets(log)
+    again = committing(PendingResets, log)
     for kind, change in list(log.recorded):
         assert kind in PendingResets.kinds
         again.apply(kind, change)
-    loaded = PendingResets(log)
+    loaded = committing(PendingResets, log)
     loaded.from_snapshot(table.to_snapshot())
     for copy in (table, again, loaded):
         assert copy.to_snapshot() == {
@@ -55,14 +56,13 @@ def test_the_table_is_a_fold() -> None:
                 {"group": "h", "topic": "t", "offsets": {"0": 1}, "heard": {}},
             ]
         }
-        assert copy.dirty
         assert copy.is_pending("g", "t")
         assert commit(copy, "c")
         assert not commit(copy, "d")
 
 
 def test_what_earlier_versions_recorded() -> None:
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.apply("reset", ["g", "t", {"0": 5, "1": 6}])
     table.apply("reset-done", ["g", "t", 0])
     table.from_snapshot({"pending": [{"group": "h", "topic": "t", "offsets": {"0": 1}}]})
@@ -76,14 +76,14 @@ def test_a_full_disk_does_not_stop_a_pull() -> None:
             raise NotAvailable("the disk is full")
         return 0
 
-    table = PendingResets(record)
+    table = committing(PendingResets, record)
     table.add("g", "t", {0: 5})
     assert [pull(table, "c", 9), pull(table, "c", 5)] == [True, False]
     assert table.get(*QUEUE) is None
 
 
 def test_who_does_not_obey_is_not_told_for_ever() -> None:
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.add("g", "t", {0: 5})
     assert [pull(table, "c", 9) for _ in range(3)] == [True, False, False]
     table.add("g", "t", {0: 5})
@@ -93,7 +93,7 @@ def test_who_does_not_obey_is_not_told_for_ever() -> None:
 
 
 def test_two_pulls_that_have_waited_show_nothing() -> None:
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.add("g", "t", {0: 5})
     assert [pull(table, "c", 9, parked=True) for _ in range(2)] == [True, True]
     assert not commit(table, "c")
@@ -103,7 +103,7 @@ def test_two_pulls_that_have_waited_show_nothing() -> None:
 
 def test_it_is_open_until_everybody_has_heard_or_had_time_to() -> None:
     dropped: list[tuple[str, str]] = []
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.on_change = lambda group, topic: dropped.append((group, topic))
     table.add("g", "t", {0: 5})
     table.expect("g", "t", [0], ["a", "b", "c"], now=0)
@@ -128,7 +128,7 @@ def test_it_is_open_until_everybody_has_heard_or_had_time_to() -> None:
 
 
 def test_a_question_counts_with_the_pull_that_follows_it() -> None:
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.add("g", "t", {0: 5})
     table.asked("c", QUEUE, 5, 0, member=True)
     assert not commit(table, "c"), "it may ask for the sake of asking, and go on where it was"
@@ -139,7 +139,7 @@ def test_a_question_counts_with_the_pull_that_follows_it() -> None:
 
 
 def test_tools_wait_for_consumers() -> None:
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.add("g", "t", {0: 5})
     assert not commit(table, "tool", member=False, tool=True)
     pull(table, "c", 5)
@@ -151,7 +151,7 @@ def test_tools_wait_for_consumers() -> None:
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resets, "HEARD_MAX", 2)
     monkeypatch.setattr(resets, "REMEMBERED_MAX", 3)
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.add("g", "t", dict.fromkeys(range(10), 5))
     for client in "abc":
         pull(table, client, 5)
@@ -169,14 +169,14 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_members_of_a_large_group_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resets, "HEARD_MAX", 2)
     monkeypatch.setattr(resets, "UNSETTLED_MAX", 2)
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.member_count = {"g": 5}.__getitem__
     table.add("g", "t", {0: 5})
     members = "abcde"
     assert all(pull(table, client, 9) for client in members)
     for _ in range(3):
         assert not any(pull(table, client, 5) for client in members), "none of them pushes another one out"
-    again = PendingResets(Log())
+    again = committing(PendingResets, Log())
     again.from_snapshot(table.to_snapshot())
     assert not any(pull(again, client, 6) for client in members), "nor does a start, when nobody has come back yet"
 
@@ -184,7 +184,7 @@ def test_members_of_a_large_group_are_told_once(monkeypatch: pytest.MonkeyPatch)
 def test_clients_that_come_and_go_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each connection of a client that sends no heartbeat is another client."""
     monkeypatch.setattr(resets, "UNSETTLED_MAX", 3)
-    table = PendingResets(Log())
+    table = committing(PendingResets, Log())
     table.add("g", "t", {0: 5})
     for number in range(10):
         assert pull(table, f"p{number}", 9)
@@ -193,3 +193,17 @@ def test_clients_that_come_and_go_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
     reset = table._resets[QUEUE]
     assert [len(clients) for clients in (reset.told, reset.asked, reset.awaited)] == [3, 3, 3]
     assert not pull(table, "p9", 9), "the newest are known"
+
+
+def test_nobody_is_told_of_a_reset_that_may_be_taken_back() -> None:
+    confirmed = 99
+    table = committing(lambda commit: PendingResets(commit, lambda: confirmed), Log())
+    table.add("g", "t", {0: 5})
+    table.expect("g", "t", [0], ["c"], now=0, safe=100)
+    assert not pull(table, "c", 9)
+    assert not pull(table, "c", 9), "nor taken for one that was told"
+    assert not commit(table, "c"), "but what it commits from before does not count"
+    confirmed = 100
+    assert pull(table, "c", 9)
+    assert not pull(table, "c", 5)
+    assert commit(table, "c")

@@ -21,6 +21,7 @@ from kappamq.store.message_store import MessageStore
 from tests.broker.operating import make_topic
 from tests.broker.recorded import Log
 from tests.broker.running import run, running, speaking
+from tests.state.committing import committing
 from tests.store.stores import Writer, bodies, config, kernels, opened
 from tests.waiting import eventually_async as eventually
 
@@ -51,7 +52,9 @@ class Kernel:
 
 def make(log: Log | None = None, kernel: Any = None, **changes: Any) -> Topics:
     settings = BrokerConfig(**({"name": "b", "cluster": "c"} | changes))
-    return Topics(settings, kernel or Kernel(), lambda: 1_700_000_000_000, (log or Log()).record)
+    return committing(
+        lambda commit: Topics(settings, kernel or Kernel(), lambda: 1_700_000_000_000, commit), (log or Log()).record
+    )
 
 
 def send(topic: str, default_topic: str = names.AUTO_CREATE_TOPIC, queues: int = 4) -> SendMessage:

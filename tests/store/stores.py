@@ -158,3 +158,9 @@ def check(store: MessageStore, writer: Writer) -> None:
         records = read(store, topic, queue_id)
         assert [record.body for record in records] == expected, f"{topic}/{queue_id}"
         assert [record.queue_offset for record in records] == list(range(len(expected)))
+
+
+def flush(store: MessageStore) -> None:
+    """Wait until the log is on disk as far as it is written."""
+    store.request_flush()
+    eventually(lambda: store.flush_done() or store.marks.flushed.offset == store.log.end, pause=0.0005)

@@ -174,10 +174,6 @@ cdef extern from "kernel.h" nogil:
     struct woken_t "woken":
         topic_t *topic
         int32_t queue_id
-    struct fold_t "fold":
-        topic_t *topic
-        size_t at
-        int32_t size
     struct gather_t "gather":
         size_t total
     struct codes_t "codes":
@@ -206,8 +202,6 @@ cdef extern from "kernel.h" nogil:
         size_t commit_count
         woken_t *woken
         size_t woken_count
-        fold_t *folds
-        size_t fold_count
         uint64_t fast_frames, left_frames
         int64_t put_count, put_bytes, get_count, get_bytes
     struct burst_t "burst":

@@ -668,12 +668,9 @@ cdef class Kernel:
         cdef kernel_t *k = self.k
         check(kernel_dispatch(k, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, &eaten))
         woken = []
-        folds = []
         for place in range(k.woken_count):
             woken.append((topic_name(k.woken[place].topic), k.woken[place].queue_id))
-        for place in range(k.fold_count):
-            folds.append((topic_name(k.folds[place].topic), k.folds[place].at, k.folds[place].size))
-        return eaten, woken, folds
+        return eaten, woken
 
     def take_entries(self, queues_max):
         cdef int64_t left = clipped(queues_max)

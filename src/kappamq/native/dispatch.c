@@ -120,11 +120,6 @@ static int enter(struct kernel *kernel, const struct record *record, const uint8
                 return NO_MEMORY;
         }
     }
-    if (topic->flags & TOPIC_FOLD) {
-        if (ARRAY_RESERVE(kernel->folds, kernel->fold_count, kernel->fold_room))
-            return NO_MEMORY;
-        kernel->folds[kernel->fold_count++] = (struct fold){topic, at, record->size};
-    }
     if (transaction == SYS_ROLLBACK)
         return 0;
     if (queue && record->queue_offset >= queue->end) { /* else it was entered before */
@@ -171,7 +166,6 @@ int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int
     int result = 0;
     if (!kernel->woken_untold)
         kernel->woken_count = 0;
-    kernel->fold_count = 0;
     while (at < size && record_parse(data + at, size - at, &record) == SCAN_RECORD) {
         result = enter(kernel, &record, data + size, at, log_offset + (int64_t)at);
         if (result)

@@ -142,9 +142,7 @@ class Kernel(Protocol):
         warm: bool,
     ) -> PullVerdict: ...
 
-    def dispatch(
-        self, buffer: Buffer, log_offset: int
-    ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int, int]]]: ...
+    def dispatch(self, buffer: Buffer, log_offset: int) -> tuple[int, list[tuple[str, int]]]: ...
 
     # -- what goes to the files derived from the log -----------------------------------------------------------------------
 

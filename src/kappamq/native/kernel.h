@@ -47,7 +47,7 @@ enum {
 #define LOG_OFFSET_MAX ((int64_t)1 << 62)
 
 enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701 };
-enum { TOPIC_SEND = 1, TOPIC_PULL = 2, TOPIC_FOLD = 4 };
+enum { TOPIC_SEND = 1, TOPIC_PULL = 2 };
 enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3, PAUSE = 4 };
 enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more */
 enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESSAGES = 5, NEED_ENTRIES = 6, COLD = 7, GONE = 8, BROKEN = 9 };
@@ -325,12 +325,6 @@ struct woken {
     int32_t queue_id;
 };
 
-struct fold {
-    const struct topic *topic;
-    size_t at;
-    int32_t size;
-};
-
 struct kernel {
     /* settings */
     int64_t segment_bytes, message_bytes_max, frame_bytes_max, header_bytes_max, pending_bytes_max, transfer_bytes_max,
@@ -373,8 +367,6 @@ struct kernel {
     struct woken *woken;
     size_t woken_count, woken_room;
     bool woken_untold;
-    struct fold *folds;
-    size_t fold_count, fold_room;
     struct member *members;
     size_t member_count, member_room;
     struct bytes inherited; /* properties that the members of a batch inherit, each closed with 0x02 */
@@ -410,7 +402,7 @@ void row_asked(struct row *row, int32_t queue_id, int64_t offset);
 int64_t kernel_asked(const struct kernel *kernel, struct span group, struct span topic, int32_t queue_id);
 int kernel_map(struct kernel *kernel, int64_t number, struct span data, const struct mapping *mapping); /* data.at NULL: unmap */
 
-/* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken and kernel.folds hold what the caller must hear of. */
+/* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken holds what the caller must hear of. */
 int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int64_t log_offset, size_t *eaten);
 struct queue *kernel_dirty_queue(struct kernel *kernel);                  /* the first, NULL if there is none */
 struct span queue_unstored(const struct queue *queue);                    /* its entries that are in no file */

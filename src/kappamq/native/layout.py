@@ -55,8 +55,6 @@ SYS_PLAIN: Final = 0x701
 # What a topic allows the kernel to do without asking Python.
 TOPIC_SEND: Final = 1
 TOPIC_PULL: Final = 2
-TOPIC_FOLD: Final = 4
-"""Dispatch hands records of this topic to Python (metadata folds)."""
 
 # Verdict of a burst.
 DONE: Final = 0

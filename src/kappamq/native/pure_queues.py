@@ -25,7 +25,6 @@ from kappamq.native.layout import (
     TOO_LARGE,
     TOO_SMALL,
     TOPIC_BYTES_LIMIT,
-    TOPIC_FOLD,
     WARM_BLOCK_BYTES,
     WARM_BLOCKS,
     QueueState,
@@ -213,15 +212,12 @@ class Queues:
 
     # -- dispatch ---------------------------------------------------------------------------------------------------
 
-    def dispatch(
-        self, buffer: Buffer, log_offset: int
-    ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int, int]]]:
+    def dispatch(self, buffer: Buffer, log_offset: int) -> tuple[int, list[tuple[str, int]]]:
         """Enter the records in `buffer` into their queues and the key index.
 
-        Returns (bytes eaten, watched queues that grew, (topic, position, size) of records in fold topics). Stops at the
-        first byte that is no whole record. Doing it twice does nothing the second time (but for index entries)."""
+        Returns (bytes eaten, watched queues that grew). Stops at the first byte that is no whole record. Doing it twice does
+        nothing the second time (but for index entries)."""
         woken: list[tuple[str, int]] = []
-        folds: list[tuple[str, int, int]] = []
         at, limit = 0, len(buffer)
         topics, tag_codes, index_enabled = self.topics, self._tag_codes, self.index_enabled
         while at < limit:
@@ -261,10 +257,8 @@ class Queues:
                             woken.append((name.decode(), queue_id))
                 if index_enabled:
                     self._enter_keys(topic, properties, log_offset + at, store_ms)
-            if topic.flags & TOPIC_FOLD:
-                folds.append((name.decode(), at, size))
             at += size
-        return at, woken, folds
+        return at, woken
 
     def _bridge(self, queue: Queue, offset: int, log_offset: int) -> None:
         """The numbering of a queue jumps to `offset`."""

@@ -53,7 +53,6 @@ void kernel_free(struct kernel *kernel)
     free(kernel->pulls);
     free(kernel->commits);
     free(kernel->woken);
-    free(kernel->folds);
     free(kernel->members);
     free(kernel->replies.pieces);
     bytes_free(&kernel->replies.text);

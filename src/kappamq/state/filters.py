@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import NotAvailable
 from kappamq.filters import bloom
 from kappamq.protocol.bodies.clients import SubscriptionData
+from kappamq.state.metadata import Commit
 
-Record = Callable[[str, Any], int]
 LiveSubscriptions = Callable[[str], Mapping[str, SubscriptionData]]
 """What the connected members of a group subscribe to, by topic; nothing if there are none."""
 FILTERS_MAX: Final = 10_000
@@ -61,16 +60,21 @@ class ConsumerFilters:
     file = "consumerFilter.json"
     kinds = ("filter", "filter-deleted")
 
-    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], commit: Commit) -> None:
         self._config = config
         self._now_ms = now_ms
-        self._record = record
+        self._commit = commit
         self._table: dict[tuple[str, str], FilterData] = {}  # (topic, group)
+        self._versions: dict[
+            tuple[str, str], int
+        ] = {}  # of live subscriptions, where newer than the table's; not recorded
         self._look_at = 0.0
         self.dirty = False
 
     def get(self, group: str, topic: str) -> FilterData | None:
-        return self._table.get((topic, group))
+        known = self._table.get((topic, group))
+        version = self._versions.get((topic, group))
+        return known if known is None or version is None else replace(known, version=version)
 
     def subscribed(self, group: str, subscription: SubscriptionData) -> None:
         """A heartbeat has brought this condition."""
@@ -78,9 +82,8 @@ class ConsumerFilters:
         known = self._table.get(key)
         if known is None and len(self._table) >= FILTERS_MAX:
             return
-        same = known is not None and not known.dead_ms and known.expression == subscription.expression
-        if known is not None and same:
-            self._set(replace(known, version=subscription.version))  # counts up with every rebalance: no news
+        if known is not None and not known.dead_ms and known.expression == subscription.expression:
+            self._versions[key] = subscription.version  # counts up with every rebalance: no news
             return
         born_ms = self._now_ms() if known is None else known.born_ms
         self._note(
@@ -100,15 +103,15 @@ class ConsumerFilters:
             return
         self._look_at = now + _PAUSE_S
         now_ms = self._now_ms()
-        for key, data in list(self._table.items()):
+        for key in list(self._table):
+            data = replace(self._table[key], version=self._versions.get(key, self._table[key].version))
             alive = self._is_theirs(data, live(data.group))
             if alive and data.dead_ms:
                 self._note(replace(data, dead_ms=0))
             elif not alive and not data.dead_ms:
                 self._note(replace(data, dead_ms=max(now_ms, data.born_ms)))
             elif not alive and now_ms - data.dead_ms > self._config.filter_keep_ms:
-                self._tell("filter-deleted", list(key))
-                self._remove(*key)
+                self._commit("filter-deleted", list(key), anyway=True)
 
     @staticmethod
     def _is_theirs(data: FilterData, subscriptions: Mapping[str, SubscriptionData]) -> bool:
@@ -116,22 +119,11 @@ class ConsumerFilters:
         return current is not None and current.expression_type == data.expression_type
 
     def _note(self, data: FilterData) -> None:
-        self._tell("filter", data.to_json())
-        self._set(data)
-
-    def _tell(self, kind: str, change: Any) -> None:
-        try:
-            self._record(kind, change)
-        except NotAvailable:
-            pass  # the log takes nothing: the snapshot will have it
+        self._commit("filter", data.to_json(), anyway=True)
 
     def _set(self, data: FilterData) -> None:
         self._table[data.topic, data.group] = data
-        self.dirty = True
-
-    def _remove(self, topic: str, group: str) -> None:
-        self._table.pop((topic, group), None)
-        self.dirty = True
+        self._versions.pop((data.topic, data.group), None)
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
@@ -149,6 +141,11 @@ class ConsumerFilters:
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "filter-deleted":
-            self._remove(str(change[0]), str(change[1]))
+            self._table.pop((str(change[0]), str(change[1])), None)
+            self._versions.pop((str(change[0]), str(change[1])), None)
         else:
             self._set(FilterData.from_json(change))
+
+    def reset(self) -> None:
+        self._table.clear()
+        self._versions.clear()

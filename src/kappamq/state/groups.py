@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission, NotAvailable
+from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig, SubscriptionGroupTable
 from kappamq.protocol.bodies.topics import DataVersion
+from kappamq.state.metadata import Commit
 
-Record = Callable[[str, Any], int]
 _SHOWN = 140  # characters of a name that cannot be one
 
 
@@ -19,11 +19,11 @@ class Groups:
     file = "subscriptionGroup.json"
     kinds = ("group", "group-deleted", "group-forbidden")
 
-    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], commit: Commit) -> None:
         self._config = config
         self._now_ms = now_ms
-        self._record = record
-        self.table = {name: SubscriptionGroupConfig(name=name) for name in names.BUILT_IN_GROUPS}
+        self._commit = commit
+        self.table = _built_in()
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
@@ -38,11 +38,8 @@ class Groups:
             except InvalidParameter:
                 return None
             if len(self.table) < self._config.groups_max:
-                group = SubscriptionGroupConfig(name=name)
-                try:
-                    self.update(group)
-                except NotAvailable:
-                    self._changed(group)  # the log takes nothing: consumers go on, and it is made again after a restart
+                # If the log takes nothing, consumers go on, and it is made again after a restart.
+                group = self._update(SubscriptionGroupConfig(name=name), anyway=True)
         return group
 
     def existing(self, name: str) -> SubscriptionGroupConfig:
@@ -76,22 +73,23 @@ class Groups:
         names.check_group(group.name)
         if group.name not in self.table and len(self.table) >= self._config.groups_max:
             raise InvalidParameter(f"there are {len(self.table)} groups already (groups_max)")
-        self._record("group", group.to_json())
-        self._changed(group)
+        self._update(group)
+
+    def _update(self, group: SubscriptionGroupConfig, *, anyway: bool = False) -> SubscriptionGroupConfig:
+        self._commit("group", group.to_json(), anyway=anyway)
         self.on_change(group.name)
+        return self.table[group.name]
 
     def delete(self, name: str) -> bool:
         if name not in self.table:
             return False
-        self._record("group-deleted", {"groupName": name})
-        self._removed(name)
+        self._commit("group-deleted", {"groupName": name})
         self.on_change(name)
         return True
 
     def forbid(self, group: str, topic: str, readable: bool) -> bool:
         """Whether `group` may read `topic`; returns what holds now."""
-        self._record("group-forbidden", {"group": group, "topic": topic, "readable": readable})
-        self._forbid(group, topic, readable)
+        self._commit("group-forbidden", {"group": group, "topic": topic, "readable": readable})
         self.on_change(group)
         return not self.is_forbidden(group, topic)
 
@@ -106,20 +104,6 @@ class Groups:
             topics[topic] = 1
         if not topics:
             del self.forbidden[group]
-        self._bump()
-
-    def _changed(self, group: SubscriptionGroupConfig) -> None:
-        self.table[group.name] = group
-        self._bump()
-
-    def _removed(self, name: str) -> None:
-        self.table.pop(name, None)
-        self.forbidden.pop(name, None)  # a group that is made again under this name is another one
-        self._bump()
-
-    def _bump(self) -> None:
-        self.version = self.version.next(self._now_ms())
-        self.dirty = True
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
@@ -135,8 +119,21 @@ class Groups:
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "group-deleted":
-            self._removed(str(change["groupName"]))
+            self.table.pop(str(change["groupName"]), None)
+            self.forbidden.pop(
+                str(change["groupName"]), None
+            )  # a group that is made again under this name is another one
         elif kind == "group-forbidden":
             self._forbid(str(change["group"]), str(change["topic"]), bool(change["readable"]))
         else:
-            self._changed(SubscriptionGroupConfig.from_json(change))
+            group = SubscriptionGroupConfig.from_json(change)
+            self.table[group.name] = group
+        self.version = self.version.next(self._now_ms())
+
+    def reset(self) -> None:
+        self.table, self.forbidden = _built_in(), {}
+        self.version = DataVersion(timestamp=self._now_ms())
+
+
+def _built_in() -> dict[str, SubscriptionGroupConfig]:
+    return {name: SubscriptionGroupConfig(name=name) for name in names.BUILT_IN_GROUPS}

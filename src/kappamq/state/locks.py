@@ -11,24 +11,26 @@ brokers; it is never longer than the time that its owner really had, so nobody i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kappamq.errors import KappaError
 from kappamq.message import MessageQueue
+from kappamq.state.metadata import Commit
 
 log = logging.getLogger(__name__)
 
-Record = Callable[[str, Any], int]
 QUEUES_PER_RECORD = 1000
 MISSED_NOTED_S = 1.0
 
 
 @dataclass(slots=True)
 class Lease:
+    """A lock. When it was renewed and what its owner has to wait for are no part of the fold: another process does not share them."""
+
     client_id: str
-    renewed: float
+    renewed: float = 0.0
     safe: int = 0  # log offset up to which the log must be safe before its owner may rely on it
     found: int = 0  # the start that found it in the log, if its owner has not renewed it since; 0: its owner was here
     missed_before: float = 0.0  # seconds of lives before that one in which its owner was missed
@@ -46,9 +48,9 @@ class QueueLocks:
     file = "kappamq.locks.json"
     kinds = ("lock", "unlock", "lock-expired", "locks-found", "locks-missed")
 
-    def __init__(self, broker_name: str, lease_s: float, record: Record) -> None:
+    def __init__(self, broker_name: str, lease_s: float, commit: Commit) -> None:
         self._broker_name = broker_name
-        self._record = record
+        self._commit = commit
         self.lease_s = lease_s
         self._groups: dict[str, dict[MessageQueue, Lease]] = {}
         self._starts = 0
@@ -60,7 +62,7 @@ class QueueLocks:
 
     def lock(self, group: str, client_id: str, queues: set[MessageQueue], now: float) -> Held:
         """Take or renew the locks that are free or ours. Raises KappaError if nothing of it can be recorded."""
-        leases = self._groups.setdefault(group, {})
+        leases = self._groups.get(group, {})
         held: set[MessageQueue] = set()
         taken: list[MessageQueue] = []
         back: list[MessageQueue] = []
@@ -80,44 +82,38 @@ class QueueLocks:
         try:
             for at in range(0, len(taken), QUEUES_PER_RECORD):
                 part = taken[at : at + QUEUES_PER_RECORD]
-                safe = self._record("lock", [group, client_id, _by_topic(part)])
-                leases.update((queue, Lease(client_id, now, safe)) for queue in part)
+                safe = self._commit("lock", [group, client_id, _by_topic(part)])
+                for queue in part:
+                    lease = self._groups[group][queue]
+                    lease.renewed, lease.safe = now, safe
                 held.update(part)
-                self.dirty = True
         except KappaError as error:
             if not held:
                 raise
             log.info("%s gets fewer locks than it could: %s", client_id, error)
-        finally:
-            if not leases:
-                del self._groups[group]
         return Held(held, safe)
 
     def unlock(self, group: str, client_id: str, queues: set[MessageQueue]) -> None:
         """Give locks back; somebody else's stay."""
         leases = self._groups.get(group, {})
         given = [queue for queue in queues if queue in leases and leases[queue].client_id == client_id]
-        if given:
-            for at in range(0, len(given), QUEUES_PER_RECORD):
-                self._note("unlock", [group, client_id, _by_topic(given[at : at + QUEUES_PER_RECORD])])
-            self._drop(group, given)
+        for at in range(0, len(given), QUEUES_PER_RECORD):
+            part = _by_topic(given[at : at + QUEUES_PER_RECORD])
+            self._commit("unlock", [group, client_id, part], anyway=True)
 
     def expire(self, now: float) -> None:
         """Forget what nobody renews."""
         for group, leases in list(self._groups.items()):
             over = [queue for queue, lease in leases.items() if now - lease.renewed > self.lease_s]
-            if over:
-                for at in range(0, len(over), QUEUES_PER_RECORD):
-                    self._note("lock-expired", [group, _by_topic(over[at : at + QUEUES_PER_RECORD])])
-                self._drop(group, over)
+            for at in range(0, len(over), QUEUES_PER_RECORD):
+                self._commit("lock-expired", [group, _by_topic(over[at : at + QUEUES_PER_RECORD])], anyway=True)
         self._note_missed(now)
 
     def begin(self, now: float) -> None:
         """We begin to serve: what the log says of locks holds for what is left of their leases, from now on."""
         self._began = self._noted = now
         if self._groups:
-            self._note("locks-found", self._starts + 1)
-            self._found(self._starts + 1)
+            self._commit("locks-found", self._starts + 1, anyway=True)
             for leases in self._groups.values():
                 for lease in leases.values():
                     lease.renewed = now - lease.missed
@@ -126,11 +122,11 @@ class QueueLocks:
         """The owner of locks that were found in the log is here."""
         for at in range(0, len(queues), QUEUES_PER_RECORD):
             part = queues[at : at + QUEUES_PER_RECORD]
-            self._note("lock", [group, client_id, _by_topic(part)])
-            for queue in part:
-                lease = self._groups[group][queue]
-                lease.found, lease.missed_before, lease.missed = 0, 0.0, 0.0
-            self.dirty = True
+            before = {queue: self._groups[group][queue] for queue in part}
+            self._commit("lock", [group, client_id, _by_topic(part)], anyway=True)
+            for queue, lease in before.items():
+                renewed = self._groups[group][queue]
+                renewed.renewed, renewed.safe = lease.renewed, lease.safe
 
     def _note_missed(self, now: float) -> None:
         """Should we end before their leases do, the next life goes on counting."""
@@ -139,8 +135,7 @@ class QueueLocks:
         self._noted = now
         seconds = round(now - self._began, 3)
         if any(lease.found for leases in self._groups.values() for lease in leases.values()):
-            self._note("locks-missed", [self._starts, seconds])
-            self._missed(self._starts, seconds)
+            self._commit("locks-missed", [self._starts, seconds], anyway=True)
 
     def _found(self, start: int) -> None:
         self._starts = max(self._starts, start)
@@ -148,21 +143,12 @@ class QueueLocks:
             for lease in leases.values():
                 if lease.found < start:
                     lease.found, lease.missed_before = start, lease.missed
-        self.dirty = True
 
     def _missed(self, start: int, seconds: float) -> None:
         for leases in self._groups.values():
             for lease in leases.values():
                 if lease.found == start:
                     lease.missed = max(lease.missed, lease.missed_before + seconds)
-        self.dirty = True
-
-    def _note(self, kind: str, change: Any) -> None:
-        """Record that a lock is free. What is not recorded (the disk is full) stays locked for a lease after a restart."""
-        try:
-            self._record(kind, change)
-        except KappaError as error:
-            log.info("not recorded: %s", error)
 
     def _drop(self, group: str, queues: Iterable[MessageQueue]) -> None:
         leases = self._groups.get(group)
@@ -171,7 +157,6 @@ class QueueLocks:
                 leases.pop(queue, None)
             if not leases:
                 del self._groups[group]
-            self.dirty = True
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
@@ -222,13 +207,17 @@ class QueueLocks:
         group, queues = str(change[0]), self._queues(change[-1])
         if kind == "lock":
             leases = self._groups.setdefault(group, {})
-            leases.update((queue, Lease(str(change[1]), 0.0)) for queue in queues)
+            leases.update((queue, Lease(str(change[1]))) for queue in queues)
         elif kind == "unlock":
             leases = self._groups.get(group, {})
             client_id = str(change[1])
             self._drop(group, [queue for queue in queues if queue in leases and leases[queue].client_id == client_id])
         else:
             self._drop(group, queues)
+
+    def reset(self) -> None:
+        self._groups.clear()
+        self._starts = 0
 
     def _queues(self, by_topic: dict[str, list[int]]) -> list[MessageQueue]:
         return [

@@ -1,20 +1,22 @@
-"""Settings, offsets and locks as log records: changed here, told to the log, and found again by folding the log.
+"""The one way to change the broker's tables: a change is appended to the log as a record, and the table applies it.
 
-A change takes effect in memory at once and is appended as a record of a system topic in the same turn, so it is exactly as
-durable as a message. The JSON files in config/ are snapshots: the tables as of a log offset. Opening a store loads them and
-applies the records behind that offset. A snapshot without our stamp was written by a Java broker and is the truth as it is.
+`commit` does both in one turn, so a change is exactly as durable as a message. Opening a store applies the records that the
+snapshots do not have yet. Live or at the start, a table is written by its `apply` alone, in the order of the log, so both give
+the same table. The JSON files in config/ are snapshots: a table, stamped with a log offset. The stamp is true: the table
+contains every record of its kinds below it and none behind it, and nobody can take back the log below it (`confirmed`).
+A snapshot without our stamp was written by a Java broker and is the truth as it is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from kappamq.clock import Clock
-from kappamq.errors import ProtocolError, StoreError
+from kappamq.errors import KappaError, ProtocolError, StoreError
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import decode
@@ -38,8 +40,20 @@ class Writer(Protocol):
     def append(self, append: Callable[[], Any], *, own: bool = False) -> Any: ...
 
 
+class Commit(Protocol):
+    """How a table changes: what a table is given of `Metadata`."""
+
+    def __call__(self, kind: str, change: Any, *, anyway: bool = False) -> int: ...
+
+
+Change = tuple[str, Any]
+"""A kind and what is changed."""
+
+
 class Table(Protocol):
-    """State that is a fold over the metadata records of its kinds."""
+    """State that is a fold over the metadata records of its kinds.
+
+    Only `apply`, `reset` and `from_snapshot` write what `to_snapshot` tells (`tests/state/test_one_way.py`)."""
 
     @property
     def file(self) -> str:
@@ -56,7 +70,11 @@ class Table(Protocol):
     def from_snapshot(self, table: dict[str, Any]) -> None: ...
 
     def apply(self, kind: str, change: Any) -> None:
-        """Repeat a change found in the log. Doing it twice must do no harm."""
+        """Make a change that was appended to the log just now, or was found in it. Depends on nothing but table and change."""
+        ...
+
+    def reset(self) -> None:
+        """Back to what a new store has; then the table can be loaded again."""
         ...
 
 
@@ -80,28 +98,78 @@ class Metadata:
         self._clock = clock
         self._born = born
         self._tables: list[Table] = []
+        self._by_kind: dict[str, Table] = {}
         self._records: dict[str, int] = {}  # how many metadata records there were when a table was last written
+        self._changed_to: dict[str, int] = {}  # by file: the end of the last record that the table has applied
+        self._early: list[Change] = []  # made while the tables were loaded: recorded when there is a writer
+        self._applying_ms: int | None = None
         self._writer: Writer | None = None
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
+        for kind in table.kinds:
+            self._by_kind[kind] = table
 
     def go_live(self, writer: Writer) -> None:
-        """From now on changes are recorded; before, tables only repeat what the log says."""
+        """From now on changes are recorded, first those that loading the tables has brought about."""
         self._writer = writer
+        early, self._early = self._early, []
+        for kind, change in early:
+            try:
+                self._changed_to[self._by_kind[kind].file] = self._append(
+                    writer, kind, change, self._clock.message_ms()
+                )
+            except KappaError as error:
+                log.warning(
+                    "a change that the start has made (%s) is not in the log, only in the snapshot: %s", kind, error
+                )
 
-    # -- recording ---------------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------------------------------
 
-    def record(self, kind: str, change: Any) -> int:
-        """Append a change that has just been made in memory; returns the log offset at which it is safe."""
-        writer = self._writer
-        if writer is None:
-            return self._store.log.end
+    def commit(self, kind: str, change: Any, *, anyway: bool = False) -> int:
+        """Append the record of a change and apply it; returns the log offset at which that is safe.
+
+        Raises KappaError if the log takes nothing, and then nothing has changed; with `anyway` (it has happened, recorded or
+        not) the table changes all the same, and only the snapshot will have it."""
+        table = self._by_kind[kind]
         now = self._clock.message_ms()
-        member = self.member(kind, change, now)
-        log_offset: int
-        log_offset, _queue_offset, size = writer.append(lambda: self._store.kernel.append(*member, now), own=True)
-        return log_offset + int(size)
+        end = self._store.kernel.append_offset
+        if self._writer is None:
+            self._early.append((kind, change))
+        else:
+            try:
+                end = self._append(self._writer, kind, change, now)
+                self._changed_to[table.file] = end
+            except KappaError as error:
+                if not anyway:
+                    raise
+                log.info("the log does not record a change (%s), the snapshot will: %s", kind, error)
+        self._apply(table, kind, change, now)
+        return end
+
+    def applied(self, changes: Iterable[Change], now_ms: int, end: int) -> None:
+        """Apply changes whose records (see `member`) were appended just now, as part of a group that ends at `end`."""
+        for kind, change in changes:
+            table = self._by_kind[kind]
+            self._changed_to[table.file] = end
+            self._apply(table, kind, change, now_ms)
+
+    def now_ms(self) -> int:
+        """Message time for tables: while a record is applied, the time it was stored, so that a replay gives the same."""
+        return self._clock.message_ms() if self._applying_ms is None else self._applying_ms
+
+    def _append(self, writer: Writer, kind: str, change: Any, now_ms: int) -> int:
+        member = self.member(kind, change, now_ms)
+        log_offset, _queue_offset, size = writer.append(lambda: self._store.kernel.append(*member, now_ms), own=True)
+        return int(log_offset) + int(size)
+
+    def _apply(self, table: Table, kind: str, change: Any, now_ms: int) -> None:
+        self._applying_ms = now_ms
+        try:
+            table.apply(kind, change)
+        finally:
+            self._applying_ms = None
+        table.dirty = True
 
     def member(self, kind: str, change: Any, now_ms: int) -> GroupMember:
         """The record of a change, for a group of records that are to be stored together."""
@@ -109,6 +177,15 @@ class Metadata:
         return TOPIC, 0, 0, 0, now_ms, self._born, 0, 0, body, b""
 
     # -- folding -----------------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Every table back to the beginning, so that `load` gives the state again."""
+        self._writer = None
+        self._early.clear()
+        self._changed_to.clear()
+        for table in self._tables:
+            table.reset()
+            table.dirty = False
 
     def load(self, fit: Callable[[], None] = lambda: None) -> list[str]:
         """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError.
@@ -152,6 +229,8 @@ class Metadata:
             try:
                 work = self.collect()
                 self.save(work)
+                saved = {item[0] for item in work}  # they have what loading has changed: no record of it is needed
+                self._early = [early for early in self._early if self._by_kind[early[0]].file not in saved]
                 # A backup that another broker wrote would be older than anything: ours is one of ours from the beginning.
                 self.save([item for item in work if item[0] in adopted])
             except OSError as error:
@@ -159,7 +238,6 @@ class Metadata:
         return notes
 
     def _replay(self, stamps: dict[str, int]) -> None:
-        by_kind = {kind: table for table in self._tables for kind in table.kinds}
         end = self._store.kernel.queue_state(TOPIC, 0).end
         at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
         while at < end:
@@ -172,30 +250,37 @@ class Metadata:
                 log.warning("a metadata record at %d cannot be read: the change in it is missing", found[0])
                 continue
             try:
-                content = msgspec.json.decode(decode(data).body)
-                table = by_kind.get(content["kind"])
+                record = decode(data)
+                content = msgspec.json.decode(record.body)
+                table = self._by_kind.get(content["kind"])
                 if table is not None and found[0] >= stamps[table.file]:
-                    table.apply(content["kind"], content["change"])
-                    table.dirty = True
+                    self._changed_to[table.file] = found[0] + len(data)
+                    self._apply(table, content["kind"], content["change"], record.stored_ms)
             except _NONSENSE as error:
                 log.warning("the metadata record at %d makes no sense (%s): passed over", found[0], error)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 
-    def collect(self, renew_below: int = 0, leave: Collection[str] = ()) -> list[Collected]:
+    def collect(
+        self, renew_below: int = 0, leave: Collection[str] = (), only: Collection[str] | None = None
+    ) -> list[Collected]:
         """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
-        log below `renew_below`; for `save` on a worker. Those to `leave` are in the log, and may wait although they changed."""
-        stamp = self._store.log.end  # everything recorded so far lies below it or is still pending behind it
+        log below `renew_below`. Those to `leave` are in the log, and may wait although they changed. They are for `save` on a
+        worker, each as soon as `confirmed` has passed its stamp."""
+        confirmed = self._store.marks.confirmed.offset
         records = self._store.kernel.queue_state(TOPIC, 0).next
         work: list[Collected] = []
         for table in self._tables:
+            if only is not None and table.file not in only:
+                continue
             behind = records - self._records.get(table.file, 0)
             due = table.dirty and table.file not in leave
             if due or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
                 table.dirty = False
                 self._records[table.file] = records
                 content = table.freeze() if isinstance(table, Large) else table.to_snapshot()
-                work.append((table.file, content, stamp))
+                # The table has no record behind its last change; below `confirmed` it has all of them.
+                work.append((table.file, content, max(self._changed_to.get(table.file, 0), confirmed)))
         return work
 
     def has_table(self, name: str) -> bool:
@@ -213,6 +298,7 @@ class Metadata:
         unsaved = {name for name, _table, _stamp in work}
         try:
             for name, table, stamp in work:
+                assert stamp <= self._store.marks.confirmed.offset, f"{name} would know more than the disk"
                 self._snapshots.save(name, table() if callable(table) else table, stamp)
                 unsaved.discard(name)
         finally:

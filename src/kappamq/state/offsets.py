@@ -1,8 +1,8 @@
 """How far each consumer group has come in each queue.
 
-Commits come with pulls and one by one; they take effect in memory at once and go to the log about once a second, all in one
-record. A commit of a push consumer, or one that rides on a pull, never goes back, for it may be late; that of a pull consumer
-or a tool is meant as it is.
+Commits come with pulls and one by one. They enter an overlay, which answers from then on, and go to the log about once a second,
+all in one record, which the table applies: so the table, and its snapshot, know only what is in the log. A commit of a push
+consumer, or one that rides on a pull, never goes back, for it may be late; that of a pull consumer or a tool is meant as it is.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kappamq.errors import KappaError
 from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.names import TRANSACTION_GROUP
+from kappamq.state.metadata import Commit
 
-Record = Callable[[str, Any], int]
 SEPARATOR = "@"
 _NO_END = (1 << 63) - 1
 
@@ -22,11 +23,11 @@ class Offsets:
     file = "consumerOffset.json"
     kinds = ("offsets", "offsets-reset", "offsets-deleted")
 
-    def __init__(self, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(self, now_ms: Callable[[], int], commit: Commit) -> None:
         self._now_ms = now_ms
-        self._record = record
+        self._commit = commit
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
-        self._unrecorded: dict[tuple[str, str], dict[int, int]] = {}
+        self._overlay: dict[tuple[str, str], dict[int, int]] = {}  # committed since the last record
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
         self.end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END  # of a queue: nobody has read beyond it
@@ -36,23 +37,27 @@ class Offsets:
     # -- asking ------------------------------------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        queues = self._table.get((topic, group))
-        return queues.get(queue_id) if queues is not None else None
+        key = (topic, group)
+        for offsets in (self._overlay, self._table):
+            queues = offsets.get(key)
+            if queues is not None and (found := queues.get(queue_id)) is not None:
+                return found
+        return None
 
     def topics_of(self, group: str) -> set[str]:
-        return {topic for topic, known in self._table if known == group}
+        return {topic for offsets in (self._table, self._overlay) for topic, known in offsets if known == group}
 
     def topics_by_group(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for topic, group in self._table:
+        for topic, group in self._table | self._overlay:
             found.setdefault(group, []).append(topic)
         return found
 
     def groups_of(self, topic: str) -> set[str]:
-        return {group for known, group in self._table if known == topic}
+        return {group for offsets in (self._table, self._overlay) for known, group in offsets if known == topic}
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        return dict(self._table.get((topic, group), {}))
+        return self._table.get((topic, group), {}) | self._overlay.get((topic, group), {})
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -60,12 +65,12 @@ class Offsets:
         """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing, nor does
         one of messages that we do not have (any more): others with these numbers will come, and must not be skipped.
         What was committed of a topic's former life means the beginning of its present one."""
-        queues = self._table.get((topic, group))
         if group == TRANSACTION_GROUP:
             return  # somebody pulls in our name; where transactions are read from is nobody else's business
         if offset >= 0:
             offset = max(offset, self.first(topic, queue_id))
-        if offset > (-1 if queues is None else queues.get(queue_id, -1)) and offset <= self.end(topic, queue_id):
+        known = self.get(group, topic, queue_id)
+        if offset > (-1 if known is None else known) and offset <= self.end(topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -75,63 +80,63 @@ class Offsets:
             self._set(topic, group, queue_id, offset)
 
     def _set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        key = (topic, group)
-        for table in (self._table, self._unrecorded):
-            queues = table.get(key)
-            if queues is None:
-                queues = table[key] = {}
-            queues[queue_id] = offset
+        queues = self._overlay.get((topic, group))
+        if queues is None:
+            queues = self._overlay[topic, group] = {}
+        queues[queue_id] = offset
 
-    def reset(self, group: str, topic: str, offsets: dict[int, int]) -> int:
+    def move(self, group: str, topic: str, offsets: dict[int, int]) -> int:
         """Set offsets whatever they were; returns the log offset at which that is safe."""
         self.record_commits()
-        safe = self._record("offsets-reset", [topic, group, {str(queue): offset for queue, offset in offsets.items()}])
-        self._table.setdefault((topic, group), {}).update(offsets)
-        self._bump()
-        return safe
+        return self._commit("offsets-reset", [topic, group, _row(offsets)])
 
     def delete(self, topic: str | None = None, group: str | None = None) -> None:
         """Forget all offsets of a topic or of a group."""
-        self._record("offsets-deleted", [topic, group])
-        self._delete(topic, group)
+        self._commit("offsets-deleted", [topic, group])
 
     def clamp(self) -> None:
         """Bring offsets into their queues: nobody can have read beyond the end (the log may have been cut), and what lies
         before the first message of a topic that was made again belongs to its former life."""
-        for (topic, _group), queues in self._table.items():
-            for queue_id, offset in queues.items():
-                inside = min(max(offset, self.first(topic, queue_id)), self.end(topic, queue_id))
-                if offset != inside:
-                    queues[queue_id] = inside
-                    self.dirty = True
+        rows: list[Any] = []
+        for (topic, group), queues in self._table.items():
+            inside = {q: min(max(offset, self.first(topic, q)), self.end(topic, q)) for q, offset in queues.items()}
+            moved = {q: offset for q, offset in inside.items() if offset != queues[q]}
+            if moved:
+                rows.append([topic, group, _row(moved)])
+        if rows:
+            self._commit("offsets", rows)
 
     def record_commits(self) -> None:
         """Tell the log what was committed since the last time."""
-        if not self._unrecorded:
+        if not self._overlay:
             return
-        changes = self._unrecorded
-        self._bump()  # in any case: if the log takes nothing, the snapshot has them
-        self._record(
-            "offsets",
-            [[topic, group, {str(q): o for q, o in queues.items()}] for (topic, group), queues in changes.items()],
-        )
-        self._unrecorded = {}  # not before: what could not be recorded now is recorded the next time
+        changes = self._overlay
+        rows = [[topic, group, _row(queues)] for (topic, group), queues in changes.items()]
+        try:
+            self._commit("offsets", rows)
+        except KappaError:
+            self._commit("offsets", rows, anyway=True)  # the snapshot has them, and the overlay, for the next record
+            raise
+        self._overlay = {}
         self.on_recorded(changes)
 
     def _delete(self, topic: str | None, group: str | None) -> None:
-        for table in (self._table, self._unrecorded):
+        for table in (self._table, self._overlay):
             for key in [key for key in table if topic in (None, key[0]) and group in (None, key[1])]:
                 del table[key]
-        self._bump()
-
-    def _bump(self) -> None:
-        self.version = self.version.next(self._now_ms())
-        self.dirty = True
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> dict[str, Any]:
-        table = {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in self._table.items()}
+        return self._told(self._table)
+
+    def with_overlay(self) -> dict[str, Any]:
+        """The same as of now, with what is not recorded yet: for whoever asks."""
+        keys = self._table | self._overlay
+        return self._told({(topic, group): self.queues(group, topic) for topic, group in keys})
+
+    def _told(self, offsets: dict[tuple[str, str], dict[int, int]]) -> dict[str, Any]:
+        table = {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in offsets.items()}
         return {"dataVersion": self.version.to_json(), "offsetTable": table}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
@@ -144,8 +149,20 @@ class Offsets:
     def apply(self, kind: str, change: Any) -> None:
         if kind == "offsets-deleted":
             self._delete(change[0], change[1])
-            return
-        for topic, group, queues in [change] if kind == "offsets-reset" else change:
-            known = self._table.setdefault((topic, group), {})
-            known.update({int(queue): int(offset) for queue, offset in queues.items()})
-        self._bump()
+        else:
+            for topic, group, queues in [change] if kind == "offsets-reset" else change:
+                offsets = {int(queue): int(offset) for queue, offset in queues.items()}
+                self._table.setdefault((topic, group), {}).update(offsets)
+                if kind == "offsets-reset" and (waiting := self._overlay.get((topic, group))):
+                    for queue in offsets:  # it was committed before the reset
+                        waiting.pop(queue, None)
+        self.version = self.version.next(self._now_ms())
+
+    def reset(self) -> None:
+        self._table.clear()
+        self._overlay.clear()
+        self.version = DataVersion(timestamp=self._now_ms())
+
+
+def _row(offsets: dict[int, int]) -> dict[str, int]:
+    return {str(queue): offset for queue, offset in offsets.items()}

@@ -15,16 +15,12 @@ Members of a broadcasting group keep their own offsets: a reset does not move th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kappamq.errors import KappaError
+from kappamq.state.metadata import Commit
 
-log = logging.getLogger(__name__)
-
-Record = Callable[[str, Any], int]
 AWAITED_S = 60.0
 """A consumer that has a queue pulls or commits it several times in this time."""
 HEARD_MAX = 64
@@ -35,14 +31,18 @@ UNSETTLED_MAX = 1000
 REMEMBERED_MAX = 10_000
 """Queues that are not open and remembered all the same; the oldest are forgotten first."""
 
+_EVERYTHING = 1 << 62
+
 Queue = tuple[str, str, int]  # group, topic, queue id
 
 
 @dataclass(slots=True)
 class Reset:
-    """What is known of one queue since it was reset."""
+    """What is known of one queue since it was reset. Whom we wait for and who was told are no part of the fold: a restart begins
+    to wait again."""
 
     offset: int
+    safe: int = 0  # log offset that has to be confirmed before anybody is told
     heard: dict[str, None] = field(default_factory=dict)  # clients, in the order in which they heard of it
     told: dict[str, None] = field(default_factory=dict)  # they were answered with it, and have not come again yet
     asked: dict[str, int] = field(default_factory=dict)  # client -> the offset that it was given when it asked
@@ -55,8 +55,10 @@ class PendingResets:
     file = "kappamq.resets.json"
     kinds = ("reset", "reset-heard", "reset-done", "reset-forgotten")
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def __init__(self, commit: Commit, confirmed: Callable[[], int] = lambda: _EVERYTHING) -> None:
+        """`confirmed`: up to where nobody can take back the log. Nobody is told of a reset that may still be taken back."""
+        self._commit = commit
+        self._confirmed = confirmed
         self._resets: dict[Queue, Reset] = {}
         self._open: dict[tuple[str, str], set[int]] = {}  # (group, topic) -> queue ids
         self._remembered: dict[Queue, None] = {}  # those that are not open, oldest first
@@ -81,16 +83,21 @@ class PendingResets:
 
         `parked`: the pull has been waiting since before the reset, so it shows nothing."""
         reset = self._resets.get(queue)
+        if reset is not None and reset.safe > self._confirmed():
+            return False  # its next pull
         if reset is None or client in reset.heard:
             if reset is not None:
                 self._close(queue, reset, now)
+                self._forget_oldest()
             return False
         if not parked and (offset in (stored, reset.asked.get(client)) or client in reset.told):
             # It is there, or it has been told and has its own mind.
-            self._hear(reset, client)
-            self._limit(reset.heard, queue, HEARD_MAX)
-            self._note("reset-heard", [*queue, client])
+            change = [*queue, client]
+            if len(reset.heard) >= HEARD_MAX and len(reset.heard) >= self.member_count(queue[0]):
+                change.append(next(iter(reset.heard)))  # forgotten for it
+            self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
             self._close(queue, reset, now)
+            self._forget_oldest()
             return False
         reset.told[client] = None
         self._limit(reset.told, queue, UNSETTLED_MAX)
@@ -121,27 +128,22 @@ class PendingResets:
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        self._record("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
-        self._add(group, topic, offsets)
+        self._commit("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
         self.on_change(group, topic)
 
-    def expect(self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float) -> None:
-        """These clients may have the queues, which were just reset."""
+    def expect(
+        self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float, safe: int = 0
+    ) -> None:
+        """These clients may have the queues, which were just reset; that is safe when the log is so up to `safe`."""
         awaited = dict.fromkeys(clients, now + AWAITED_S)
         for queue_id in queue_ids:
-            self._resets[group, topic, queue_id].awaited = dict(awaited)
+            reset = self._resets[group, topic, queue_id]
+            reset.awaited, reset.safe = dict(awaited), safe
 
     def forget(self, group: str | None = None, topic: str | None = None) -> None:
         """The group or the topic is gone."""
-        if self._forget(group, topic):
-            self._note("reset-forgotten", [group, topic])
-
-    def _note(self, kind: str, change: Any) -> None:
-        """Record what has happened anyway. With the disk full it is not recorded, and then told twice after a crash."""
-        try:
-            self._record(kind, change)
-        except KappaError as error:
-            log.info("not recorded: %s", error)
+        if self._of(group, topic):
+            self._commit("reset-forgotten", [group, topic], anyway=True)
 
     def _is_open(self, queue: Queue) -> bool:
         return queue not in self._remembered
@@ -166,7 +168,6 @@ class PendingResets:
         reset.told.pop(client, None)
         reset.asked.pop(client, None)
         reset.awaited.pop(client, None)
-        self.dirty = True
 
     def _close(self, queue: Queue, reset: Reset, now: float) -> None:
         """If somebody has heard and nobody is awaited any more, the kernel may take over again."""
@@ -177,14 +178,15 @@ class PendingResets:
         if not reset.awaited:
             self._remember(queue, reset)
 
+    def _forget_oldest(self) -> None:
+        while len(self._remembered) > REMEMBERED_MAX:
+            self._commit("reset-done", list(next(iter(self._remembered))), anyway=True)
+
     def _remember(self, queue: Queue, reset: Reset) -> None:
         reset.told.clear()
         reset.asked.clear()
         self._no_longer_open(queue)
         self._remembered[queue] = None
-        if len(self._remembered) > REMEMBERED_MAX:
-            oldest = next(iter(self._remembered))
-            del self._remembered[oldest], self._resets[oldest]
 
     def _no_longer_open(self, queue: Queue) -> None:
         queue_ids = self._open.get(queue[:2])
@@ -199,19 +201,14 @@ class PendingResets:
             self._remembered.pop(queue, None)
             self._resets[queue] = Reset(offset)
             self._open.setdefault((group, topic), set()).add(queue_id)
-        self.dirty = True
 
     def _drop(self, queue: Queue) -> None:
         self._resets.pop(queue, None)
         self._remembered.pop(queue, None)
         self._no_longer_open(queue)
-        self.dirty = True
 
-    def _forget(self, group: str | None, topic: str | None) -> bool:
-        gone = [queue for queue in self._resets if group in (None, queue[0]) and topic in (None, queue[1])]
-        for queue in gone:
-            self._drop(queue)
-        return bool(gone)
+    def _of(self, group: str | None, topic: str | None) -> list[Queue]:
+        return [queue for queue in self._resets if group in (None, queue[0]) and topic in (None, queue[1])]
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
@@ -236,13 +233,21 @@ class PendingResets:
             group, topic, offsets = change
             self._add(str(group), str(topic), {int(queue): int(offset) for queue, offset in offsets.items()})
         elif kind == "reset-forgotten":
-            self._forget(change[0], change[1])
+            for queue in self._of(change[0], change[1]):
+                self._drop(queue)
         else:
             queue = (str(change[0]), str(change[1]), int(change[2]))
             reset = self._resets.get(queue)
-            if kind == "reset-done":  # of earlier versions, which remembered queues and not clients
+            if kind == "reset-done":  # too many are remembered
                 self._drop(queue)
             elif reset is not None:
                 self._hear(reset, str(change[3]))
-                if self._is_open(queue):
+                if len(change) > 4:
+                    reset.heard.pop(str(change[4]), None)
+                if self._is_open(queue) and not reset.awaited:
                     self._remember(queue, reset)
+
+    def reset(self) -> None:
+        self._resets.clear()
+        self._open.clear()
+        self._remembered.clear()

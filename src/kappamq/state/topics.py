@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import InvalidParameter, NoPermission, NotAvailable, TopicNotFound
+from kappamq.errors import InvalidParameter, NoPermission, TopicNotFound
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol import names
@@ -20,23 +20,23 @@ from kappamq.protocol.bodies.topics import (
     TopicTable,
 )  # fmt: skip
 from kappamq.protocol.headers.client import SendMessage
-from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE
-
-Record = Callable[[str, Any], int]
+from kappamq.state.metadata import Commit
+from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE, FORGOTTEN_KIND
 
 _READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
 _DELETED_AT = "kappamqDeletedAt"
+_PERMISSION_KIND = "topics-permission"
 
 
 class Topics:
     file = FILE
-    kinds = (CHANGED_KIND, DELETED_KIND)
+    kinds = (CHANGED_KIND, DELETED_KIND, FORGOTTEN_KIND, _PERMISSION_KIND)
 
-    def __init__(self, config: BrokerConfig, kernel: Kernel, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(self, config: BrokerConfig, kernel: Kernel, now_ms: Callable[[], int], commit: Commit) -> None:
         self._config = config
         self._kernel = kernel
         self._now_ms = now_ms
-        self._record = record
+        self._commit = commit
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
@@ -141,15 +141,21 @@ class Topics:
         known = self.table.get(topic.name)
         if known == topic:
             return topic
-        if known is None and len(self.table) >= self._config.topics_max:
+        self._check(topic)
+        return self._update(topic)
+
+    def _check(self, topic: TopicConfig) -> None:
+        if topic.name not in self.table and len(self.table) >= self._config.topics_max:
             raise InvalidParameter(f"there are {len(self.table)} topics already (topics_max)")
         for count in (topic.read_queues, topic.write_queues):
             if not 0 <= count <= self._config.topic_queues_max:
                 raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
-        self._record(CHANGED_KIND, topic.to_json())
-        self._changed(topic)
-        self.on_change(topic)
-        return topic
+
+    def _update(self, topic: TopicConfig, *, anyway: bool = False) -> TopicConfig:
+        self._commit(CHANGED_KIND, topic.to_json(), anyway=anyway)
+        changed = self.table[topic.name]
+        self.on_change(changed)
+        return changed
 
     def delete(self, name: str) -> bool:
         """Remove a topic; its numbering goes on if it is made again."""
@@ -157,20 +163,15 @@ class Topics:
             return False
         ends = {queue_id: self._kernel.queue_state(name, queue_id).next for queue_id in self._kernel.queue_ids(name)}
         at = self._kernel.append_offset
-        self._record(
-            DELETED_KIND,
-            {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}, "at": at},
-        )
-        self._removed(name, ends, at)
+        self._commit(DELETED_KIND, _deletion(name, ends, at))
         self.on_delete(name)
         return True
 
     def permission_changed(self) -> None:
         """What the broker as a whole permits has changed, and with it what the kernel may do with every topic."""
         for topic in self.table.values():
-            self._put(topic)
-        self.version = self.version.next(self._now_ms())
-        self.dirty = True
+            self._tell_kernel(topic)
+        self._commit(_PERMISSION_KIND, None, anyway=True)  # name servers compare versions
 
     def template_changed(self) -> None:
         """Whether sends may make topics, or with how many queues, has changed."""
@@ -185,25 +186,18 @@ class Topics:
         topic = self.table.get(name)
         if topic is None:
             topic = TopicConfig(name, queues, queues, permission, order=order, sys_flag=sys_flag)
-            try:
-                self.update(topic)
-            except NotAvailable:
-                self._changed(topic)  # the log takes nothing: known until a restart, and made again after it
+            self._check(topic)
+            topic = self._update(topic, anyway=True)  # if the log takes nothing it is made again after a restart
         return topic
-
-    def _changed(self, topic: TopicConfig) -> None:
-        self._put(topic)
-        self.version = self.version.next(self._now_ms())
-        self.dirty = True
 
     def forget_deleted(self, log_min: int) -> None:
         """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
         for name in [name for name in self.deleted if name not in self.table]:
             # Records of earlier versions do not say where: then as of the first time somebody asks.
-            at = self._deleted_at.setdefault(name, self._kernel.append_offset)
-            if at <= log_min and self._kernel.forget_topic(name):
-                del self.deleted[name], self._deleted_at[name]
-                self.dirty = True
+            if name not in self._deleted_at:
+                self._commit(DELETED_KIND, _deletion(name, {}, self._kernel.append_offset), anyway=True)
+            if self._deleted_at[name] <= log_min and self._kernel.forget_topic(name):
+                self._commit(FORGOTTEN_KIND, name, anyway=True)
                 self.on_forget(name)
 
     def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
@@ -212,11 +206,12 @@ class Topics:
         if at is not None:
             self._deleted_at[name] = at
         self._kernel.set_topic(name, 0, 0, 0)
-        self.version = self.version.next(self._now_ms())
-        self.dirty = True
 
     def _put(self, topic: TopicConfig) -> None:
         self.table[topic.name] = topic
+        self._tell_kernel(topic)
+
+    def _tell_kernel(self, topic: TopicConfig) -> None:
         plain = (
             not topic.attributes.get("queue.type", "").startswith("Batch")
             and topic.attributes.get("cleanup.policy") != "COMPACTION"
@@ -269,8 +264,7 @@ class Topics:
                     begin = max(end, known_end)
                     self._kernel.set_queue(name, queue_id, begin, begin)
                     if begin > end:  # sent since, to a topic whose making was lost
-                        self.deleted[name] = {**self.deleted[name], queue_id: begin}
-                        self.dirty = True
+                        self._commit(DELETED_KIND, _deletion(name, {queue_id: begin}, None))
                 elif low < end:
                     self._kernel.set_queue_min(name, queue_id, end)
         return [name for name in self.deleted if name not in self.table]
@@ -280,16 +274,34 @@ class Topics:
         If one is made again, its first messages have these numbers; else it is forgotten in time."""
         for name, queues in ends.items():
             if name not in self.table and name not in self.deleted:
-                self.deleted[name] = dict(queues)
-                self.dirty = True
+                self._commit(DELETED_KIND, _deletion(name, queues, None))
+
+    def reset(self) -> None:
+        for name in self.table:
+            self._kernel.set_topic(name, 0, 0, 0)
+        self.table.clear()
+        self.deleted.clear()
+        self._deleted_at.clear()
+        self.version = DataVersion(timestamp=self._now_ms())
+        for topic in self._built_in():
+            self._put(topic)
 
     def apply(self, kind: str, change: Any) -> None:
-        if kind == DELETED_KIND:
+        if kind == CHANGED_KIND:
+            self._put(TopicConfig.from_json(change))
+        elif kind == FORGOTTEN_KIND:
+            self.deleted.pop(str(change), None)
+            self._deleted_at.pop(str(change), None)
+        elif kind == DELETED_KIND:
             ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}
             at = change.get("at")
             self._removed(str(change["topicName"]), ends, None if at is None else int(at))
-        else:
-            self._changed(TopicConfig.from_json(change))
+        self.version = self.version.next(self._now_ms())
+
+
+def _deletion(name: str, ends: Mapping[int, int], at: int | None) -> dict[str, Any]:
+    change = {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}}
+    return change if at is None else change | {"at": at}
 
 
 def _snapshot(

@@ -63,7 +63,6 @@ class MessageStore:
         self.derived.flushed = lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms)
         self.marks = Marks(mode_of(config.flush))
         self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
-        self.on_fold: Callable[[str, int, memoryview], None] = lambda topic, log_offset, record: None
         # Message numbers of a queue below this were deleted with their topic; None: nobody knows.
         self.deleted_below: Callable[[str, int], int | None] = lambda topic, queue_id: None
         self.failed: str | None = None  # why nothing can be written until a restart
@@ -172,10 +171,8 @@ class MessageStore:
 
     def enter(self, log_offset: int, records: memoryview) -> None:
         """Recovery: enter good records into the queues."""
-        eaten, _woken, folds = self.kernel.dispatch(records, log_offset)
+        eaten, _woken = self.kernel.dispatch(records, log_offset)
         assert eaten == len(records), f"dispatch stopped at {log_offset + eaten} in records that were checked"
-        for topic, at, size in folds:
-            self.on_fold(topic, log_offset + at, records[at : at + size])
 
     def close(self, clean: bool = True) -> None:
         """Write and sync everything, then give the directory back. With clean=False, as a crash would leave it.
@@ -327,11 +324,9 @@ class MessageStore:
 
     def _dispatch(self, start: int, records: bytes | memoryview) -> int:
         """Enter records up to the first that is none; how many bytes that were."""
-        eaten, woken, folds = self.kernel.dispatch(records, start)
+        eaten, woken = self.kernel.dispatch(records, start)
         if self.kernel.index_enabled:
             self._index_at = start + eaten
-        for topic, at, size in folds:
-            self.on_fold(topic, start + at, memoryview(records)[at : at + size])
         self.marks.dispatched.advance(start + eaten)
         if woken:
             self.on_grown(woken)

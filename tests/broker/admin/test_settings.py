@@ -19,6 +19,8 @@ from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.admin import GetBrokerConfig, UpdateBrokerConfig
 from kappamq.protocol.records.record import iter_records
+from kappamq.state.metadata import TOPIC
+from kappamq.store.snapshots import Snapshots, decode
 from tests.broker.operating import fill, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker, running, speaking
 from tests.waiting import eventually_async as eventually
@@ -150,6 +152,47 @@ def test_changes_survive_a_restart_unless_the_file_was_edited_since(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("file", [False, True])
+def test_what_earlier_versions_recorded_is_taken_over_once(tmp_path: Path, file: bool) -> None:
+    """They had settings in the log, and a snapshot; now they are the node's own, and such records are another node's business."""
+    path = tmp_path / "config" / Settings.file
+
+    def recorded(broker: Broker, **changes: list[str]) -> None:
+        now = broker.clock.message_ms()
+        member = broker.metadata.member("settings", changes, now)
+        broker.writer.append(lambda: broker.kernel.append(*member, now), own=True)
+
+    async def test() -> None:
+        async with running(tmp_path) as broker:
+            recorded(broker, fileReservedTime=["47", "72"], deleteWhen=["03", "04"])
+            recorded(broker, fileReservedTime=["48", "72"])
+            end = broker.kernel.append_offset
+        assert not path.exists()
+        if file:
+            old = {"changes": {"deleteWhen": ["05", "04"], "maxTransferCountOnMessageInMemory": ["9", "1024"]}}
+            Snapshots(path.parent).save(path.name, old, 0)
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            table = await shown(client)
+            assert (table["fileReservedTime"], table["deleteWhen"]) == ("48", "03")
+            assert (table["maxTransferCountOnMessageInMemory"] == "9") is file
+        assert decode(path.read_bytes()).table["nodeFile"] is True
+        async with running(tmp_path) as broker:
+            recorded(broker, fileReservedTime=["1", "72"])
+        path.with_name(path.name + ".bak").unlink(missing_ok=True)
+        for _ in range(2):
+            async with running(tmp_path) as broker, speaking(broker) as client:
+                assert (await shown(client))["fileReservedTime"] == "48"
+                await change(client, deleteWhen="06")
+                assert decode(path.read_bytes()).table["changes"]["deleteWhen"][0] == "06", "before it is answered"
+                assert broker.kernel.append_offset > end
+                records = broker.kernel.queue_state(TOPIC, 0).next
+                await change(client, deleteWhen="07")
+                assert broker.kernel.queue_state(TOPIC, 0).next == records, "the log does not hear of it"
+                await change(client, deleteWhen="06")
+
+    asyncio.run(test())
+
+
 def test_the_callers_configuration_is_not_touched(tmp_path: Path) -> None:
     async def main() -> None:
         config = BrokerConfig(port=0, listen_host="127.0.0.1", name="b")
@@ -162,7 +205,7 @@ def test_the_callers_configuration_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_reaction_comes_once_and_finds_all_values(tmp_path: Path) -> None:
     store = StoreConfig(root=tmp_path)
-    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1, lambda kind, change: 0)
+    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1)
     seen: list[tuple[int, int]] = []
 
     def look() -> None:

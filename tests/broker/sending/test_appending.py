@@ -38,6 +38,9 @@ class Counter:
     def apply(self, kind: str, change: Any) -> None:
         self.count = change
 
+    def reset(self) -> None:
+        self.count = 0
+
 
 def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[Record]:
     found = []
@@ -79,8 +82,10 @@ def test_a_copy_names_its_source(tmp_path: Path, mode: str) -> None:
 def test_a_group_is_found_whole_or_not_at_all(tmp_path: Path, mode: str, torn: bool) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "a", mode) as broker:
+            broker.metadata.add(counter := Counter())
             first = broker.appender.append(Draft("tea", 0, b"before"))
             places = broker.appender.append_group([Draft("tea", 0, b"a"), Draft("coffee", 1, b"b")], [("count", 2)])
+            assert counter.count == 2
             await broker.appender.answerable(places[-1].end)
             assert [record.body for record in stored(broker, "tea")] == [b"before", b"a"]
             # The mark of the group is on the change: messages stay as they were made, and as long.

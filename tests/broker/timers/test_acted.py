@@ -15,8 +15,10 @@ def parked(due_ms: int, stored_ms: int, is_delay: bool) -> Parked:
 
 def test_what_was_delivered_before_the_clock_was_set_is_done() -> None:
     progress = TimerProgress()
-    progress.set({"due": [10_900 + DAY_MS, 170]})
-    assert progress.stepped(GLITCH.steps[1]) == ("timer", {"step": [200, -DAY_MS, 11_000]})
+    progress.apply("timer", {"due": [10_900 + DAY_MS, 170]})
+    change = progress.stepped(GLITCH.steps[1])
+    assert change == ("timer", {"step": [200, -DAY_MS, 11_000]})
+    progress.apply(*change)
     assert progress.key == (10_900, 170)
     early = parked(20_000, 5_000, False)  # due within the jump: delivered early
     assert is_done(early, 50, 20_000, GLITCH, progress)
@@ -28,8 +30,8 @@ def test_what_was_delivered_before_the_clock_was_set_is_done() -> None:
 
 def test_the_same_step_found_again_changes_nothing() -> None:
     progress = TimerProgress()
-    progress.set({"due": [10_900 + DAY_MS, 170]})
-    progress.stepped(GLITCH.steps[1])
+    progress.apply("timer", {"due": [10_900 + DAY_MS, 170]})
+    progress.apply("timer", {"step": list(GLITCH.steps[1])})
     before = progress.to_snapshot()
     progress.apply("timer", {"step": [200, -DAY_MS, 11_000]})
     assert progress.to_snapshot() == before
@@ -40,8 +42,8 @@ def test_the_same_step_found_again_changes_nothing() -> None:
 
 def test_a_step_of_unknown_size() -> None:
     progress = TimerProgress()
-    progress.set({"due": [10_900 + DAY_MS, 170]})
-    progress.stepped(ClockStep(200, 0, 11_000))
+    progress.apply("timer", {"due": [10_900 + DAY_MS, 170]})
+    progress.apply("timer", {"step": [200, 0, 11_000]})
     assert progress.key == (11_000, FOREVER)
 
 

@@ -93,7 +93,7 @@ def test_entered_and_loaded(tmp_path: Path) -> None:
         # No more than asked for, but whole slots.
         timers, loaded = it.load(count_max=2)
         assert (len(timers), loaded.upto_ms, loaded.next_slot) == (4, T + 6000, T + 59_000)
-        it.progress.set({"due": [T + 5400, offsets[2]]})
+        it.progress.apply("timer", {"due": [T + 5400, offsets[2]]})
         assert [timer.due_ms - T for timer in it.load(high=10_000)[0]] == [5450, 5500], "what is done is left out"
 
 
@@ -108,7 +108,7 @@ def test_after_a_stop_or_a_death(tmp_path: Path) -> None:
         opened = it.book.open(it.progress)
         assert (opened.queue_offset, opened.rebuilt) == (3, False)
         assert it.enter(3).queue_offset == 4
-        it.progress.set({"due": [T + 2500, FOREVER]})
+        it.progress.apply("timer", {"due": [T + 2500, FOREVER]})
         last = it.load()[0][0]
         it.book.close(T + 2500, T + 2500, 4, [last])
     with bench(tmp_path, "another boot") as it:
@@ -119,7 +119,7 @@ def test_after_a_stop_or_a_death(tmp_path: Path) -> None:
         it.book.save(T, T)
         assert it.book.files.checkpoint.queue_offset == 4, "as far as they were entered, whoever asks"
     with bench(tmp_path, "a third boot") as it:
-        it.progress.set({"due": [T + 2500, FOREVER]})
+        it.progress.apply("timer", {"due": [T + 2500, FOREVER]})
         opened = it.book.open(it.progress)
         assert (opened.queue_offset, opened.rebuilt) == (0, True), "after a power cut nothing is trusted"
         assert it.enter().counts == {b"tea": 2}
@@ -181,7 +181,7 @@ def test_taking_over_from_rocketmq(tmp_path: Path) -> None:
         late = [5, 7, T + 2000]
         assert opened.change == {"due": [T + 2000, FOREVER], "late": late, "foreign": T + 2000}
         assert (opened.queue_offset, opened.read_ms) == (5, T + 2000)
-        it.progress.set(opened.change)
+        it.progress.apply("timer", opened.change)
         again = it.book.open(it.progress)
         assert (again.queue_offset, again.change) == (5, None), (
             "died before it was ours: the same, and nothing is undone"
@@ -202,8 +202,8 @@ def test_what_is_needed(tmp_path: Path) -> None:
         it.book.open(it.progress)
         offsets = [it.park(number * 1000 + 1, stored=T + number * ROLL_MS) for number in range(4)]
         assert it.book.needed_from(it.progress, 999) == (offsets[0], 0)
-        it.progress.set({"due": [T + 2 * ROLL_MS + 5000, 0]})
+        it.progress.apply("timer", {"due": [T + 2 * ROLL_MS + 5000, 0]})
         assert it.book.needed_from(it.progress, 999) == (offsets[2], 2)
-        it.progress.set({"due": [T + 9 * ROLL_MS, 0]})
+        it.progress.apply("timer", {"due": [T + 9 * ROLL_MS, 0]})
         assert it.book.needed_from(it.progress, 999) == (999, 4)
         it.book.forget_below(0)

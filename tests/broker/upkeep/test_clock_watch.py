@@ -398,8 +398,7 @@ def test_another_broker_whose_clock_was_ahead_does_not_hide_our_timers(tmp_path:
         async with timed(tmp_path) as it:
             await it.send(b"old", TIMER_DELIVER_MS=START_MS + 5000)
             await it.pass_ms(1000)
-            progress = it.broker.delivery.timer_progress
-            progress.set({"due": [START_MS + 7 * DAY_MS, 1 << 61]})
+            it.broker.metadata.commit("timer", {"due": [START_MS + 7 * DAY_MS, 1 << 61]})
         it.clock.jump(step)
         async with timed(tmp_path, clock=it.clock) as it:
             await it.send(b"new", TIMER_DELIVER_MS=it.clock.message_ms() + 7000)
@@ -540,6 +539,7 @@ def test_the_table_is_a_fold() -> None:
 
         class log:
             min = 0
+            end = 1000
 
     table = ClockTable(Store())  # type: ignore[arg-type]
     change = {"step": [100, 5000, 1], "boot": "b", "offset": 7, "ahead": 5000}

@@ -13,6 +13,7 @@ from kappamq.protocol.headers.admin import DeleteExpiredLog
 from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
 from tests.broker.running import Speaker, crash_copy, on_disk, run, running, speaking
 from tests.broker.test_expiry import KERNELS, SEGMENT, SMALL, bounds, fill
+from tests.state.committing import committing
 from tests.store import stores
 from tests.waiting import eventually_async as eventually
 
@@ -37,6 +38,7 @@ def test_an_expired_queue_goes_on_where_it_ended(tmp_path: Path, mode: str, lost
     async def test() -> None:
         async with running(live, mode, store=SMALL) as broker, speaking(broker) as client:
             await expire_idle_queues(live, client)
+            broker.offsets.record_commits()
             await on_disk(broker)
             assert "deleted" in ((await client.ask(DeleteExpiredLog())).remark or "")
             assert broker.store.log.min >= SEGMENT
@@ -121,7 +123,7 @@ def test_an_unknown_topic_is_forgotten_with_the_log_as_of_the_start(tmp_path: Pa
 
     async def test() -> None:
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
-            broker.queue_ends._add({"gone": {0: 9}})
+            broker.metadata.commit("queue-ends", {"gone": {0: 9}})
             await fill(client, 1, topic="busy")
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
             assert broker.topics.deleted["gone"] == {0: 9}
@@ -143,7 +145,7 @@ def test_forgetting_is_part_of_the_fold_and_survives_a_log_that_takes_nothing(tm
 
     with stores.opened(stores.config(tmp_path)) as store:
         for record in (lambda kind, change: 0, refuse):
-            ends = QueueEnds(store, record)
+            ends = committing(lambda commit: QueueEnds(store, commit), record)
             ends.apply("queue-ends", {"t": {"0": 9}, "u": {"0": 1}})
             ends.dirty = False
             ends.forget("unknown")
@@ -161,7 +163,10 @@ def test_only_queues_without_messages_are_listed_and_each_once(tmp_path: Path) -
     async def test() -> None:
         async with running(tmp_path, store=SMALL) as broker, speaking(broker) as client:
             await expire_idle_queues(tmp_path, client)
-            ends = QueueEnds(broker.store, lambda kind, change: recorded.append(change) or 0)  # type: ignore[func-returns-value]
+            ends = committing(
+                lambda commit: QueueEnds(broker.store, commit),
+                lambda kind, change: recorded.append(change) or 0,  # type: ignore[func-returns-value]
+            )
             ends.worker, ends.write_derived = broker.upkeep.read, broker.upkeep.write_derived
             ends.confirmed = broker.writer.confirmed
             end = broker.store.log.end
@@ -172,7 +177,7 @@ def test_only_queues_without_messages_are_listed_and_each_once(tmp_path: Path) -
             assert isinstance(change, dict)
             assert change["idle"] == {0: 5}
             assert "busy" not in change
-            again = QueueEnds(broker.store, lambda kind, change: 0)
+            again = committing(lambda commit: QueueEnds(broker.store, commit))
             again.from_snapshot(ends.to_snapshot())
             assert again.get("idle", 0) == 5
 

@@ -101,7 +101,7 @@ class Administration:
     def _follow_settings(self, broker: Broker) -> None:
         """Settings that somebody has copied: tell them."""
         config, store, kernel, settings = broker.config, broker.store_config, broker.kernel, broker.settings
-        settings.when_safe, settings.beside = self.when_safe, broker.bursts.reader.beside
+        settings.save, settings.beside = broker.upkeep.save_now, broker.bursts.reader.beside
 
         def transfer() -> None:
             kernel.transfer_bytes_max, kernel.transfer_count_max = store.transfer_bytes_max, store.transfer_count_max

@@ -6,6 +6,7 @@ moving to the clients that are online (220), as RocketMQ did before: they stop, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from kappamq.broker.admin.topics import WhenSafe
@@ -15,7 +16,7 @@ from kappamq.broker.sending.appending import Appender
 from kappamq.broker.upkeep.slices import Worker, in_slices, spliced
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import BrokerError, ConsumerOffline, GroupNotFound, InvalidParameter
+from kappamq.errors import BrokerError, ConsumerOffline, GroupNotFound, InvalidParameter, NotAvailable
 from kappamq.message import MessageQueue
 from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies.clients import ResetOffset
@@ -29,6 +30,8 @@ from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 ALL_QUEUES = BY_TIME = -1
 _VERSION_RESETS = 28  # the first client version that can be told to
@@ -55,19 +58,27 @@ class Moves:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset, RequestCode.CLONE_GROUP_OFFSET: self.clone}
 
-    def _move(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+    def _move(self, group: str, topic: str, offsets: dict[int, int]) -> list[tuple[str, int]]:
         """Both as one: a crash leaves both or none, and so does a log that has no room."""
         rows = {str(queue_id): offset for queue_id, offset in offsets.items()}
         self._offsets.record_commits()  # those from before come before it
         reset, moved = [group, topic, rows], [topic, group, rows]
         self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
-        self._pending.apply("reset", reset)
         known = self._clients.consumers.get(group)
         members = known.client_ids if known is not None else []
-        self._pending.expect(group, topic, offsets, members, self._clock.liveness())
+        self._pending.expect(group, topic, offsets, members, self._clock.liveness(), self._store.kernel.append_offset)
         self._pending.on_change(group, topic)
-        self._offsets.apply("offsets-reset", moved)
-        for queue_id in offsets:
+        return [(topic, queue_id) for queue_id in offsets]
+
+    async def _tell(self, queues: list[tuple[str, int]]) -> None:
+        """Pulls that wait at these queues hear of it, but not before nobody can take the reset back: a consumer cannot be called
+        back. If the disk fails, nobody hears of it."""
+        try:
+            await self._appender.confirmed(self._store.kernel.append_offset)
+        except NotAvailable as error:
+            log.warning("consumers are not told of a reset yet: %s", error)
+            return
+        for topic, queue_id in queues:
             self.on_reset(topic, queue_id)
 
     # -- to a time or an offset --------------------------------------------------------------------------------------------
@@ -85,7 +96,7 @@ class Moves:
         targets = await self._targets(header, topic)
         if self._config.reset_on_server:
             if targets:
-                self._move(header.group, topic.name, targets)
+                await self._tell(self._move(header.group, topic.name, targets))
         else:
             if not header.force:
                 self._keep_those_ahead(header.group, topic.name, targets)
@@ -158,7 +169,7 @@ class Moves:
 
     # -- to where another group is -----------------------------------------------------------------------------------------
 
-    def clone(self, request: Request[CloneGroupOffset]) -> None:
+    async def clone(self, request: Request[CloneGroupOffset]) -> None:
         """Put one group where another one is, in one topic or in all that it reads; also while consumers are connected."""
         header = request.header
         names.check_group(header.target_group)
@@ -169,9 +180,11 @@ class Moves:
         if header.topic:
             self._topics.existing(header.topic)
         self._groups.movable(header.target_group)
+        moved: list[tuple[str, int]] = []
         for topic in self._cloned_topics(header):
             if offsets := self._offsets.queues(header.source_group, topic):
-                self._move(header.target_group, topic, offsets)
+                moved += self._move(header.target_group, topic, offsets)
+        await self._tell(moved)
         self._when_safe(request, request.reply())
 
     def _cloned_topics(self, header: CloneGroupOffset) -> Iterable[str]:

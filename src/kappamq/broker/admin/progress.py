@@ -161,7 +161,7 @@ class Progress:
 
     async def all_offsets(self, request: Request[GetAllConsumerOffsets]) -> Frame:
         """The text of consumerOffset.json, for slaves."""
-        table = self._offsets.to_snapshot()
+        table = self._offsets.with_overlay()
         return request.reply(body=await self._worker(fastjson.dumps, table))
 
     def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:

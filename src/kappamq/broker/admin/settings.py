@@ -1,8 +1,10 @@
 """Settings changed while the broker runs (25), and shown (26).
 
-A change is checked as a whole, recorded in the log like any other change of metadata, and then written into the
-configuration objects that all parts hold: this is the only place that changes them. Most parts look a value up when they
-need it; for those that keep it elsewhere (the kernel, a table) there is `on_change`.
+A change is checked as a whole and written into the configuration objects that all parts hold: this is the only place that changes
+them. Most parts look a value up when they need it; for those that keep it elsewhere (the kernel, a table) there is `on_change`.
+Settings are those of one node, so the log, which others may copy, does not have them: they are kept in a file of their own, which is
+written before the change is answered. Earlier versions did record them: a file that does not say `nodeFile` is one of theirs, and
+what their records say is taken over into the node's file once. After that such records are ignored.
 
 After a restart the changes are made again, each unless the start-up configuration says something else now than it said when
 the change was made: then somebody has edited broker.conf since, and has the last word.
@@ -12,10 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kappamq.broker.admin.topics import WhenSafe
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.config import apache
 from kappamq.config import properties as java
@@ -23,7 +24,7 @@ from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
-from kappamq.errors import ConfigError, InvalidParameter, KappaError
+from kappamq.errors import ConfigError, InvalidParameter, KappaError, NotAvailable
 from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.requests.sizes import BESIDE_BYTES
@@ -34,7 +35,6 @@ from kappamq.protocol.headers.admin import GetBrokerConfig, GetBrokerConfigRespo
 
 log = logging.getLogger(__name__)
 
-Record = Callable[[str, Any], int]
 Change = tuple[str, str | None]
 """The new value, and what the start-up configuration said instead."""
 
@@ -44,17 +44,17 @@ class Settings:
     kinds = ("settings",)
 
     def __init__(
-        self, broker: BrokerConfig, store: StoreConfig, net: NetConfig, now_ms: Callable[[], int], record: Record
+        self, broker: BrokerConfig, store: StoreConfig, net: NetConfig, now_ms: Callable[[], int]
     ) -> None:  # fmt: skip
         self._live = BrokerSettings(broker=broker, store=store, net=net)
         self._at_start = apache.rendered(self._live)
         self._now_ms = now_ms
-        self._record = record
         self._changes: dict[str, Change] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
+        self._is_node_file = False  # the file is the node's own: the log has nothing to add
         self.on_change: dict[str, Callable[[], None]] = {}  # by field, as in "store.transfer_bytes_max"
-        self.when_safe: WhenSafe
+        self.save: Callable[[str], Awaitable[bool]]
         self.beside: Beside
 
     def handlers(self) -> dict[int, Handler]:
@@ -62,21 +62,22 @@ class Settings:
 
     # -- requests ----------------------------------------------------------------------------------------------------------
 
-    def update(self, request: Request[UpdateBrokerConfig]) -> InOrder | None:
+    def update(self, request: Request[UpdateBrokerConfig]) -> InOrder:
         if len(request.body) > BESIDE_BYTES:
             return InOrder(self._update_later(request))
-        self._update(request, _parsed(request.body))
-        return None
+        return InOrder(self._update(request, _parsed(request.body)))
 
-    async def _update_later(self, request: Request[UpdateBrokerConfig]) -> None:
+    async def _update_later(self, request: Request[UpdateBrokerConfig]) -> Frame:
         given = await self.beside.run(request.connection, _parsed, request.body, size=len(request.body))
-        self._update(request, given)
+        return await self._update(request, given)
 
-    def _update(self, request: Request[UpdateBrokerConfig], given: Mapping[str, str]) -> None:
+    async def _update(self, request: Request[UpdateBrokerConfig], given: Mapping[str, str]) -> Frame:
         if not given:
             raise InvalidParameter("the request names no property: send lines of the form name=value")
         self.change(given)
-        self.when_safe(request, request.reply())
+        if self.dirty and not await self.save(self.file):
+            raise NotAvailable(f"the change holds until a restart, but {self.file} cannot be written: see to the disk")
+        return request.reply()
 
     def show(self, request: Request[GetBrokerConfig]) -> Frame:
         header = GetBrokerConfigResponse(version=self.version.encode().decode())
@@ -93,7 +94,6 @@ class Settings:
         }
         if not changes:
             return
-        self._record("settings", changes)
         self._note(changes)
         self._overwrite(new)
 
@@ -137,15 +137,23 @@ class Settings:
 
     def to_snapshot(self) -> dict[str, Any]:
         changes = {name: [text, instead_of] for name, (text, instead_of) in self._changes.items()}
-        return {"dataVersion": self.version.to_json(), "changes": changes}
+        return {"dataVersion": self.version.to_json(), "changes": changes, "nodeFile": True}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         self.version = DataVersion.from_json(table.get("dataVersion") or {})
         for name, (text, instead_of) in (table.get("changes") or {}).items():
             self._changes[name] = (text, instead_of)
+        self._is_node_file = bool(table.get("nodeFile"))
 
     def apply(self, kind: str, change: Any) -> None:
-        self._note({str(name): (str(text), instead_of) for name, (text, instead_of) in change.items()})
+        """A record of an earlier version."""
+        if not self._is_node_file:
+            self._note({str(name): (str(text), instead_of) for name, (text, instead_of) in change.items()})
+
+    def reset(self) -> None:
+        self._changes.clear()
+        self._is_node_file = False
+        self.version = DataVersion(timestamp=self._now_ms())
 
 
 def _parsed(body: bytes) -> dict[str, str]:

@@ -53,11 +53,6 @@ class DelayPositions:
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
 
-    def set(self, level: int, offset: int) -> None:
-        self.offsets[level] = offset
-        self.version = self.version.next(self._now_ms())
-        self.dirty = True
-
     def table(self) -> DelayOffsets:
         return DelayOffsets(offsets=dict(sorted(self.offsets.items())), data_version=self.version)
 
@@ -70,7 +65,12 @@ class DelayPositions:
 
     def apply(self, kind: str, change: Any) -> None:
         level, offset = change
-        self.set(int(level), int(offset))
+        self.offsets[int(level)] = int(offset)
+        self.version = self.version.next(self._now_ms())
+
+    def reset(self) -> None:
+        self.offsets.clear()
+        self.version = DataVersion(timestamp=self._now_ms())
 
 
 class _Level:
@@ -105,7 +105,7 @@ class Delays:
             low, end, _next, _stored = store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)
             at = positions.offsets.get(level.number, 0)
             if not low <= at <= end:
-                positions.set(level.number, min(max(at, low), end))
+                appender.change("delay", [level.number, min(max(at, low), end)])
             if self.position(level.number) < end:
                 level.due = _AT_ONCE_MS
 
@@ -231,7 +231,6 @@ class Delays:
         level.due = self._copying.store(copies, ("delay", [level.number, offset]), now_ms)
         if level.due is not None:
             return
-        self._positions.set(level.number, offset)
         for _ in range(count):
             level.ready.popleft()
         level.due = now_ms  # the next ones, if any: looked at in the next slice

@@ -36,8 +36,8 @@ class Delivery:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.delay_positions = DelayPositions(broker.clock.message_ms)
-        self.filters = ConsumerFilters(broker.config, broker.clock.message_ms, broker.metadata.record)
+        self.delay_positions = DelayPositions(broker.metadata.now_ms)
+        self.filters = ConsumerFilters(broker.config, broker.metadata.now_ms, broker.metadata.commit)
         self.half_counts = HalfCounts(broker.clock.message_ms)
         self.timer_progress = TimerProgress()
         self.timer_metrics = TimerMetrics(broker.clock.message_ms)
@@ -68,8 +68,6 @@ class Delivery:
             broker.agenda.add(part)
         broker.upkeep.keepers += [self.timer_keeper, self.delays]
         broker.upkeep.saved_seldom |= {self.delay_positions.file, self.timer_progress.file, self.timer_metrics.file}
-        # Ahead of the log they would pass over messages.
-        broker.upkeep.saved_behind_log |= {self.delay_positions.file, self.timer_progress.file}
         broker.consumers.on_condition = self.filters.subscribed
         broker.upkeep.on_tick.append(
             lambda: self.filters.tick(broker.clients.live_subscriptions, broker.clock.liveness())

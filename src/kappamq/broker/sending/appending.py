@@ -104,15 +104,20 @@ class Appender:
     ) -> list[Placed]:
         """Store messages, and changes of metadata tables that go with them, as one: all or none, whatever happens.
 
-        The tables are changed by the caller, as with `Metadata.record`. Returns the places of the drafts."""
+        The tables apply the changes, as with `Metadata.commit`. Returns the places of the drafts."""
         now = self._clock.message_ms()
         for draft in drafts:
             self._place(draft, now)
         # Changes first: the first member bears the mark of the group, and the messages stay as their senders made them.
         members = [self._metadata.member(kind, change, now) for kind, change in changes]
         members += [member(draft) for draft in drafts]
-        placed = self._stored(lambda: self._kernel.append_group(members, now), own)
-        return [Placed(*place) for place in placed[len(changes) :]]
+        placed = [Placed(*place) for place in self._stored(lambda: self._kernel.append_group(members, now), own)]
+        self._metadata.applied(changes, now, placed[-1].end)
+        return placed[len(changes) :]
+
+    def change(self, kind: str, change: Any) -> None:
+        """Change a table without a message; see `Metadata.commit`. Happens even if the log takes nothing."""
+        self._metadata.commit(kind, change, anyway=True)
 
     def append_members(self, members: list[GroupMember]) -> list[Placed]:
         """Store what senders sent as one batch, and what is where it belongs: all or none."""
@@ -124,7 +129,8 @@ class Appender:
         now = self._clock.message_ms()
         records = [self._metadata.member(kind, change, now) for kind, change in changes]
         records += members
-        self._stored(lambda: self._kernel.append_group(records, now), own=False)
+        placed = self._stored(lambda: self._kernel.append_group(records, now), own=False)
+        self._metadata.applied(changes, now, Placed(*placed[-1]).end)
 
     def answerable(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
         """Until a message up to `end` may be answered (with flushed=False: is written). Raises NotAvailable if it fails."""

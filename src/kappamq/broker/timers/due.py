@@ -178,7 +178,6 @@ class DueTimers:
         if again is not None:
             self.pause_ms = again
             return
-        self._progress.set(change)
         self._held = (timers[count:], records[count:]) if count < len(timers) else None
         for topic, number in made.gone.items():
             self._metrics.add(topic, -number)
@@ -192,7 +191,6 @@ class DueTimers:
         change = {"late": None if next_first >= late.stop else [next_first, late.stop, late.due_ms]}
         again = self._copying.store(made.copies, ("timer", change), now_ms)
         if again is None:
-            self._progress.set(change)
             self.delivered += len(made.copies)
         else:
             self.pause_ms = again

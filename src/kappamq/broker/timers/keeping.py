@@ -89,7 +89,6 @@ class TimerKeeper:
         if moved > self._progress.moved_below:
             change = {"moved": moved}
             self._appender.append_group(drafts, [("timer", change)], own=True)
-            self._progress.set(change)
             for draft in drafts:
                 if properties.TIMER_DELETE_UNIQUE_KEY not in draft.properties:
                     self._metrics.add(draft.properties.get(properties.REAL_TOPIC, ""), -1)

@@ -55,7 +55,7 @@ class TimerProgress:
         change: dict[str, Any] = {"due": [due_ms, log_offset]}
         return change | {"wish": wishes} if wishes else change
 
-    def set(self, change: dict[str, Any]) -> None:
+    def _set(self, change: dict[str, Any]) -> None:
         """Some of the fields, as a record of the log tells them."""
         if "due" in change:
             self.due_ms, self.log_offset = (int(number) for number in change["due"])
@@ -77,15 +77,10 @@ class TimerProgress:
             self._wish(self.wishes | change["wish"])
         if "wishes" in change:  # a snapshot has all of them
             self._wish(change["wishes"])
-        self.dirty = True
 
     def stepped(self, step: ClockStep) -> tuple[str, Any] | None:
         """The wall clock was set: returns the change to be recorded with that."""
-        if not self.due_ms:
-            return None
-        change = {"step": list(step)}
-        self.set(change)
-        return "timer", change
+        return ("timer", {"step": list(step)}) if self.due_ms else None
 
     def _step(self, step: ClockStep) -> None:
         if any(below >= step.log_offset for below, _due, _last in self.passed):
@@ -113,10 +108,14 @@ class TimerProgress:
         }
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
-        self.set(table)
+        self._set(table)
 
     def apply(self, kind: str, change: Any) -> None:
-        self.set(change)
+        self._set(change)
+
+    def reset(self) -> None:
+        self._set({"due": [0, 0], "late": None, "foreign": 0, "wishes": {}, "passed": [], "built": 0})
+        self.moved_below = 0
 
 
 class TimerMetrics:
@@ -167,3 +166,8 @@ class TimerMetrics:
 
     def apply(self, kind: str, change: Any) -> None:
         raise AssertionError(f"no record of the log is of kind {kind}")
+
+    def reset(self) -> None:
+        self.counts.clear()
+        self._changed_ms.clear()
+        self.version = DataVersion()

@@ -183,7 +183,6 @@ class Timers:
             change["built"] = self._book.last_step
         if change:
             self._appender.append_group([], [("timer", change)], own=True)
-            self._progress.set(change)
         if self._progress.due_ms > self._now_ms() + TOLERANCE_MS:
             # Another broker's clock was ahead of ours: what it has delivered is delivered, but what is stored from now on is not.
             step = self._began
@@ -191,7 +190,6 @@ class Timers:
                 step = ClockStep(self._store.kernel.append_offset, 0, self._now_ms())
             ahead = {"step": list(step)}
             self._appender.append_group([], [("timer", ahead)], own=True)
-            self._progress.set(ahead)
             self._build_again("they were delivered by a clock that was ahead of ours")
             return
         read_ms = opened.read_ms

@@ -43,3 +43,7 @@ class HalfCounts:
 
     def apply(self, kind: str, change: Any) -> None:
         """There are no changes: it is counted."""
+
+    def reset(self) -> None:
+        self._counted = {}
+        self._version = DataVersion(timestamp=self._now_ms())

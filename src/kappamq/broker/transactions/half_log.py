@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from kappamq.broker.sending.appending import Appender, Draft, Placed
 from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.transactions import half_records, reopened
+from kappamq.broker.transactions import half_records
 from kappamq.broker.transactions.open_transactions import Half, Halves, Op, Outcome, Positions
 from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.upkeep.slices import Worker
@@ -207,8 +207,8 @@ class HalfLog:
         draft.topic, draft.queue_id, draft.source = names.HALF_TOPIC, 0, root
         for name in (properties.TRANSACTION_CHECK_TIMES, properties.HALF_SINCE, properties.PREPARED_QUEUE_OFFSET):
             draft.properties.pop(name, None)
-        (placed,) = self._appender.append_group([draft], [(reopened.KIND, record.log_offset)], own=True)
-        self._reopened.add(record.log_offset, self._store.log.min)
+        change = self._reopened.change(record.log_offset, self._store.log.min)
+        (placed,) = self._appender.append_group([draft], [change], own=True)
         return self._opened(draft, placed)
 
     def _opened(self, draft: Draft, placed: Placed) -> Placed:

@@ -20,10 +20,11 @@ class Reopened:
         self.places: set[int] = set()  # log offsets of given-up records
         self.dirty = False
 
-    def add(self, log_offset: int, log_min: int) -> None:
-        """Those below `log_min`, the beginning of the log, are forgotten: nobody can name them any more."""
-        self.places = {place for place in self.places if place >= log_min} | {log_offset}
-        self.dirty = True
+    @staticmethod
+    def change(log_offset: int, log_min: int) -> tuple[str, Any]:
+        """The record at `log_offset` was opened again. Those below `log_min`, the beginning of the log, are forgotten: nobody can
+        name them any more."""
+        return KIND, [log_offset, log_min]
 
     def to_snapshot(self) -> dict[str, Any]:
         return {"places": sorted(self.places)}
@@ -32,4 +33,8 @@ class Reopened:
         self.places = {int(place) for place in table.get("places") or []}
 
     def apply(self, kind: str, change: Any) -> None:
-        self.add(int(change), 0)
+        log_offset, log_min = change if isinstance(change, list) else (change, 0)  # earlier versions forgot none
+        self.places = {place for place in self.places if place >= int(log_min)} | {int(log_offset)}
+
+    def reset(self) -> None:
+        self.places = set()

@@ -30,7 +30,8 @@ _REMEDY = "check the time synchronisation of this machine (chronyc tracking, tim
 
 
 class ClockTable:
-    """Where the clock was set, and how it stood to the uptime of which start of the machine. A fold over the log."""
+    """Where the clock was set: a fold over the log. Beside it, in the same file, how this machine's clock stood to its uptime:
+    that is no change, but what was seen here last, and no other node's business."""
 
     file = CLOCK_FILE
     kinds = (KIND,)
@@ -45,8 +46,7 @@ class ClockTable:
 
     def to_snapshot(self) -> dict[str, Any]:
         # Who reads times by this table needs no step that lies before the whole log.
-        self._store.clock_steps = self._store.clock_steps.from_on(self._store.log.min)
-        steps = self._store.clock_steps.rows()
+        steps = self._store.clock_steps.from_on(self._store.log.min).rows()
         return {
             "steps": steps,
             "jumps": self.jumps,
@@ -56,15 +56,13 @@ class ClockTable:
         }
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
-        self._store.clock_steps = ClockSteps.of(table.get("steps") or ())
+        # A mark that a power cut took is of no use: what is stored in its place lies behind the step and not before it.
+        self._store.clock_steps = ClockSteps.of(table.get("steps") or ()).up_to(self._store.log.end)
         self.jumps = int(table.get("jumps") or 0)
         self.boot, self.offset_ms = str(table.get("boot") or ""), int(table.get("offset") or 0)
         self.ahead_ms = int(table.get("ahead") or 0)
 
     def apply(self, kind: str, change: Any) -> None:
-        self.set(change)
-
-    def set(self, change: dict[str, Any]) -> None:
         if "step" in change:
             before = self._store.clock_steps
             self._store.clock_steps = before.plus(ClockStep(*(int(number) for number in change["step"])))
@@ -72,7 +70,16 @@ class ClockTable:
         if "boot" in change:
             self.boot, self.offset_ms = str(change["boot"]), int(change["offset"])
             self.ahead_ms = int(change.get("ahead") or 0)
+
+    def remember(self, boot: str, offset_ms: int, ahead_ms: int) -> None:
+        """What was seen of this machine's clock; the file will do, the log need not grow for it."""
+        self.boot, self.offset_ms, self.ahead_ms = boot, offset_ms, ahead_ms
         self.dirty = True
+
+    def reset(self) -> None:
+        self._store.clock_steps = ClockSteps()
+        self.jumps = self.offset_ms = self.ahead_ms = 0
+        self.boot = ""
 
 
 class ClockWatch:
@@ -97,8 +104,6 @@ class ClockWatch:
 
     def begin(self, ours: bool) -> None:
         """Compare the clock with what the store knows. `ours`: the last one to write there was one of us."""
-        # A mark that a power cut took is of no use: what is stored in its place lies behind the step and not before it.
-        self._store.clock_steps = self._store.clock_steps.up_to(self._store.log.end)
         now_ms, last_ms = self._clock.message_ms(), self._store.last_ms
         witnessed = ours and self._table.boot == self._boot
         step_ms = self._clock.offset_ms - self._table.offset_ms if witnessed else 0
@@ -127,12 +132,10 @@ class ClockWatch:
 
     def _remember(self) -> None:
         """How the wall clock stands to the uptime: whoever starts next on this start of the machine can compare."""
-        if self._table.boot != self._boot or abs(self._table.offset_ms - self._clock.offset_ms) > _REMEMBER_MS:
-            self._table.boot, self._table.offset_ms = self._boot, self._clock.offset_ms
-            self._table.dirty = True  # the snapshot will do: the log need not grow for it
-        if self._table.ahead_ms != self._ahead_ms:
-            self._table.ahead_ms = self._ahead_ms
-            self._table.dirty = True
+        table, ahead_ms = self._table, self._ahead_ms
+        drifted = abs(table.offset_ms - self._clock.offset_ms) > _REMEMBER_MS
+        if table.boot != self._boot or drifted or table.ahead_ms != ahead_ms:
+            table.remember(self._boot, self._clock.offset_ms, ahead_ms)
 
     @property
     def _ahead_ms(self) -> int:
@@ -206,10 +209,12 @@ class ClockWatch:
             listener(step)
 
     def _mark(self, change: dict[str, Any], also: tuple[str, Any] | None = None) -> None:
-        self._table.set(change)
+        changes = [(KIND, change), *([also] if also is not None else [])]
         try:
-            self._appender.append_group([], [(KIND, change), *([also] if also is not None else [])], own=True)
+            self._appender.append_group([], changes, own=True)
         except KappaError as error:
+            for kind, content in changes:
+                self._appender.change(kind, content)
             log.warning(
                 "that the clock was set could not be noted in the log (%s): it is in %s only", error, CLOCK_FILE
             )

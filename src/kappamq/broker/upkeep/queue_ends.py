@@ -9,16 +9,13 @@ A deleted topic is another matter: once its last message has left the log, `Topi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from kappamq.broker.upkeep.slices import Worker
-from kappamq.errors import KappaError
+from kappamq.state.metadata import Commit
 from kappamq.store.message_store import MessageStore
-
-log = logging.getLogger(__name__)
 
 Ends = dict[str, dict[int, int]]
 """Topic -> queue id -> one past the last number that was given."""
@@ -32,9 +29,9 @@ class QueueEnds:
     file = "kappamq.queues.json"
     kinds = ("queue-ends", "queue-ends-forgotten")
 
-    def __init__(self, store: MessageStore, record: Callable[[str, Any], int]) -> None:
+    def __init__(self, store: MessageStore, commit: Commit) -> None:
         self._store = store
-        self._record = record
+        self._commit = commit
         self._ends: Ends = {}
         self._needed_from = 0
         self._recorded_to = 0  # where the log ended with the last record of ends
@@ -62,15 +59,9 @@ class QueueEnds:
 
     def forget(self, topic: str) -> None:
         """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""
-        if self._ends.pop(topic, None) is None:
-            return
-        self.dirty = True
-        try:
-            self._record("queue-ends-forgotten", topic)
-        except (
-            KappaError
-        ) as error:  # the next snapshot leaves it out, or the next start finds a topic that nobody knows
-            log.info("the log does not record that topic %s is forgotten: %s", topic, error)
+        if topic in self._ends:
+            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that nobody knows.
+            self._commit("queue-ends-forgotten", topic, anyway=True)
 
     # -- before the log loses its beginning ---------------------------------------------------------------------------------
 
@@ -86,8 +77,7 @@ class QueueEnds:
             ends: Ends = {}
             for topic, queue_id, end in found[at : at + _QUEUES_PER_RECORD]:
                 ends.setdefault(topic, {})[queue_id] = end
-            self._recorded_to = self._record("queue-ends", ends)
-            self._add(ends)
+            self._recorded_to = self._commit("queue-ends", ends)
         await self.confirmed(self._recorded_to)  # also of a round before that did not wait long enough
         self._needed_from = log_min
 
@@ -120,14 +110,15 @@ class QueueEnds:
     def apply(self, kind: str, change: Any) -> None:
         if kind == "queue-ends-forgotten":
             self._ends.pop(str(change), None)
-            self.dirty = True
         else:
             self._add(_ends(change))
+
+    def reset(self) -> None:
+        self._ends = {}
 
     def _add(self, ends: Ends) -> None:
         for topic, queues in ends.items():
             self._ends[topic] = self._ends.get(topic, {}) | queues
-        self.dirty = True
 
 
 def _ends(table: dict[str, dict[str, Any]]) -> Ends:

@@ -88,7 +88,6 @@ class Upkeep:
         self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
         # Snapshots of what changes all the time: written now and then, and at the end.
         self.saved_seldom = {offsets.file}
-        self.saved_behind_log: set[str] = set()  # never ahead of what is on disk, even if the disk has failed
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
@@ -261,10 +260,10 @@ class Upkeep:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
         try:
             async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
-                await self._log_writer.confirmed(self._store.kernel.append_offset)
+                await self._log_writer.confirmed(max((stamp for _name, _table, stamp in work), default=0))
         except (NotAvailable, TimeoutError):
-            kept = [item for item in work if self._store.failed is not None and item[0] not in self.saved_behind_log]
-            self._metadata.due_again({item[0] for item in work if item not in kept})
+            kept = [item for item in work if item[2] <= self._store.marks.confirmed.offset]
+            self._metadata.due_again({item[0] for item in work} - {item[0] for item in kept})
             work = kept
         try:
             await self.write(self._metadata.save, work)
@@ -276,15 +275,16 @@ class Upkeep:
             return set()
         return {item[0] for item in work}
 
+    async def save_now(self, name: str) -> bool:
+        """Write one table; False if that is not possible."""
+        self._metadata.due_again({name})
+        return name in await self._save(self._metadata.collect(only={name}))
+
     async def write_snapshot_again(self, name: str) -> bool:
         """The file was damaged: write it from memory, twice, for the damaged one becomes the .bak. False if that is not possible."""
         if not self._metadata.has_table(name):
             return False
-        for _ in range(2):
-            self._metadata.due_again({name})
-            if name not in await self._save(self._metadata.collect()):
-                return False
-        return True
+        return await self.save_now(name) and await self.save_now(name)
 
     async def _catch_up(self) -> None:
         """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""

@@ -18,6 +18,8 @@ from kappamq.store.snapshots import Snapshot, decode
 FILE: Final = "topics.json"
 CHANGED_KIND: Final = "topic"
 DELETED_KIND: Final = "topic-deleted"
+FORGOTTEN_KIND: Final = "topic-forgotten"
+"""Of a deleted topic nothing is left in the log: if it is made again, its numbering starts at 0."""
 DELETED: Final = "kappamqDeleted"
 """Key of the snapshot: deleted topics, with where their queues ended."""
 _TABLE: Final = "topicConfigTable"
@@ -48,6 +50,8 @@ class TopicTable:
                     name = str(change["topicName"])
                     self._known.discard(name)
                     self._deleted.add(name)
+                elif kind == FORGOTTEN_KIND:
+                    self._deleted.discard(str(change))
             except _NONSENSE:
                 continue
 

@@ -1,0 +1,480 @@
+"""One way to change state: live tables, replayed tables and tables loaded from a snapshot are equal, and only `apply` writes one."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kappamq
+from kappamq.broker.admin.settings import Settings
+from kappamq.broker.delivery.delay_levels import DelayPositions
+from kappamq.broker.timers.progress import TimerMetrics, TimerProgress
+from kappamq.broker.transactions.half_counts import HalfCounts
+from kappamq.broker.transactions.reopened import Reopened
+from kappamq.broker.upkeep.clock_watch import ClockTable
+from kappamq.broker.upkeep.queue_ends import QueueEnds
+from kappamq.clock import VirtualClock
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.net import NetConfig
+from kappamq.errors import NotAvailable
+from kappamq.message import MessageQueue
+from kappamq.protocol.bodies.clients import SubscriptionData, SubscriptionGroupConfig
+from kappamq.protocol.bodies.topics import TopicConfig
+from kappamq.state import metadata as module
+from kappamq.state.filters import ConsumerFilters
+from kappamq.state.groups import Groups
+from kappamq.state.locks import QueueLocks
+from kappamq.state.metadata import TOPIC, Metadata, Table
+from kappamq.state.offsets import Offsets
+from kappamq.state.resets import PendingResets
+from kappamq.state.topics import Topics
+from kappamq.store.snapshots import Snapshots
+from tests.broker.test_folds import Directly
+from tests.store.stores import BOOT, config, flush, make
+
+ROOTS = {"__init__", "apply", "reset", "from_snapshot"}
+FOLDS: dict[type, set[str]] = {
+    Topics: {"table", "deleted", "_deleted_at", "version"},
+    Groups: {"table", "forbidden", "version"},
+    Offsets: {"_table", "version"},
+    PendingResets: {"_resets", "heard"},
+    QueueLocks: {"_groups", "_starts", "client_id", "found", "missed_before", "missed"},
+    ConsumerFilters: {"_table"},
+    QueueEnds: {"_ends"},
+    ClockTable: {"clock_steps", "jumps"},  # not what was seen of this machine's clock
+    DelayPositions: {"offsets", "version"},
+    TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},
+    Reopened: {"places"},
+}
+"""Every table that is a fold, and what of it the log decides; also attributes of what lies in it. The other tables are no folds:
+settings are one node's, and what is only counted (timer metrics, open transactions) is counted again."""
+NO_FOLDS = (Settings, TimerMetrics, HalfCounts)
+CHANGING = {"add", "append", "clear", "discard", "move_to_end", "pop", "popitem", "remove", "setdefault", "update"}
+
+
+# -- nothing but apply writes a table ------------------------------------------------------------------------------------------
+
+
+def written(node: ast.AST) -> set[str]:
+    """The attributes that a piece of code writes, of whatever object: `x.a = ...`, `x.a[k] = ...`, `del x.a[k]`, `x.a.pop()`."""
+    found: set[str] = set()
+
+    def target(place: ast.AST) -> None:
+        if isinstance(place, ast.Tuple | ast.List):
+            for part in place.elts:
+                target(part)
+        while isinstance(place, ast.Subscript):
+            place = place.value
+        if isinstance(place, ast.Attribute):
+            found.add(place.attr)
+
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assign | ast.Delete):
+            for place in inner.targets:
+                target(place)
+        elif isinstance(inner, ast.AnnAssign | ast.AugAssign):
+            target(inner.target)
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in CHANGING:
+            target(inner.func.value)
+    return found
+
+
+def outside(source: str, attributes: set[str]) -> set[str]:
+    """Methods of the class in `source` that write one of these, themselves or by a helper, and are not the ones that may."""
+    (tree,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    methods = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    writing = {name for name, node in methods.items() if written(node) & attributes}
+    calls = {
+        name: {
+            inner.attr for inner in ast.walk(node)
+            if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self"
+        }
+        for name, node in methods.items()
+    }  # fmt: skip
+    while more := {name for name in methods if name not in ROOTS and calls[name] & (writing - ROOTS)} - writing:
+        writing |= more
+    called_by = {name: {caller for caller in methods if name in calls[caller]} for name in methods}
+    # A private helper is fine as long as only those call it that may write.
+    return {
+        name for name in writing - ROOTS if not name.startswith("_") or not called_by[name] <= ROOTS | writing
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("table", FOLDS, ids=lambda table: table.__name__)
+def test_only_apply_writes_a_table(table: type) -> None:
+    assert outside(inspect.getsource(table), FOLDS[table]) == set()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def update(self, x): self.table[x] = 1",
+        "def update(self, x): self.table.pop(x)",
+        "def update(self, x): self._put(x)",
+        "def update(self, x): self._twice(x)\n    def _twice(self, x): self._put(x)",
+        "async def update(self, x): del self.table[x]",
+        "def update(self, x): a, self.table = x",
+        "def update(self, x): x.table += 1",
+    ],
+)
+def test_a_table_that_writes_itself_is_found(method: str) -> None:
+    source = (
+        f"class T:\n    def apply(self, k, c): self._put(c)\n    def _put(self, c): self.table[c] = c\n    {method}\n"
+    )
+    assert "update" in outside(source, {"table"})
+    assert outside(source.replace(method, ""), {"table"}) == set()
+
+
+def test_every_table_of_a_broker_is_known_here() -> None:
+    """And nobody but the state's own module applies a change or writes into somebody else's table."""
+    root = Path(kappamq.__file__).parent
+    tables: set[str] = set()
+    for path in sorted([*(root / "state").glob("*.py"), *(root / "broker").rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and {"kinds", "file"} <= {
+                place.id
+                for inner in node.body
+                if isinstance(inner, ast.Assign)
+                for place in inner.targets
+                if isinstance(place, ast.Name)
+            } | {
+                inner.target.id
+                for inner in node.body
+                if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name)
+            }:
+                tables.add(node.name)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "apply":
+                own = isinstance(node.func.value, ast.Name) and node.func.value.id in ("self", "table")
+                assert own, f"{path}:{node.lineno} applies a change without a record"
+            if isinstance(node, ast.Assign | ast.Delete):
+                for place in node.targets:
+                    inner_place: ast.AST = place
+                    while isinstance(inner_place, ast.Subscript):
+                        inner_place = inner_place.value
+                    text = ast.unparse(inner_place)
+                    assert not text.endswith(("topics.table", "groups.table", "offsets._table", "positions.offsets")), (
+                        f"{path}:{node.lineno} writes a table"
+                    )
+    assert tables == {table.__name__ for table in (*FOLDS, *NO_FOLDS)}
+
+
+# -- live, replayed, loaded ----------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """All tables of a broker that are folds, on a store of their own."""
+
+    def __init__(self, root: Path, boot: str = BOOT) -> None:
+        self.clock = VirtualClock()
+        self.store = make(config(root, message_bytes_max=4 << 10, flush="async"))
+        self.store.open(boot)
+        self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
+        settings, now_ms, commit = BrokerConfig(name="b"), self.metadata.now_ms, self.metadata.commit
+        self.topics = Topics(settings, self.store.kernel, now_ms, commit)
+        self.groups = Groups(settings, now_ms, commit)
+        self.offsets = Offsets(now_ms, commit)
+        self.resets = PendingResets(commit)
+        self.locks = QueueLocks("b", 60.0, commit)
+        self.filters = ConsumerFilters(settings, now_ms, commit)
+        self.ends = QueueEnds(self.store, commit)
+        self.clocks = ClockTable(self.store)
+        self.delays = DelayPositions(now_ms)
+        self.timers = TimerProgress()
+        self.reopened = Reopened()
+        self.tables: list[Table] = [
+            self.topics, self.groups, self.offsets, self.resets, self.locks, self.filters, self.ends, self.clocks, self.delays,
+            self.timers, self.reopened,
+        ]  # fmt: skip
+        for table in self.tables:
+            self.metadata.add(table)
+        self.load()
+
+    def load(self) -> None:
+        assert self.metadata.load() == []
+        self.clock.not_before(self.store.last_ms)
+        self.metadata.go_live(Directly(self.store, self.clock))  # type: ignore[arg-type]
+
+    def write(self) -> None:
+        self.store.write(self.clock.message_ms())
+
+    def save(self) -> None:
+        work = self.metadata.collect()
+        self.write()
+        flush(self.store)
+        self.metadata.save(work)
+
+    def state(self) -> dict[str, Any]:
+        found = {table.file: table.to_snapshot() for table in self.tables}
+        for table in ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"):
+            if not found[table]["dataVersion"]["counter"]:
+                del found[table]["dataVersion"]  # of a table that nothing has changed: when it was made
+        return found
+
+    def close(self) -> None:
+        self.store.close(clean=False)
+
+
+few = st.integers(0, 3)
+names = few.map(lambda number: f"n{number}")
+
+
+def step(name: str, *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(st.just(name), *parts)
+
+
+STEPS = st.lists(
+    st.one_of(
+        step("topic", names, st.integers(1, 4)), step("topic gone", names), step("permission"), step("forget", st.just(0)),
+        step("group", names, few), step("group gone", names), step("forbid", names, names, st.booleans()), step("used", names),
+        step("commit", names, names, few, st.integers(0, 99)), step("record"), step("move", names, names, few),
+        step("offsets gone", names), step("reset", names, names, few), step("pull", names, names, few, names, st.integers(0, 5)),
+        step("reset gone", names), step("lock", names, names, few, st.integers(0, 100)), step("unlock", names, names, few),
+        step("expire", st.integers(0, 300)), step("filter", names, names, names, few), step("look", st.integers(0, 9)),
+        step("ends", names, few), step("ends gone", names), step("delay", few, st.integers(0, 99)), step("due", few, few),
+        step("clock", st.integers(-5, 5)), step("reopened", few, few), step("wait", st.integers(1, 5)), step("write"), step("save"),
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+def do(node: Node, name: str, *given: Any) -> None:
+    queue = [MessageQueue("t", "b", given[-1] if isinstance(given[-1], int) else 0)] if given else []
+    end = node.store.kernel.append_offset
+    doing: dict[str, Callable[..., Any]] = {
+        "topic": lambda topic, queues: node.topics.update(TopicConfig(topic, queues, queues, 6)),
+        "topic gone": node.topics.delete,
+        "permission": node.topics.permission_changed,
+        "forget": lambda _: node.topics.forget_deleted(1 << 40),
+        "group": lambda group, retries: node.groups.update(SubscriptionGroupConfig(name=group, retry_times_max=retries)),
+        "group gone": node.groups.delete,
+        "forbid": node.groups.forbid,
+        "used": node.groups.get,
+        "commit": node.offsets.commit,
+        "record": node.offsets.record_commits,
+        "move": lambda group, topic, offset: node.offsets.move(group, topic, {0: offset, 1: offset}),
+        "offsets gone": lambda topic: node.offsets.delete(topic=topic),
+        "reset": lambda group, topic, offset: node.resets.add(group, topic, {0: offset, 1: offset}),
+        "pull": lambda group, topic, queue_id, client, offset: node.resets.must_move(client, (group, topic, queue_id), offset, 1, 0.0),
+        "reset gone": lambda group: node.resets.forget(group=group),
+        "lock": lambda group, client, queue_id, now: node.locks.lock(group, client, {MessageQueue("t", "b", queue_id)}, now),
+        "unlock": lambda group, client, _queue_id: node.locks.unlock(group, client, set(queue)),
+        "expire": node.locks.expire,
+        "filter": lambda group, topic, text, version: node.filters.subscribed(
+            group, SubscriptionData(topic=topic, expression=f"a = '{text}'", expression_type="SQL92", version=version)
+        ),
+        "look": lambda now: node.filters.tick(lambda group: {}, float(now)),
+        "ends": lambda topic, ended: node.metadata.commit("queue-ends", {topic: {0: ended}}),
+        "ends gone": node.ends.forget,
+        "delay": lambda level, offset: node.metadata.commit("delay", [level, offset]),
+        "due": lambda due, wish: node.metadata.commit("timer", node.timers.after(due * 1000, due, {f"w{wish}": wish * 1000})),
+        "clock": lambda seconds: node.metadata.commit(
+            "clock", {"step": [end, seconds * 1000, node.clock.message_ms()], "boot": "b", "offset": seconds, "ahead": 0}
+        ),
+        "reopened": lambda at, low: node.metadata.commit(*node.reopened.change(at, low)),
+        "wait": node.clock.advance,
+        "write": node.write,
+        "save": node.save,
+    }  # fmt: skip
+    doing[name](*given)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_live_tables_equal_replayed_ones(steps: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        node = Node(Path(folder))
+        try:
+            for name, *given_ in steps:
+                do(node, name, *given_)
+            node.write()
+            live = node.state()
+            node.metadata.reset()
+            assert all(not table.dirty for table in node.tables)
+            node.load()
+            assert node.state() == live, "reset and loaded"
+            node.close()
+            node = Node(Path(folder))
+            assert node.state() == live, "snapshots and the log behind them"
+            for path in (Path(folder) / "config").glob("*"):
+                path.unlink()
+            node.close()
+            node = Node(Path(folder))
+            assert node.state() == live, "the log alone"
+        finally:
+            node.close()
+
+
+def change_all(node: Node, number: int) -> None:
+    name = f"n{number}"
+    for what in (
+        ("topic", name, 2), ("topic", "gone", number), ("topic gone", "gone"), ("group", name, number), ("forbid", name, "t", False),
+        ("commit", name, "t", 0, number), ("record",), ("reset", name, "t", number), ("lock", name, "c", number, 0),
+        ("filter", name, "t", "x", number), ("ends", name, number), ("delay", number, number), ("due", number, number),
+        ("clock", number), ("reopened", number, 0),
+    ):  # fmt: skip
+        do(node, *what)
+
+
+def test_every_table_can_be_reset_and_loaded_again(tmp_path: Path) -> None:
+    empty, node = Node(tmp_path / "empty"), Node(tmp_path / "used")
+    for number in (1, 2, 3):
+        change_all(node, number)
+        if number == 2:
+            node.save()
+    node.write()
+    live, nothing = node.state(), empty.state()
+    for table in node.tables:
+        assert live[table.file] != nothing[table.file], "the test changes every table"
+    node.metadata.reset()
+    assert node.state() == nothing
+    assert node.offsets.get("n3", "t", 0) is None
+    node.load()
+    assert node.state() == live
+    change_all(node, 4)  # and goes on
+    assert node.state() != live
+    for one in (node, empty):
+        one.close()
+
+
+def test_tables_that_are_no_folds_can_be_reset(tmp_path: Path) -> None:
+    store = config(tmp_path)
+    node_settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 5)
+    node_settings.change({"maxTransferCountOnMessageInMemory": "7"})
+    metrics = TimerMetrics(lambda: 5)
+    metrics.add("t", 3)
+    counts = HalfCounts(lambda: 5)
+    counts.from_snapshot({"transactionCount": {"t": {"count": 3}}})
+    made = [Settings(BrokerConfig(), store, NetConfig(), lambda: 5), TimerMetrics(lambda: 5), HalfCounts(lambda: 5)]
+    for table, new in zip((node_settings, metrics, counts), made, strict=True):
+        before = table.to_snapshot()
+        table.reset()
+        after, fresh = table.to_snapshot(), new.to_snapshot()
+        assert after != before
+        assert {key: value for key, value in after.items() if key != "dataVersion"} == {
+            key: value for key, value in fresh.items() if key != "dataVersion"
+        }
+        table.from_snapshot(before)
+        assert {key: value for key, value in table.to_snapshot().items() if key != "dataVersion"} == {
+            key: value for key, value in before.items() if key != "dataVersion"
+        }
+
+
+# -- stamps --------------------------------------------------------------------------------------------------------------------
+
+
+def power_cut(root: Path, at: int) -> None:
+    """The machine goes down: of the log nothing is left behind what was flushed."""
+    for path in (root / "commitlog").iterdir():
+        begin = int(path.name)
+        with path.open("r+b") as file:
+            size = path.stat().st_size
+            if begin + size > at:
+                keep = max(0, at - begin)
+                file.seek(keep)
+                file.write(bytes(size - keep))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_snapshot_is_never_ahead_of_the_disk(tmp_path: Path, saved: bool) -> None:
+    """Async flush: changes are written, and answered, before they are on disk."""
+    node = Node(tmp_path)
+    change_all(node, 1)
+    node.save()
+    node.store.request_flush()
+    old = node.state()
+    change_all(node, 2)
+    new = node.state()
+    confirmed = node.store.marks.confirmed.offset
+    work = node.metadata.collect()
+    assert all(stamp > confirmed for _name, _table, stamp in work)
+    assert all(stamp <= node.store.kernel.append_offset for _name, _table, stamp in work)
+    node.write()
+    with pytest.raises(AssertionError, match="more than the disk"):
+        node.metadata.save(work)
+    assert all(table.dirty for table in node.tables), "they are due again"
+    change_all(node, 3)  # behind what was collected
+    node.write()
+    at = confirmed
+    if saved:
+        flush(node.store)
+        node.metadata.save(work)
+        at = max(stamp for _name, _table, stamp in work)
+    node.close()
+    power_cut(tmp_path, at)
+    node = Node(tmp_path, boot="another")  # whose load has no remarks
+    assert node.state() == (new if saved else old)
+    node.close()
+
+
+def test_what_stands_still_need_not_wait(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    change_all(node, 1)
+    node.write()
+    flush(node.store)
+    confirmed = node.store.marks.confirmed.offset
+    node.groups.update(SubscriptionGroupConfig(name="late"))
+    stamps = {name: stamp for name, _table, stamp in node.metadata.collect()}
+    assert stamps.pop(node.groups.file) > confirmed
+    assert set(stamps.values()) == {confirmed}
+    node.close()
+
+
+def test_what_the_start_changes_is_recorded(tmp_path: Path) -> None:
+    """Offsets beyond the end of a log that was cut: other messages will have these numbers, and must not be skipped."""
+    node = Node(tmp_path)
+    node.offsets.commit("g", "t", 0, 90)
+    node.offsets.record_commits()
+    node.write()
+    node.metadata.reset()
+    node.metadata.load(lambda: (setattr(node.offsets, "end", lambda topic, queue_id: 40), node.offsets.clamp())[1])
+    assert node.offsets.get("g", "t", 0) == 40
+    node.metadata.go_live(Directly(node.store, node.clock))  # type: ignore[arg-type]
+    node.write()
+    node.close()
+    node = Node(tmp_path)  # where nothing is clamped
+    assert node.offsets.get("g", "t", 0) == 40
+    node.close()
+
+
+def test_snapshots_of_offsets_know_only_what_is_recorded(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.offsets.commit("g", "t", 0, 7)
+    assert node.offsets.get("g", "t", 0) == 7
+    assert node.offsets.queues("g", "t") == {0: 7}
+    assert (node.offsets.topics_of("g"), node.offsets.groups_of("t")) == ({"t"}, {"g"})
+    assert node.offsets.with_overlay()["offsetTable"] == {"t@g": {0: 7}}
+    assert node.offsets.to_snapshot()["offsetTable"] == {}
+    node.offsets.record_commits()
+    assert node.offsets.to_snapshot()["offsetTable"] == {"t@g": {0: 7}}
+    node.offsets.commit("g", "t", 0, 9)
+    node.metadata.applied([("offsets-reset", ["t", "g", {"0": 3}])], 5, node.store.kernel.append_offset)
+    assert node.offsets.get("g", "t", 0) == 3, "it was committed before the reset"
+    node.close()
+
+
+def test_a_refused_change_changes_nothing_unless_it_has_happened(tmp_path: Path) -> None:
+    class Full:
+        def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
+            raise NotAvailable("the disk is full")
+
+    node = Node(tmp_path)
+    node.metadata.go_live(Full())
+    before = node.state()
+    with pytest.raises(NotAvailable):
+        node.groups.update(SubscriptionGroupConfig(name="g"))
+    assert node.state() == before
+    assert node.groups.get("g") is not None, "a consumer is there"
+    assert node.groups.dirty
+    with pytest.raises(KeyError):
+        node.metadata.commit("unheard of", 1)
+    assert node.store.kernel.queue_state(TOPIC, 0).next == 0
+    assert module.TOPIC == TOPIC
+    node.close()
