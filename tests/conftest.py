@@ -17,7 +17,7 @@ from kappamq.client.core import registry
 from kappamq.testing.plugin import kappamq_broker as kappamq_broker  # also before this tree is installed
 from tests.needs import PREFIX, in_ci, missing
 
-pytest_plugins = ["tests.time_limit"]
+pytest_plugins = ["tests.time_limit", "tests.dialogue"]
 
 # Two shared cores: a deadline would test the neighbours. `print_blob` lets a failure be replayed from the log.
 settings.register_profile(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import random
 import shutil
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +24,9 @@ from kappamq.store.files import Files
 from kappamq.store.timer.entries import ROLL_MS, UNIT
 from tests.broker.running import crash_copy, run, running, speaking
 from tests.broker.timing import START_MS, MessageClock, timed
+from tests.dialogue import Scenario, Script, scripts
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
-
-
-@pytest.mark.parametrize("mode", kernels())
-def test_to_the_millisecond(tmp_path: Path, mode: str) -> None:
-    async def scenario() -> None:
-        async with timed(tmp_path, mode) as it:
-            await it.send(b"third", TIMER_DELAY_SEC=10, queue_id=2)
-            await it.send(b"first", TIMER_DELAY_MS=1500, queue_id=2)
-            await it.send(b"last", TIMER_DELIVER_MS=START_MS + 3_600_000, queue_id=2)
-            await it.send(b"second", TIMER_DELAY_MS=1501, queue_id=2)
-            await it.send(b"at once", TIMER_DELIVER_MS=START_MS, queue_id=2)
-            steps = [(0, 1), (1499, 1), (1, 2), (1, 3), (8498, 3), (1, 4), (3_589_999, 4), (1, 5)]
-            for ms, count in steps:
-                await it.pass_ms(ms)
-                expected = [b"at once", b"first", b"second", b"third", b"last"][:count]
-                assert await it.bodies(queue_id=2) == expected
-            record = (await it.read(queue_id=2))[1]
-            source = it.broker.store.decoded(record.prepared_offset)
-            assert source is not None
-            assert (source.topic, source.body) == (TIMER_TOPIC, b"first"), "the copy names its source"
-            pairs = record.property_map()
-            assert (pairs["TIMER_DELAY_MS"], pairs["TIMER_OUT_MS"]) == ("1500", str(START_MS + 1000))
-            assert (pairs["TIMER_ENQUEUE_MS"], pairs["TIMER_DEQUEUE_MS"]) == (str(START_MS), str(START_MS + 1500))
-            assert it.broker.agenda.next_ms() is None
-            assert it.broker.delivery.timer_metrics.total == 0
-
-    run(scenario())
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
@@ -68,30 +44,6 @@ def test_many_in_the_same_second(tmp_path: Path, flush: str) -> None:
                 await it.pass_ms(START_MS + until - it.clock.message_ms())
                 found = [dues[int(body)] for body in await it.bodies()]
                 assert found == sorted(due for due in dues if due <= START_MS + until)
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("at", [0, 1, 40, 100])
-def test_a_restart_in_the_middle(tmp_path: Path, clean: bool, at: int) -> None:
-    """Killed or stopped with some of a second delivered: the others follow, and only they."""
-
-    async def scenario() -> None:
-        async with timed(tmp_path / "a") as it:
-            for number in range(100):
-                await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 2001 + number)
-            await it.pass_ms(2000 + at)
-            assert len(await it.bodies()) == at
-            if not clean:
-                await crash_copy(it.broker, tmp_path / "b")
-        async with timed(tmp_path / ("a" if clean else "b"), clock=MessageClock(START_MS + 2000 + at)) as it:
-            await it.settle()
-            assert len(await it.bodies()) == at
-            await it.pass_ms(100 - at)
-            assert await it.bodies() == [b"%d" % number for number in range(100)]
-            if clean:  # after a crash the number is about right: it depends on when its snapshot was written last
-                assert it.broker.delivery.timer_metrics.total == 0
 
     run(scenario())
 
@@ -120,65 +72,6 @@ def test_damaged_files_are_built_again(tmp_path: Path, damage: str, caplog: pyte
     run(scenario())
 
 
-def test_a_long_way_in_stations(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        due = 5 * ROLL_MS + 123
-        async with timed(tmp_path, timer_delay_max_s=2_000_000) as it:
-            await it.send(b"far", TIMER_DELAY_MS=due)
-            while it.clock.message_ms() < START_MS + due - 1:
-                assert await it.bodies() == []
-                await it.pass_ms(min(ROLL_MS // 2, START_MS + due - 1 - it.clock.message_ms()))
-            assert await it.bodies() == []
-            await it.pass_ms(1)
-            (record,) = await it.read()
-            assert int(record.property_map()["TIMER_ROLL_TIMES"]) >= 4
-            assert it.broker.delivery.timer_metrics.total == 0
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("recalled", [False, True])
-def test_away_when_its_time_came(tmp_path: Path, recalled: bool) -> None:
-    """Neither the station nor the end of a long way was passed in time: delivered now, unless it was taken back."""
-
-    async def scenario() -> None:
-        async with timed(tmp_path, timer_delay_max_s=2_000_000) as it:
-            await it.send(b"far", key="K", TIMER_DELAY_MS=2 * ROLL_MS)
-            if recalled:
-                await it.recall(RecallHandle("tea", "b", START_MS + 2 * ROLL_MS, "K"))
-        async with timed(tmp_path, clock=MessageClock(START_MS + 3 * ROLL_MS)) as it:
-            await it.settle()
-            assert await it.bodies() == [b"far"] * (not recalled)
-
-    run(scenario())
-
-
-def test_refusals_name_a_code_and_cost_nobody_else_anything(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with timed(tmp_path, timer_delay_max_s=60) as it:
-            for text, expected in [
-                ("TIMER_DELAY_SEC\x0161", "timerMaxDelaySec"),
-                (f"TIMER_DELIVER_MS\x01{START_MS + 60_001}", "timerMaxDelaySec"),
-                ("TIMER_DELAY_MS\x01soon", "integer"),
-                ("TIMER_DELIVER_MS\x01" + "9" * 30, "integer"),
-                ("TIMER_DEL_UNIQKEY\x01tea+U\x02TIMER_DELAY_SEC\x015", "handle"),
-            ]:
-                answer = await it.client.send("tea", b"x", 0, f"UNIQ_KEY\x01U\x02{text}\x02")
-                assert answer.code == ResponseCode.MESSAGE_ILLEGAL, text
-                assert expected in (answer.remark or "")
-            answer = await it.client.send(TIMER_TOPIC, b"x", 0, f"UNIQ_KEY\x01U\x02TIMER_OUT_MS\x01{START_MS}\x02")
-            assert answer.code == ResponseCode.NO_PERMISSION
-            # What only a broker may say is not believed.
-            await it.send(b"fine", TIMER_OUT_MS=START_MS + 5000, REAL_TOPIC="rmq_sys_kappamq_metadata")
-            assert await it.bodies() == [b"fine"]
-            assert TIMER_TOPIC not in {topic for topic, _queue in it.broker.store.queues.queues()}
-        async with timed(tmp_path, timers=False) as it:
-            answer = await it.client.send("tea", b"x", 0, "UNIQ_KEY\x01U\x02TIMER_DELAY_SEC\x015\x02")
-            assert (answer.code, "switched off" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
-
-    run(scenario())
-
-
 def test_no_timers_no_files_no_thread(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with timed(tmp_path) as it:
@@ -188,21 +81,6 @@ def test_no_timers_no_files_no_thread(tmp_path: Path) -> None:
             assert not it.broker.delivery.timers._pool._threads
         assert not (tmp_path / "timerwheel").exists()
         assert not (tmp_path / "config" / "timercheck").exists()
-
-    run(scenario())
-
-
-def test_what_cannot_be_stored_now_is_delivered_later(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with timed(tmp_path) as it:
-            await it.send(b"a", TIMER_DELAY_MS=500)
-            await it.settle()
-            it.broker.gate.close("test", NotAvailable("no room for now"))
-            await it.pass_ms(1000)
-            assert await it.bodies() == []
-            it.broker.gate.open("test")
-            await it.pass_ms(1000)
-            assert await it.bodies() == [b"a"]
 
     run(scenario())
 
@@ -349,24 +227,6 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_away_when_a_recall_should_have_gone_on(tmp_path: Path) -> None:
-    """The message has passed its station, the wish to drop it has not, and meanwhile the time of both has come."""
-
-    async def scenario() -> None:
-        due = START_MS + ROLL_MS * 3 // 2
-        async with timed(tmp_path) as it:
-            await it.send(b"far", key="K", TIMER_DELIVER_MS=due)
-            await it.send(b"other", TIMER_DELIVER_MS=due)
-            await it.pass_ms(3_600_000)
-            await it.recall(RecallHandle("tea", "b", due, "K"))
-            await it.pass_ms(ROLL_MS - 1_800_000)
-        async with timed(tmp_path, clock=MessageClock(due + 60_000)) as it:
-            await it.settle()
-            assert await it.bodies() == [b"other"]
-
-    run(scenario())
-
-
 def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wish was due to go on while the broker was away; it is done with, its message is next, and the broker is killed."""
     monkeypatch.setattr("kappamq.broker.delivery.record_copies.GROUP_MAX", 1)
@@ -509,3 +369,123 @@ def test_a_unit_that_is_due_outside_its_slot_is_damage(tmp_path: Path, caplog: p
             assert "timers are built again" in caplog.text
 
     run(scenario())
+
+
+class Dialogue:
+    """A broker on a message clock that stands still, topic `tea`. Times are ms from its start; `d` are days, `h` hours."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        self.folder, self.mode = folder, mode
+        self.life = 0
+        self.clock = MessageClock()
+        self.options: dict[str, Any] = {}
+        self.end = AsyncExitStack()
+
+    async def given_broker(self, *, delay_max_s: int = 259_200) -> None:
+        self.options = {"timer_delay_max_s": delay_max_s}
+        await self._start(self.folder / "0")
+
+    async def _start(self, root: Path, **options: Any) -> None:
+        self.root = root
+        self.it = await self.end.enter_async_context(
+            timed(root, self.mode, clock=self.clock, **(self.options | options))
+        )
+        await self.it.settle()
+
+    async def when_stopped(self, *, away: str = "0") -> None:
+        """And started again, after so long."""
+        await self.end.aclose()
+        self.clock = MessageClock(self.clock.message_ms() + ms(away))
+        await self._start(self.root)
+
+    async def when_killed(self, *, away: str = "0") -> None:
+        """As kill -9 leaves it; the process that is left over ends without touching the copy."""
+        self.life += 1
+        photo = await crash_copy(self.it.broker, self.folder / str(self.life))
+        await self.end.aclose()
+        self.clock = MessageClock(self.clock.message_ms() + ms(away))
+        await self._start(photo)
+
+    async def when_stopped_and_timers_are_off(self) -> None:
+        await self.end.aclose()
+        await self._start(self.root, timers=False)
+
+    async def when_send(self, body: str, *pairs: str, key: str = "") -> str | None:
+        """`at=` stands for TIMER_DELIVER_MS, counted from the start; the rest are properties as they are."""
+        named = dict(pair.split("=", 1) for pair in pairs)
+        if "at" in named:
+            named["TIMER_DELIVER_MS"] = str(START_MS + ms(named.pop("at")))
+        text = "".join(f"{name}\x01{value}\x02" for name, value in {"UNIQ_KEY": key or body, **named}.items())
+        answer = await self.it.client.send("tea", body.encode(), 0, text)
+        return f"{body}: {ResponseCode(answer.code).name}: {answer.remark}" if answer.code else None
+
+    async def when_send_into_the_timer_topic(self) -> str:
+        properties = f"UNIQ_KEY\x01U\x02TIMER_OUT_MS\x01{START_MS}\x02"
+        answer = await self.it.client.send(TIMER_TOPIC, b"x", 0, properties)
+        return ResponseCode(answer.code).name
+
+    async def when_send_many(self, count: int, *, first: str) -> None:
+        """Bodies 0, 1, 2 ... are due one after the other, each a millisecond later."""
+        for number in range(count):
+            assert await self.when_send(str(number), f"at={ms(first) + number}") is None
+
+    async def when_recall(self, key: str, *, at: str) -> None:
+        await self.it.recall(RecallHandle("tea", "b", START_MS + ms(at), key))
+
+    async def when_writes_are_refused(self) -> None:
+        await self.it.settle()
+        self.it.broker.gate.close("test", NotAvailable("no room for now"))
+
+    def when_writes_are_allowed(self) -> None:
+        self.it.broker.gate.open("test")
+
+    async def when_time_passes(self, duration: str) -> None:
+        await self.it.pass_ms(ms(duration))
+
+    async def then_delivered(self) -> str:
+        await self.it.settle()
+        return f"{self.clock.message_ms() - START_MS} ms: {b' '.join(await self.it.bodies()).decode() or 'nothing'}"
+
+    async def then_delivered_count(self) -> str:
+        """With the order checked: bodies are numbers."""
+        bodies = [int(body) for body in await self.it.bodies()]
+        assert bodies == list(range(len(bodies)))
+        return f"{self.clock.message_ms() - START_MS} ms: {len(bodies)}"
+
+    async def then_record(self, body: str) -> list[str]:
+        """Times as they are in its properties, from the start."""
+        (record,) = [record for record in await self.it.read() if record.body == body.encode()]
+        source = self.it.broker.store.decoded(record.prepared_offset)
+        assert source is not None
+        pairs = record.property_map()
+        return [
+            f"copy of {source.body.decode()} in {source.topic}",
+            *(
+                f"{name} {int(value) - START_MS if int(value) > START_MS // 2 else value}"
+                for name, value in sorted(pairs.items())
+                if name.startswith("TIMER_")
+            ),
+        ]
+
+    async def then_pending(self) -> str:
+        await self.it.settle()
+        return f"pending {self.it.broker.delivery.timer_metrics.total}, next {self.it.broker.agenda.next_ms()}"
+
+
+def ms(text: str) -> int:
+    """5, 5s, 2h, 3d"""
+    units = {"s": 1000, "h": 3_600_000, "d": 86_400_000}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+@pytest.mark.parametrize("mode", kernels())
+@scripts(__file__, "timers")
+def test_timers(tmp_path: Path, script: Script, mode: str) -> None:
+    folders = (tmp_path / str(number) for number in itertools.count())
+
+    async def played(scenario: Scenario) -> None:
+        dialogue = Dialogue(next(folders), mode)
+        async with dialogue.end:
+            await scenario.play(dialogue)
+
+    script.replay(lambda scenario: run(played(scenario)))

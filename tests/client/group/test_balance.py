@@ -1,4 +1,8 @@
+"""Strategies: what each gives to whom is in the dialogue; what holds for any members and queues, here."""
+
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,7 +15,6 @@ from kappamq.client.group.balance import (
     averagely,
     by_configuration,
     by_machine_room,
-    circle,
     consistent_hash,
     nearby,
     share,
@@ -19,6 +22,7 @@ from kappamq.client.group.balance import (
 )
 from kappamq.errors import ConfigError
 from kappamq.message import MessageQueue
+from tests.dialogue import Script, scripts, table
 
 
 def queues(count: int) -> list[MessageQueue]:
@@ -27,26 +31,6 @@ def queues(count: int) -> list[MessageQueue]:
 
 def ids(chosen: list[MessageQueue]) -> list[int]:
     return [queue.queue_id for queue in chosen]
-
-
-def test_averagely_gives_runs_of_neighbours() -> None:
-    clients = ["a", "b", "c"]
-    assert [ids(averagely(client, clients, queues(8))) for client in clients] == [[0, 1, 2], [3, 4, 5], [6, 7]]
-
-
-def test_averagely_with_more_clients_than_queues_leaves_the_last_without() -> None:
-    clients = ["a", "b", "c"]
-    assert [ids(averagely(client, clients, queues(2))) for client in clients] == [[0], [1], []]
-
-
-def test_circle_deals_like_cards() -> None:
-    clients = ["a", "b", "c"]
-    assert [ids(circle(client, clients, queues(8))) for client in clients] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-
-
-@pytest.mark.parametrize("chosen", STRATEGIES.values(), ids=STRATEGIES.keys())
-def test_a_client_that_the_broker_does_not_know_yet_gets_nothing(chosen) -> None:
-    assert chosen("stranger", ["a", "b"], queues(4)) == []
 
 
 def java_averagely(index: int, members: int, count: int) -> list[int]:
@@ -64,101 +48,12 @@ def test_averagely_is_javas(members: int, count: int) -> None:
         assert ids(averagely(client, clients, queues(count))) == java_averagely(index, members, count)
 
 
-# What Java's client 5.3.3 answers; see reference/behaviour.md, section 5. Queues are written broker/id.
-CLIENTS = ["10.0.0.1@1", "10.0.0.2@1", "10.0.0.3@1"]
-TWO_BROKERS = [MessageQueue("tea", broker, n) for broker in ("broker-a", "broker-b") for n in range(8)]
-ROOMS = [MessageQueue("tea", broker, n) for broker in ("r1@a", "r2@b", "r3@c") for n in range(5)]
-NEAR = [MessageQueue("tea", broker, n) for broker in ("r1-a", "r2-b", "r3-c") for n in range(5)]
-NEAR_CLIENTS = ["r1-c1", "r1-c2", "r2-c1", "r4-c1"]
-
-
 def room(name: str) -> str:
     return name.partition("-")[0]
 
 
 def near(within: str) -> Strategy:
     return nearby(lambda queue: room(queue.broker), room, within)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "clients", "queues", "expected"),
-    [
-        pytest.param(
-            consistent_hash,
-            CLIENTS,
-            TWO_BROKERS,
-            ["", "a0 a2 a3 a4 a7 b0 b3 b4 b5 b6 b7", "a1 a5 a6 b1 b2"],
-            id="consistent hash",
-        ),
-        pytest.param(
-            ConsistentHash(virtual_nodes=1),
-            CLIENTS,
-            TWO_BROKERS,
-            ["a2 a7 b0 b2 b3 b4 b5 b6", "a0 a3 a4 b7", "a1 a5 a6 b1"],
-            id="one virtual node",
-        ),
-        pytest.param(
-            averagely,
-            CLIENTS,
-            TWO_BROKERS,
-            ["a0 a1 a2 a3 a4 a5", "a6 a7 b0 b1 b2", "b3 b4 b5 b6 b7"],
-            id="averagely",
-        ),
-        pytest.param(
-            circle, CLIENTS, TWO_BROKERS, ["a0 a3 a6 b1 b4 b7", "a1 a4 a7 b2 b5", "a2 a5 b0 b3 b6"], id="circle"
-        ),
-        pytest.param(
-            by_machine_room({"r1", "r3"}),
-            CLIENTS,
-            [*ROOMS, MessageQueue("tea", "plain", 0)],
-            ["a0 a1 a2 c4", "a3 a4 c0", "c1 c2 c3"],
-            id="machine room",
-        ),
-        pytest.param(
-            near("averagely"),
-            NEAR_CLIENTS,
-            NEAR,
-            ["a0 a1 a2 c0 c1", "a3 a4 c2", "b0 b1 b2 b3 b4 c3", "c4"],
-            id="nearby",
-        ),
-        pytest.param(
-            near("circle"),
-            NEAR_CLIENTS,
-            NEAR,
-            ["a0 a2 a4 c0 c4", "a1 a3 c1", "b0 b1 b2 b3 b4 c2", "c3"],
-            id="nearby, circle",
-        ),
-    ],
-)
-def test_members_get_what_java_gives_them(
-    chosen: Strategy, clients: list[str], queues: list[MessageQueue], expected: list[str]
-) -> None:
-    given = [" ".join(f"{queue.broker[-1]}{queue.queue_id}" for queue in chosen(me, clients, queues)) for me in clients]
-    assert given == expected
-
-
-def test_by_configuration_takes_what_it_is_told_and_the_topic_has() -> None:
-    told = [*queues(3), MessageQueue("cake", "b", 0), MessageQueue("tea", "b", 77)]
-    assert by_configuration(told)("nobody knows me", [], queues(8)) == queues(3)
-
-
-def test_a_broker_name_with_two_signs_names_no_room() -> None:
-    odd = [MessageQueue("tea", "r1@a@b", 0), MessageQueue("tea", "r1", 0), MessageQueue("tea", "r1@a", 0)]
-    assert by_machine_room("r1")("c", ["c"], odd) == [odd[2]]
-
-
-def test_a_room_that_is_missing_in_the_table_is_named() -> None:
-    chosen = nearby({"broker-a": "north"}, {"c1": "north"})
-    assert chosen("c1", ["c1"], TWO_BROKERS[:8]) == TWO_BROKERS[:8]
-    with pytest.raises(ConfigError, match="no room is configured for broker 'broker-b'"):
-        chosen("c1", ["c1"], TWO_BROKERS)
-    with pytest.raises(ConfigError, match="no room is configured for client 'c2'"):
-        chosen("c1", ["c1", "c2"], TWO_BROKERS[:8])
-
-
-def test_a_ring_without_places_is_refused() -> None:
-    with pytest.raises(ConfigError, match="virtual_nodes=0"):
-        ConsistentHash(0)
 
 
 @given(clients=st.sets(st.text(min_size=1), min_size=2, max_size=12), count=st.integers(1, 60), data=st.data())
@@ -207,6 +102,52 @@ def test_each_queue_has_exactly_one_reader_whatever_the_order_of_the_lists(
     assert sorted(seen) == queues(count)
 
 
-def test_an_unknown_strategy_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'fair'.*averagely, circle, consistent-hash"):
-        strategy("fair")
+class Dialogue:
+    """Brokers with queues, and members of a group. A queue is written broker/number."""
+
+    def given_brokers(self, *names: str, queues: int) -> None:
+        self.queues = [MessageQueue("tea", name, number) for name in names for number in range(queues)]
+
+    def given_members(self, *names: str) -> None:
+        self.members = list(names)
+
+    def given_rooms(self, *pairs: str) -> None:
+        """Of brokers and members: name:room."""
+        self.rooms = dict(pair.split(":") for pair in pairs)
+
+    def then_shares(self, name: str) -> list[str]:
+        return self.shares(lambda: strategy(name))
+
+    def then_shares_on_a_ring(self, *, virtual_nodes: int) -> list[str]:
+        return self.shares(lambda: ConsistentHash(virtual_nodes))
+
+    def then_shares_by_machine_room(self, *rooms: str) -> list[str]:
+        return self.shares(lambda: by_machine_room(rooms[0] if len(rooms) == 1 else set(rooms)))
+
+    def then_shares_nearby(self, *, within: str = "averagely") -> list[str]:
+        """The room is what stands before the dash."""
+        return self.shares(lambda: near(within))
+
+    def then_shares_by_table_of_rooms(self) -> list[str]:
+        return self.shares(lambda: nearby(self.rooms, self.rooms))
+
+    def then_shares_by_configuration(self, *queues: str) -> list[str]:
+        """Each as topic/broker/number."""
+        parts = [queue.split("/") for queue in queues]
+        chosen = [MessageQueue(topic, broker, int(number)) for topic, broker, number in parts]
+        return self.shares(lambda: by_configuration(chosen))
+
+    def shares(self, make: Callable[[], Strategy]) -> list[str]:
+        try:
+            chosen = make()
+            return table(
+                [f"{me}:", *(f"{queue.broker}/{queue.queue_id}" for queue in chosen(me, self.members, self.queues))]
+                for me in [*self.members, "stranger"]
+            )
+        except ConfigError as error:
+            return [f"error: {error}"]
+
+
+@scripts(__file__, "balance")
+def test_balance(script: Script) -> None:
+    script.replay(lambda scenario: scenario.run(Dialogue()))

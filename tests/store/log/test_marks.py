@@ -2,64 +2,76 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable, Sequence
 
-from kappamq.store.log.marks import AsyncFlush, Marks, SyncFlush, mode_of
+from kappamq.store.log.marks import Marks, mode_of
+from kappamq.store.log.watermark import Watermark
+from tests.dialogue import Script, scripts
 
-
-def offsets(marks: Marks) -> dict[str, int]:
-    return {
-        "written": marks.written.offset,
-        "flushed": marks.flushed.offset,
-        "answerable": marks.answerable.offset,
-        "visible": marks.visible.offset,
-        "confirmed": marks.confirmed.offset,
-    }
+NAMES = ("written", "flushed", "answerable", "visible", "confirmed", "dispatched")
 
 
-def test_with_async_flush_only_confirmed_waits_for_the_disk() -> None:
-    marks = Marks(AsyncFlush())
-    marks.move_written(100)
-    assert offsets(marks) == {"written": 100, "flushed": 0, "answerable": 100, "visible": 100, "confirmed": 0}
-    marks.move_flushed(60)
-    assert offsets(marks) == {"written": 100, "flushed": 60, "answerable": 100, "visible": 100, "confirmed": 60}
+class Dialogue:
+    """Marks, and waiters called by names."""
+
+    def given_marks(self, flush: str) -> str:
+        self.marks = Marks(mode_of(flush))
+        mode = self.marks.mode
+        return f"mode {mode.name}: answered in its turn {mode.in_turn}, late {mode.late.name}"
+
+    def when_reset(self, end: int) -> str | None:
+        return self.refused(lambda: self.marks.reset(end))
+
+    def when_wait(self, mark: str, offset: int, *waiters: str) -> list[str]:
+        """By default as many as there are marks wait: each is called like its mark."""
+        chosen = NAMES if mark == "each" else (mark,)
+        return [
+            f"{waiter} does not have to wait"
+            for name in chosen
+            for waiter in waiters or (name,)
+            if not self.mark(name).wait(offset, waiter)
+        ]
+
+    def when_written(self, end: int) -> str:
+        return self.reached(lambda: self.marks.move_written(end))
+
+    def when_flushed(self, end: int) -> str:
+        return self.reached(lambda: self.marks.move_flushed(end))
+
+    def when_dispatched(self, end: int) -> str:
+        return self.reached(lambda: self.marks.dispatched.advance(end))
+
+    def when_give_up(self, mark: str, *, until: str = "") -> str:
+        """Those before `until` give up, or all."""
+        which = (lambda waiter: waiter != until) if until else None
+        return said("given up", self.mark(mark).give_up(which))
+
+    def then_marks(self) -> str:
+        assert [self.mark(name) for name in NAMES] == list(self.marks.all())
+        assert len({id(mark) for mark in self.marks.all()}) == len(NAMES), "each mark is one of its own"
+        return "  ".join(f"{name} {self.mark(name).offset}" for name in NAMES)
+
+    def mark(self, name: str) -> Watermark[str]:
+        mark: Watermark[str] = getattr(self.marks, name)
+        return mark
+
+    def reached(self, move: Callable[[], list[str]]) -> str:
+        found: list[list[str]] = []
+        return self.refused(lambda: found.append(move())) or said("reached", found[0])
+
+    def refused(self, move: Callable[[], object]) -> str | None:
+        try:
+            move()
+        except AssertionError as error:
+            text = str(error).split("\n")[0]  # pytest adds what it knows about the values
+            return f"refused: {text if 'never goes back' in text else 'somebody waits'}"
+        return None
 
 
-def test_with_sync_flush_everything_waits_for_the_disk() -> None:
-    marks = Marks(SyncFlush())
-    marks.move_written(100)
-    assert offsets(marks) == {"written": 100, "flushed": 0, "answerable": 0, "visible": 0, "confirmed": 0}
-    marks.move_flushed(60)
-    assert offsets(marks) == {"written": 100, "flushed": 60, "answerable": 60, "visible": 60, "confirmed": 60}
+def said(what: str, waiters: Sequence[str]) -> str:
+    return f"{what}: {' '.join(waiters) or 'nobody'}"
 
 
-@pytest.mark.parametrize(
-    ("mode", "on_written", "on_flushed"),
-    [
-        (AsyncFlush(), ["written", "answerable", "visible"], ["flushed", "confirmed"]),
-        (SyncFlush(), ["written"], ["flushed", "answerable", "visible", "confirmed"]),
-    ],
-    ids=["async", "sync"],
-)
-def test_whoever_waits_is_handed_back_by_the_call_that_moves_the_mark(
-    mode: AsyncFlush | SyncFlush, on_written: list[str], on_flushed: list[str]
-) -> None:
-    marks = Marks(mode)
-    for name in offsets(marks):
-        assert getattr(marks, name).wait(100, name)
-    assert marks.move_written(99) == []
-    assert marks.move_written(100) == on_written
-    assert marks.move_flushed(100) == on_flushed
-
-
-def test_each_mark_is_one_of_its_own_and_none_goes_back() -> None:
-    marks = Marks(mode_of("async"))
-    assert len({id(mark) for mark in marks.all()}) == 6
-    marks.reset(500)
-    assert {mark.offset for mark in marks.all()} == {500}
-    with pytest.raises(AssertionError, match="never goes back"):
-        marks.move_written(499)
-
-
-def test_the_setting_names_the_mode() -> None:
-    assert (mode_of("sync").name, mode_of("async").name) == ("sync", "async")
+@scripts(__file__, "marks", "waiters")
+def test_marks(script: Script) -> None:
+    script.replay(lambda scenario: scenario.run(Dialogue()))
