@@ -6,6 +6,7 @@ python -m benchmarks echo kernel          some scenarios
 python -m benchmarks backlog --backlog 5000000
 python -m benchmarks peer                 against Apache RocketMQ (Maven, a JDK); also `make peer`
 python -m benchmarks spark                the pipeline on Spark, against Parquet and Kafka; also `make bench-spark`
+python -m benchmarks versus OLD_TREE      CPU per message of another tree of this project and of this one, in turns
 python -m benchmarks crash --rounds 1000  kill -9 again and again; `power` cuts the power instead (root)
 python -m benchmarks flips --count 500    bit flips under a running broker, each noticed by its scrub
 python -m benchmarks spark-kills          kill -9 of a streaming query, 20 times, and count what it has read
@@ -23,7 +24,7 @@ from benchmarks.bench import SIZES, Bench, Figure
 from benchmarks.loader import LoadFailed
 from benchmarks.process import ProcessFailed
 
-PROGRAMS = ("peer", "spark", "crash", "power", "flips", "spark-kills")
+PROGRAMS = ("peer", "spark", "versus", "crash", "power", "flips", "spark-kills")
 
 
 def main(arguments: list[str]) -> int:
@@ -56,6 +57,8 @@ def _program(name: str, arguments: list[str]) -> int:
         from benchmarks.peer.__main__ import main as program
     elif name == "spark":
         from benchmarks.spark.__main__ import main as program
+    elif name == "versus":
+        from benchmarks.versus import main as program
     elif name == "crash":
         from tests.crash.kill import main as program
     elif name == "flips":

@@ -65,6 +65,10 @@ class Wire:
             if answer.is_response and answer.opaque == self._opaque:
                 return answer
 
+    def send_frames(self, frames: bytes) -> None:
+        """Send encoded requests; `receive` brings their answers."""
+        self._socket.sendall(frames)
+
     def receive(self) -> Frame:
         head = self._exactly(4)
         return frame.decode(head + self._exactly(int.from_bytes(head, "big")))
