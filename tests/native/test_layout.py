@@ -48,8 +48,3 @@ def test_sizes() -> None:
     assert layout.INDEX_PENDING.size == theirs["INDEX_PENDING_BYTES"] == 20
     assert len(layout.TAIL_CRC_NAME) + 11 == layout.TAIL_CRC_BYTES
     assert len(layout.BATCH_NAME) + 11 == layout.BATCH_PROPERTY_BYTES
-
-
-def test_special_properties_are_those_of_properties_c() -> None:
-    text = Path(layout.__file__).with_name("properties.c").read_text()
-    assert set(re.findall(r'IS\("([^"]+)", true\)', text)) == layout.SPECIAL_PROPERTIES

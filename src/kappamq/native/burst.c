@@ -1,5 +1,6 @@
 /* A socket read: frames in, records and answers out. pure.Kernel is the meaning. */
 #include "inline.h"
+#include "property_names.h"
 
 /* -- append ---------------------------------------------------------------------------------------------------------- */
 
@@ -34,7 +35,7 @@ static void address(const struct kernel *kernel, const struct queue *queue, stru
 static struct span put_length(uint8_t *mark, int64_t total)
 {
     uint8_t *digit = mark + BATCH_PROPERTY_BYTES - 1;
-    memcpy(mark, "__BATCH#\x01", 9);
+    memcpy(mark, BATCH_BYTES_PROPERTY "\x01", 9);
     *digit = 2;
     for (int64_t n = 0; n < 10; n++, total /= 10)
         *--digit = (uint8_t)('0' + total % 10);

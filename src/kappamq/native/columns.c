@@ -5,6 +5,7 @@
  * has to unpack a body, edits the places; then the columns are gathered from them. A position beyond the data points into
  * `extra`, where unpacked bodies lie, as if the two were one buffer. */
 #include "inline.h"
+#include "property_names.h"
 
 /* -- locating -------------------------------------------------------------------------------------------------------- */
 
@@ -157,12 +158,6 @@ static int add_id(struct texts *texts, const struct sources *sources, const stru
     return end_of(texts);
 }
 
-static inline bool is_private(struct span name)
-{
-    return name.size > 3 && name.at[name.size - 1] == '#' &&
-           (SPAN_IS(name, "__CRC32#") || SPAN_IS(name, "__BATCH#") || SPAN_IS(name, "__HALF_MS#") || SPAN_IS(name, "__END#"));
-}
-
 /* The pairs of one record. `slots` finds names again without comparing each with each: a record may have thousands. */
 struct pairs {
     struct pair {
@@ -250,7 +245,7 @@ static int add_pairs(struct maps *maps, const struct pairs *pairs, size_t size)
         bytes_reserve(&values->offsets, ends) || bytes_reserve(&maps->offsets, sizeof(int32_t)))
         return NO_MEMORY;
     for (size_t n = 0; n < pairs->count; n++) {
-        if (is_private(pairs->at[n].name))
+        if (is_private(pairs->at[n].name.at, pairs->at[n].name.size))
             continue;
         append_text(names, pairs->at[n].name);
         append_text(values, pairs->at[n].value);

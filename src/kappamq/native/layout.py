@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
+from kappamq.native import property_names
+
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK: Final = 0xCBD43194 - (1 << 32)
@@ -26,9 +28,9 @@ ENTRY: Final = struct.Struct(">qiq")
 INDEX_PENDING: Final = struct.Struct(">iqq")
 """What dispatch leaves for the key index, native byte order irrelevant: key hash, log offset, store ms."""
 
-TAIL_CRC_NAME: Final = b"__CRC32#\x01"
+TAIL_CRC_NAME: Final = f"{property_names.TAIL_CRC}\x01".encode()
 TAIL_CRC_BYTES: Final = 20
-BATCH_NAME: Final = b"__BATCH#\x01"
+BATCH_NAME: Final = f"{property_names.BATCH_BYTES}\x01".encode()
 BATCH_PROPERTY_BYTES: Final = 20
 """First member of a batch: how many log bytes the whole batch occupies, ten decimal digits."""
 PROPERTIES_BYTES_MAX: Final = 32767
@@ -146,15 +148,10 @@ class BadRow(ValueError):
         self.why = why
 
 
-PRIVATE_PROPERTIES: Final = frozenset({b"__CRC32#", b"__BATCH#", b"__HALF_MS#", b"__END#"})
+PRIVATE_PROPERTIES: Final = frozenset(name.encode() for name in property_names.PRIVATE_NAMES)
 """Bookkeeping of the broker: not shown to readers."""
 
-SPECIAL_PROPERTIES: Final = frozenset(
-    """DELAY REAL_TOPIC REAL_QID TRAN_MSG RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON CLUSTER INNER_NUM INNER_BASE
-    POP_CK INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRAN_PREPARED_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELAY_MS
-    TIMER_DELIVER_MS TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL
-    __CRC32# __BATCH# __HALF_MS# __END#""".split()
-)
+SPECIAL_PROPERTIES: Final = property_names.SPECIAL_NAMES
 """A message with one of these is not plain: the broker has to think about it."""
 
 

@@ -117,7 +117,7 @@ def encode(
     record = b"".join((front, body, topic, length, properties))
     if not tail_crc:
         return record
-    return b"%b__CRC32#\x01%b\x02" % (record, (b"%010d" % (crc32(record) & 0x7FFFFFFF))[::-1])
+    return b"%b%b%b\x02" % (record, TAIL_CRC_NAME, (b"%010d" % (crc32(record) & 0x7FFFFFFF))[::-1])
 
 
 def split_batch(body: bytes, plain: bool) -> list[Member] | None:

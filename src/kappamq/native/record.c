@@ -1,8 +1,9 @@
 /* One stored record: its bytes and its checks. pure_record.py is the meaning. */
 #include "inline.h"
+#include "property_names.h"
 
-static const char TAIL_CRC_NAME[] = "__CRC32#\x01";
-static const char BATCH_NAME[] = "__BATCH#\x01";
+static const char TAIL_CRC_NAME[] = TAIL_CRC_PROPERTY "\x01";
+static const char BATCH_NAME[] = BATCH_BYTES_PROPERTY "\x01";
 enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10, PRIVATE_BYTES = PRIVATE_NAME_BYTES + DIGITS + 1 };
 
 /* -- making ---------------------------------------------------------------------------------------------------------- */

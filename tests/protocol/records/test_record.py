@@ -243,3 +243,12 @@ def test_length_of_a_batch() -> None:
     assert record.batch_bytes(replace(SAMPLE, properties="__BATCH#\x010000000300\x02")) == 300
     assert record.batch_bytes(replace(SAMPLE, properties="__BATCH#\x01300\x02")) is None
     assert record.batch_bytes(replace(SAMPLE, properties="a\x01__BATCH#\x02")) is None
+
+
+def test_a_message_does_not_show_private_properties() -> None:
+    stored = Record(
+        topic="T", body=b"x", properties="a\x011\x02__HALF_MS#\x015\x02__BATCH#\x010000000100\x02", tail_crc=True
+    )
+    read = decode(stored.encode())
+    assert dict(read.to_message().properties) == {"a": "1"}
+    assert read.property_map() == {"a": "1", "__HALF_MS#": "5", "__BATCH#": "0000000100"}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kappamq.errors import ProtocolError
+from kappamq.native import property_names
 
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
@@ -78,16 +79,18 @@ BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
-TAIL_CRC: Final = "__CRC32#"
-BATCH_BYTES: Final = "__BATCH#"
+TAIL_CRC: Final = property_names.TAIL_CRC
+BATCH_BYTES: Final = property_names.BATCH_BYTES
 """Ours: on the first record of a batch, how many bytes of the log the whole batch takes, 10 decimal digits."""
-HALF_SINCE: Final = "__HALF_MS#"
+HALF_SINCE: Final = property_names.HALF_SINCE
 """Ours: on a copy of a half message, when the first one was stored."""
-TRANSACTION_OUTCOME: Final = "__END#"
+TRANSACTION_OUTCOME: Final = property_names.TRANSACTION_OUTCOME
 """Ours: on an op record, the result of the transaction."""
 
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-BROKER_ONLY: Final = frozenset({TAIL_CRC, BATCH_BYTES, POP_CHECK, HALF_SINCE, TRANSACTION_OUTCOME})
+PRIVATE: Final = property_names.PRIVATE_NAMES
+"""Bookkeeping of a broker in stored records: our client and the command line do not show it."""
+BROKER_ONLY: Final = PRIVATE | {POP_CHECK}
 """Only a broker may set these; they are removed from what a client sends."""
 OF_THE_RECORD: Final = frozenset({TAIL_CRC, BATCH_BYTES})
 """These describe one record and its neighbours in the log, so a copy of the message omits them."""

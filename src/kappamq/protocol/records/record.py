@@ -194,6 +194,8 @@ class Record:
     ) -> ReceivedMessage:
         """Return the message for an application, decompressed. Raises ProtocolError if that fails."""
         names = self.property_map()
+        if not properties.PRIVATE.isdisjoint(names):
+            names = {name: value for name, value in names.items() if name not in properties.PRIVATE}
         body, sys_flag = self.body, self.sys_flag
         if sys_flag & SYS_COMPRESSED:
             body = compression.decompress(body, sys_flag, bytes_max)
