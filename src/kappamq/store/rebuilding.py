@@ -93,9 +93,13 @@ class NewFiles:
         files.make_folder(self.folder / _PARTS)
         self.queues = QueueFiles(self.folder / QUEUES, sizes.queue_file_entries, _OPEN_MAX, files)
         self.index = IndexFiles(
-            self.folder / INDEX, sizes.index_slots, sizes.index_entries, files,
-            index_apply=module.index_apply, index_link=module.index_link,
-        )  # fmt: skip
+            self.folder / INDEX,
+            sizes.index_slots,
+            sizes.index_entries,
+            files,
+            index_apply=module.index_apply,
+            index_link=module.index_link,
+        )
         self.ends: dict[tuple[str, int], int] = {}  # one past the last entry of each queue
         self._begins: dict[tuple[str, int], int] = {}  # its first entry
         self.entries = 0
@@ -227,9 +231,18 @@ class NewFiles:
             ends = [self.queues.bounds(*key, log.min, at)[1] for key in self.ends]
         queues, entries, crc = sum(map(bool, ends)), sum(ends), fingerprint(log, at)
         return replace(
-            before, dispatched=at, synced=at, flushed=max(before.flushed, at), index=at if self._keys else min(before.index, at),
-            queues=queues, entries=entries, last_crc=crc, synced_crc=crc, synced_queues=queues, synced_entries=entries,
-        )  # fmt: skip
+            before,
+            dispatched=at,
+            synced=at,
+            flushed=max(before.flushed, at),
+            index=at if self._keys else min(before.index, at),
+            queues=queues,
+            entries=entries,
+            last_crc=crc,
+            synced_crc=crc,
+            synced_queues=queues,
+            synced_entries=entries,
+        )
 
     def close(self) -> None:
         self.queues.close()

@@ -44,7 +44,9 @@ def test_what_a_java_broker_wrote_has_no_stamp_and_is_no_problem(tmp_path: Path)
     (tmp_path / "config" / "notes.txt").write_text("{")
     assert snapshots_of(tmp_path).ok
     Snapshots(tmp_path / "config").save("later.json", {}, 1001)
-    assert [problem.meaning for problem in snapshots_of(tmp_path).problems] == ["speaks of a log that ends behind 1000"]
+    assert [problem.meaning for problem in snapshots_of(tmp_path).problems] == [
+        "its stamp lies beyond the end of the log, 1000"
+    ]
 
 
 def position_of(root: Path, is_ours: bool = True) -> Report:

@@ -67,7 +67,7 @@ def test_a_key_that_is_missing_or_too_many(tmp_path: Path) -> None:
     write(tmp_path, [*KEYS[:4], (7, 300, BEGIN), *KEYS[5:]])
     assert meanings(check(tmp_path, RECORDS)) == [
         "300: the record's key with hash 9 is not in the index",
-        "300: the index has a key with hash 7, the record has not",
+        "300: the index has a key with hash 7 that the record does not have",
     ]
 
 
@@ -89,7 +89,10 @@ def test_prepared_records_may_or_may_not_be_indexed(tmp_path: Path) -> None:
 def test_entries_that_lead_nowhere(tmp_path: Path) -> None:
     write(tmp_path, KEYS)
     report = check(tmp_path, [record for record in RECORDS if record[0] not in (200, 600)])
-    assert meanings(report) == ["200: key hash 4 leads to no good record", "600: key hash 5 leads to no good record"]
+    assert meanings(report) == [
+        "200: there is no valid record for key hash 4",
+        "600: there is no valid record for key hash 5",
+    ]
     assert check(tmp_path, RECORDS[4:], log_min=400).ok  # what retention has deleted is not missed
 
 
@@ -99,7 +102,9 @@ def test_a_broken_link(tmp_path: Path) -> None:
         image[at : at + 20] = ENTRY.pack(3, 300, 0, 1)  # entry 2 lies between
 
     write(tmp_path, KEYS, change)
-    assert meanings(check(tmp_path, RECORDS)) == ["300: entry 4 links to entry 1, but before it in its slot comes 2"]
+    assert meanings(check(tmp_path, RECORDS)) == [
+        "300: entry 4 links to entry 1, but the previous entry of its slot is 2"
+    ]
 
 
 def test_a_wrong_slot(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ def test_slots_that_are_older_than_the_entries_are_not_judged(tmp_path: Path) ->
 
 def test_out_of_log_order(tmp_path: Path) -> None:
     write(tmp_path, [*KEYS[:3], (4, 150, BEGIN), *KEYS[3:]])
-    assert meanings(check(tmp_path, RECORDS)) == ["150: key hash 4 leads to no good record"]
+    assert meanings(check(tmp_path, RECORDS)) == ["150: there is no valid record for key hash 4"]
 
 
 @pytest.mark.parametrize(("size", "problems"), [(0, 0), (99, 1)])

@@ -75,6 +75,4 @@ def test_delays_that_were_others_once_are_believed(tmp_path: Path) -> None:
 def test_a_jump_in_the_numbers_is_told(tmp_path: Path) -> None:
     found, rows = stored(tmp_path, "t", [b""] * 4)
     report = checked([found[0], *found[2:]], Entries(rows))
-    assert [problem.meaning for problem in report.problems] == [
-        "the record says it is message 2, message 1 was to come"
-    ]
+    assert [problem.meaning for problem in report.problems] == ["the record has queue offset 2, expected was 1"]

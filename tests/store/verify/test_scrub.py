@@ -9,7 +9,7 @@ import pytest
 from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
-from kappamq.store.verify.mending import Mender
+from kappamq.store.verify.repair import StoreRepair
 from kappamq.store.verify.report import BytesFix, EntryFix, Kind, WriteAgain
 from kappamq.store.verify.scrub import Scrub, ScrubPosition
 from tests.store.stores import Writer, config, kernels, opened
@@ -86,8 +86,8 @@ def test_every_bit_of_a_record_is_covered(tmp_path: Path, properties: bytes) -> 
             found = run(store).report.problems
             if not any(problem.kind is Kind.LOG and problem.offset == second for problem in found):
                 missed.append(bit - second * 8)
-            mended = [Mender(store).mend(problem) for problem in found if isinstance(problem.fix, BytesFix)]
-            if any(mended):
+            repaired = [StoreRepair(store).repair(problem) for problem in found if isinstance(problem.fix, BytesFix)]
+            if any(repaired):
                 assert os.pread(fd, 1, bit // 8)[0] == byte, "repaired"
             os.pwrite(fd, bytes([byte]), bit // 8)
         assert missed == []
@@ -180,7 +180,7 @@ def index_files(root: Path) -> dict[str, bytes]:
 
 
 def found_and_mended(store: MessageStore, scrub: Scrub) -> list[tuple[str, bool]]:
-    return [(str(problem), Mender(store).mend(problem)) for problem in scrub.report.problems]
+    return [(str(problem), StoreRepair(store).repair(problem)) for problem in scrub.report.problems]
 
 
 def test_the_index_begins_a_new_file_before_the_pass_has_come_to_the_last(tmp_path: Path) -> None:

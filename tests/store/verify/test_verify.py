@@ -101,14 +101,14 @@ def test_a_body_that_has_changed(root: Path) -> None:
         (Kind.QUEUE, "t/1", 40),
     ]
     why = f"record at {record.log_offset}: the record is not what was written"
-    assert report.problems[0].meaning == f"{record.size} bytes are no records: {why}"
+    assert report.problems[0].meaning == f"{record.size} bytes are not valid records: {why}"
 
 
 @pytest.mark.parametrize(
     ("entry", "meaning"),
     [
-        (lambda offset, size, code: (offset + 1, size, code), "the entry says"),
-        (lambda offset, size, code: (offset, size - 1, code), "the entry says"),
+        (lambda offset, size, code: (offset + 1, size, code), "the entry has"),
+        (lambda offset, size, code: (offset, size - 1, code), "the entry has"),
         (lambda offset, size, code: (offset, size, code + 1), "tag code"),
     ],
 )
@@ -129,7 +129,7 @@ def test_an_entry_too_many(root: Path) -> None:
     overwrite(queue_file(root, "b", 0), end * 20, ENTRY.pack(reader.log.limit, 100, 0))
     report = checked(root)
     assert summary(report) == [(Kind.QUEUE, "b/0", end)]
-    assert "no good record at" in report.problems[0].meaning
+    assert "no valid record at" in report.problems[0].meaning
 
 
 def test_an_entry_too_few(root: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_queue_that_lists_somebody_elses_messages(root: Path) -> None:
     report = checked(root, problems_max=3)
     assert report.problem_count == 39
     assert summary(report) == [(Kind.QUEUE, "stranger/0", number) for number in range(3)]
-    assert "lies message 0 of b/0" in report.problems[0].meaning
+    assert "there is message 0 of b/0" in report.problems[0].meaning
 
 
 def test_the_first_queue_file_is_gone(root: Path) -> None:
@@ -183,7 +183,7 @@ def test_an_index_entry_that_has_changed(root: Path) -> None:
     overwrite(path, 40 + 97 * 4 + 20 * 50 + 4, (77).to_bytes(8, "big"))
     report = checked(root)
     assert {problem.kind for problem in report.problems} == {Kind.INDEX}
-    assert any("leads to no good record" in problem.meaning for problem in report.problems)
+    assert any("there is no valid record for key hash" in problem.meaning for problem in report.problems)
     assert any("is not in the index" in problem.meaning for problem in report.problems)
 
 

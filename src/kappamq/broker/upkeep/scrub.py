@@ -13,7 +13,7 @@ from kappamq.broker.upkeep.damage import Counts
 from kappamq.clock import Clock
 from kappamq.store.log.log_reader import LogReader
 from kappamq.store.message_store import MessageStore
-from kappamq.store.verify.mending import MARKS, Mender
+from kappamq.store.verify.repair import MARKS, StoreRepair
 from kappamq.store.verify.report import EntryFix, Kind, Problem, Report, WriteAgain
 from kappamq.store.verify.scrub import Scrub, ScrubPosition
 from kappamq.store.verify.timers import TIMERS, is_still_wrong
@@ -61,7 +61,7 @@ class Scrubber:
         self._write = write
         self._write_again = write_again  # a snapshot and its .bak, from memory: whether that was possible
         self._timers = timers
-        self._mender = Mender(store)
+        self._repair = StoreRepair(store)
         self._thread = ThreadPoolExecutor(1, "kappamq-scrub")
         self._path = store.config.root / "kappamq.scrub"
         self._position = ScrubPosition()
@@ -207,7 +207,7 @@ class Scrubber:
         if problem.kind is Kind.LOG and problem.offset < self._store.log.min:
             return None
         try:
-            if not await self._write(self._mender.mend, problem):
+            if not await self._write(self._repair.repair, problem):
                 return None
         except OSError as error:
             log.error("scrub: %s could not be repaired: %s", problem, error)

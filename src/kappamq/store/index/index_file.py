@@ -208,9 +208,15 @@ class IndexFiles:
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def query(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, walk_max: int = WALK_MAX,
+        self,
+        topic: str,
+        key: str,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        walk_max: int = WALK_MAX,
         within: Callable[[int], bool] | None = None,
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first.
 
         Other keys may have the same hash, and times are exact to a second: the caller looks at the records. Where store

@@ -188,9 +188,14 @@ class Search:
     """One query on its way through the files, newest first. Bounded in what it returns and in what it looks at."""
 
     def __init__(
-        self, key: int, count_max: int, begin_ms: int, end_ms: int, walk_max: int = WALK_MAX,
+        self,
+        key: int,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        walk_max: int = WALK_MAX,
         within: Callable[[int], bool] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """With `within`, times are not taken from the files, and no file is passed over for its times."""
         self.key = key
         self.begin_ms = begin_ms if within is None else 0

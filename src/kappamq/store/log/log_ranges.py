@@ -166,10 +166,19 @@ class RangeReader:
     def _kernel(self) -> Any:
         """A fresh one: its queues begin with the first message that they see."""
         kernel = self._module.Kernel(
-            segment_bytes=self._log.segment_bytes, store_host=bytes(8), region="", cluster="", trace_on=False, tail_crc=False,
-            message_bytes_max=1, frame_bytes_max=1 << 20, header_bytes_max=1 << 16, pending_bytes_max=1 << 20,
-            transfer_bytes_max=1 << 20, transfer_count_max=1,
-        )  # fmt: skip
+            segment_bytes=self._log.segment_bytes,
+            store_host=bytes(8),
+            region="",
+            cluster="",
+            trace_on=False,
+            tail_crc=False,
+            message_bytes_max=1,
+            frame_bytes_max=1 << 20,
+            header_bytes_max=1 << 16,
+            pending_bytes_max=1 << 20,
+            transfer_bytes_max=1 << 20,
+            transfer_count_max=1,
+        )
         kernel.delays_ms = self._delays_ms
         kernel.index_enabled = self._keys
         return kernel

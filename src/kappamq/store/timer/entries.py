@@ -109,9 +109,14 @@ class TimerCheckpoint:
     def encode(self) -> bytes:
         """The 56 bytes that are told to slaves."""
         return _CHECKPOINT.pack(
-            self.read_ms, self.log_position, self.queue_offset, self.master_queue_offset, self.state_version, self.version_ms,
+            self.read_ms,
+            self.log_position,
+            self.queue_offset,
+            self.master_queue_offset,
+            self.state_version,
+            self.version_ms,
             self.version,
-        )  # fmt: skip
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -119,9 +124,14 @@ class TimerCheckpoint:
 
     def next(self, now_ms: int, read_ms: int, log_position: int, queue_offset: int) -> TimerCheckpoint:
         return replace(
-            self, read_ms=read_ms, log_position=log_position, queue_offset=queue_offset, master_queue_offset=queue_offset,
-            version_ms=now_ms, version=self.version + 1,
-        )  # fmt: skip
+            self,
+            read_ms=read_ms,
+            log_position=log_position,
+            queue_offset=queue_offset,
+            master_queue_offset=queue_offset,
+            version_ms=now_ms,
+            version=self.version + 1,
+        )
 
     def stamped(self, boot_id: str, first: int, *, clean: bool) -> bytes:
         """The beginning of the file: changed by anybody but us, it does not pass for ours any more. `first` is where the

@@ -1,4 +1,4 @@
-"""Check what lies beside the log: snapshots, our position file, the checkpoint. Each carries a checksum or has a second copy."""
+"""Check the files beside the log: snapshots, the position file, the checkpoint. Each has a checksum or a second copy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def check_snapshots(root: Path, log_end: Callable[[], int], report: Report, file
 
 
 def snapshot_steps(root: Path, log_end: Callable[[], int], report: Report, files: Files) -> Iterator[int]:
-    """The files of the config folder. One whose stamp does not fit was changed by a hand, or by the disk.
+    """Check the files of the config folder. A checksum mismatch means that the file was edited by hand or damaged.
 
-    `log_end` is asked after a file was read: a running broker appends to its log and writes snapshots meanwhile.
-    A step is a file; it yields how many bytes that has."""
+    `log_end` is called after a file was read, because a running broker appends to its log and writes snapshots meanwhile.
+    Each step checks one file and yields its size in bytes."""
     folder = root / "config"
     for name in files.list(folder):
         bare = name.removesuffix(".bak")
@@ -35,7 +35,7 @@ def snapshot_steps(root: Path, log_end: Callable[[], int], report: Report, files
             data = _read(folder / name, files)
             found = snapshots.decode(data)
         except FileNotFoundError:
-            continue  # replaced in this moment
+            continue  # it is being replaced right now
         except (ProtocolError, StoreError) as error:
             report.add(Kind.CONFIG, name, 0, str(error), WriteAgain(bare))
             continue
@@ -45,12 +45,12 @@ def snapshot_steps(root: Path, log_end: Callable[[], int], report: Report, files
         if found.damaged:
             report.add(Kind.CONFIG, name, 0, found.note, WriteAgain(bare))
         elif found.log_offset is not None and found.log_offset > (end := log_end()):
-            report.add(Kind.CONFIG, name, found.log_offset, f"speaks of a log that ends behind {end}")
+            report.add(Kind.CONFIG, name, found.log_offset, f"its stamp lies beyond the end of the log, {end}")
         yield len(data)
 
 
 def check_position(root: Path, report: Report, files: Files, is_ours: Callable[[Position], bool]) -> None:
-    """`is_ours` says whether nobody but us has written to the store since the position was."""
+    """Check the position file and the checkpoint. `is_ours`: whether no other broker has written to the store since `position`."""
     position, why = Position.load(root / POSITION, files)
     if position is None:
         if why:
@@ -59,14 +59,14 @@ def check_position(root: Path, report: Report, files: Files, is_ours: Callable[[
     try:
         checkpoint = _read(root / CHECKPOINT, files)[:USED_BYTES]
     except FileNotFoundError:
-        checkpoint = bytes(USED_BYTES)  # which is what it says before anything was synced
+        checkpoint = bytes(USED_BYTES)  # the same as a checkpoint before the first sync
     except OSError as error:
         report.add(Kind.CONFIG, CHECKPOINT, 0, f"cannot be read: {error.strerror}", WriteAgain(CHECKPOINT))
         return
-    # Both are written one after the other: it may have been in between when we looked.
+    # The two files are written one after the other; a broker may have been between the two writes when we read them.
     again, _why = Position.load(root / POSITION, files)
     if again is not None and not (position.wrote(checkpoint) or again.wrote(checkpoint)) and is_ours(again):
-        why = f"it does not hold what {POSITION} says was written there"
+        why = f"it does not hold the bytes that {POSITION} says were written"
         report.add(Kind.CONFIG, CHECKPOINT, 0, why, WriteAgain(CHECKPOINT))
 
 

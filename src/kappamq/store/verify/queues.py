@@ -1,4 +1,4 @@
-"""Hold the consume queues against the log: every record has its entry, and the entry says what follows from the record."""
+"""Compare the consume queues with the log: every record has its entry, and the entry matches the record."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from kappamq.store.verify.report import EntryFix, Kind, Report
 
 _LOOK_AHEAD_ENTRIES = 64
 _CHUNKS_MAX = 10_000
-_EXTENDED_CODE = -(1 << 31) - 1  # tag codes from here down are addresses in a file of Java's queue extension
+_EXTENDED_CODE = (
+    -(1 << 31) - 1
+)  # tag codes from here down are addresses in a file of RocketMQ's consume queue extension
 
 _Entry = tuple[int, int, int]
 
 
 class EntrySource(Protocol):
-    """Where entries are read: the files of a store that nobody runs, or of one that somebody does."""
+    """Where entries are read from: the files of a store, with or without a broker that has it open."""
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[first, end) of the messages that the queue's files hold."""
+        """The range [first, end) of the messages in the queue's files."""
         ...
 
     def read(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
@@ -34,26 +36,26 @@ class EntrySource(Protocol):
         ...
 
     def deleted_below(self, topic: str, queue_id: int) -> int | None:
-        """Messages below this number were deleted with their topic; None if that is not known."""
+        """The offset below which messages were deleted with their topic; None if unknown."""
         ...
 
 
 class _Queue:
-    """One queue while the log goes by."""
+    """The state of the check of one queue."""
 
     __slots__ = ("end", "gaps", "low", "matched", "next", "wrong")
 
     def __init__(self, low: int, end: int) -> None:
         self.low = low
         self.end = end
-        self.matched = 0  # entries in [low, end) that a record bears out
-        self.wrong: set[int] = set()  # entries that were found wrong already
-        self.next: int | None = None  # the number that the queue's next record must have,
-        self.gaps = 0  # unless records were missing since
+        self.matched = 0  # entries in [low, end) that match their record
+        self.wrong: set[int] = set()  # entries that were reported already
+        self.next: int | None = None  # the expected queue offset of the next record,
+        self.gaps = 0  # valid as long as this equals QueueCheck._gaps
 
 
 class QueueCheck:
-    """`record` is called for each record in log order; `rest` then looks for entries that no record asked for.
+    """Call `record` for each record in log order; `find_orphans` then finds the entries that have no record.
 
     Records from `dispatched` on need not have an entry yet."""
 
@@ -66,21 +68,21 @@ class QueueCheck:
         self._gaps = 0
         self._chunks: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
 
-    def know(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Take a queue as it is now; returns what it holds."""
+    def add_queue(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Note the range of a queue's entries as of now, and return it."""
         low, end = self._source.bounds(topic, queue_id)
         self._queues[topic, queue_id] = _Queue(low, end)
         return low, end
 
     def forget_numbers(self) -> None:
-        """Records are missing from here on, which was told or is as it should be: queues go on with any number."""
+        """Accept any queue offset next: records are missing here, which is either reported already or legitimate."""
         self._gaps += 1
 
     def record(self, item: Found, names: dict[str, str]) -> None:
         record = item.record
         key = (record.topic, record.queue_id)
         if key not in self._queues:
-            self.know(*key)
+            self.add_queue(*key)
         queue = self._queues[key]
         place, number = f"{record.topic}/{record.queue_id}", record.queue_offset
         if queue.next is not None and number != queue.next and queue.gaps == self._gaps:
@@ -88,7 +90,7 @@ class QueueCheck:
                 Kind.LOG,
                 place,
                 item.offset,
-                f"the record says it is message {number}, message {queue.next} was to come",
+                f"the record has queue offset {number}, expected was {queue.next}",
             )
         queue.next, queue.gaps = number + 1, self._gaps
         entry = self._entry(*key, number)
@@ -99,19 +101,19 @@ class QueueCheck:
             elif queue.end == 0:
                 self._report.forgotten += 1
             else:
-                self._missing(item, place, right)
+                self._report_missing(item, place, right)
         elif number < queue.low:
             if self._was_deleted(*key, number, queue.low):
                 self._report.forgotten += 1
             else:
-                self._missing(item, place, right)
+                self._report_missing(item, place, right)
         elif entry is None or entry[:2] != (item.offset, item.size):
             log_offset, size, _code = entry or (0, 0, 0)
             self._report.add(
                 Kind.QUEUE,
                 place,
                 number,
-                f"the entry says {size} bytes at {log_offset}, the record has {item.size} bytes at {item.offset}",
+                f"the entry has {size} bytes at {log_offset}, but the record has {item.size} bytes at {item.offset}",
                 EntryFix(*key, number, right),
             )
             if len(queue.wrong) < self._report.problems_max:
@@ -119,36 +121,36 @@ class QueueCheck:
         else:
             queue.matched += 1
             if QUEUE_ENTRY.pack(*entry) != right:
-                self._wrong_code(item, names, place, entry[2], right)
+                self._report_code(item, names, place, entry[2], right)
 
     def _was_deleted(self, topic: str, queue_id: int, number: int, low: int) -> bool:
-        """Whether message `number`, which lies before the queue's first, was deleted with its topic, which was made again."""
+        """Whether message `number`, which lies before the queue's first, was deleted together with an earlier topic of that name."""
         deleted_below = self._source.deleted_below(topic, queue_id)
         if deleted_below is not None:
             return number < deleted_below
-        # Nobody knows: then filler stands where the older messages were.
+        # Unknown. If it was deleted, there is filler in the place of the older messages.
         data = self._source.read(topic, queue_id, low - 1, 1)
         return len(data) == QUEUE_ENTRY.size and QUEUE_ENTRY.unpack(data)[1] == FILLER_BYTES
 
-    def _missing(self, item: Found, place: str, right: bytes) -> None:
+    def _report_missing(self, item: Found, place: str, right: bytes) -> None:
         record = item.record
         self._report.add(
             Kind.QUEUE,
             place,
             record.queue_offset,
-            f"no entry for the record at {item.offset} of the log",
+            f"there is no entry for the record at log offset {item.offset}",
             EntryFix(record.topic, record.queue_id, record.queue_offset, right),
         )
 
     def _code(self, item: Found, names: dict[str, str], number: int, entry: _Entry | None) -> int:
-        """What the entry's last field should say: the tag's hash, or what else is right there."""
+        """The right value of the entry's last field: the hash of the tag, or another value that is valid there."""
         record = item.record
         due = due_ms(record, names, self._delays_ms)
         if due is None:
             wanted = tag_code(names.get(properties.TAGS))
             return entry[2] if entry is not None and entry[2] <= _EXTENDED_CODE < wanted else wanted
-        # The schedule topic keeps the time of delivery there. The delays of the levels may have been others then: a delay that a
-        # neighbour in the queue has as well is believed.
+        # The schedule topic stores the delivery time there. The delays of the levels may have been different at that time: a delay
+        # that a neighbour in the queue has as well is accepted.
         if entry is not None and entry[2] != due and self._is_usual_delay(item, number, entry[2] - record.stored_ms):
             return entry[2]
         return due
@@ -161,21 +163,25 @@ class QueueCheck:
             return True
         for neighbour in (number - 1, number + 1):
             entry = self._entry(record.topic, record.queue_id, neighbour)
-            # Stored close to it: neither times nor delays are exact to the second here.
+            # Only neighbours that were stored close in time: neither times nor delays are exact to the second here.
             if entry is not None and 0 < entry[1] < FILLER_BYTES and abs(entry[2] - record.stored_ms - delay) < 60_000:
                 return True
         return False
 
-    def _wrong_code(self, item: Found, names: dict[str, str], place: str, code: int, right: bytes) -> None:
+    def _report_code(self, item: Found, names: dict[str, str], place: str, code: int, right: bytes) -> None:
         wanted = QUEUE_ENTRY.unpack(right)[2]
         if due_ms(item.record, names, self._delays_ms) is None:
-            meaning = f"tag code {code}, but the record's tag has {wanted}"
+            meaning = f"the tag code is {code}, but that of the record's tag is {wanted}"
         else:
-            meaning = f"due at {code}, but the record's level says {wanted}"
+            meaning = f"the due time is {code}, but according to the record's delay level it is {wanted}"
         record = item.record
         self._report.add(
-            Kind.QUEUE, place, record.queue_offset, meaning, EntryFix(record.topic, record.queue_id, record.queue_offset, right)
-        )  # fmt: skip
+            Kind.QUEUE,
+            place,
+            record.queue_offset,
+            meaning,
+            EntryFix(record.topic, record.queue_id, record.queue_offset, right),
+        )
 
     def _entry(self, topic: str, queue_id: int, number: int) -> _Entry | None:
         if number < 0:
@@ -195,28 +201,28 @@ class QueueCheck:
         log_offset, size, code = QUEUE_ENTRY.unpack_from(data, at)
         return log_offset, size, code
 
-    # -- entries that no record asked for ----------------------------------------------------------------------------------
+    # -- entries without a record ------------------------------------------------------------------------------------------
 
-    def rest(self, log: LogReader) -> None:
+    def find_orphans(self, log: LogReader) -> None:
         for (topic, queue_id), queue in sorted(self._queues.items()):
             if queue.matched != queue.end - queue.low:
-                self._entries(log, topic, queue_id, queue)
+                self._find_orphans(log, topic, queue_id, queue)
 
-    def _entries(self, log: LogReader, topic: str, queue_id: int, queue: _Queue) -> None:
-        """Some entry of this queue leads nowhere: say which."""
+    def _find_orphans(self, log: LogReader, topic: str, queue_id: int, queue: _Queue) -> None:
+        """Report the entries of this queue that have no record."""
         place, before = f"{topic}/{queue_id}", -1
         number = queue.low
         while number < queue.end:
             data = self._source.read(topic, queue_id, number, min(512, queue.end - number))
             if not data:
                 self._report.add(
-                    Kind.QUEUE, place, number, f"a file is missing: entries up to {queue.end} were to come"
+                    Kind.QUEUE, place, number, f"a file is missing: entries up to {queue.end} are expected"
                 )
                 return
             for log_offset, size, _code in QUEUE_ENTRY.iter_unpack(data):
                 why = _why_not(log, topic, queue_id, number, log_offset, size)
                 if why is None and log_offset <= before:
-                    why = f"points to {log_offset} of the log, the entry before it to {before}"
+                    why = f"it points to log offset {log_offset}, but the previous entry to {before}"
                 if why is not None and number not in queue.wrong:
                     self._report.add(Kind.QUEUE, place, number, why)
                 before = log_offset
@@ -229,8 +235,8 @@ def _why_not(log: LogReader, topic: str, queue_id: int, number: int, log_offset:
     try:
         found = log.record(log_offset)
     except RecordError as error:
-        return f"no good record at {log_offset} of the log: {error}"
+        return f"there is no valid record at log offset {log_offset}: {error}"
     record = found.record
     if not is_message(record, topic, queue_id, number):
-        return f"at {log_offset} lies message {record.queue_offset} of {record.topic}/{record.queue_id}"
-    return None  # what else is wrong was said when the record went by
+        return f"at log offset {log_offset} there is message {record.queue_offset} of {record.topic}/{record.queue_id}"
+    return None  # anything else was reported when the record was checked

@@ -1,4 +1,4 @@
-"""What `verify` found: counts, and the first problems in words."""
+"""The result of `verify`: counts, and a description of the first problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntryFix:
-    """The entry of a message as the log says it should be."""
+    """The queue entry of a message as it should be according to the log."""
 
     topic: str
     queue_id: int
@@ -29,7 +29,7 @@ class EntryFix:
 
 @dataclass(frozen=True, slots=True)
 class BytesFix:
-    """Bytes of a file that follow from something else: what is there, and what should be."""
+    """Bytes of a file that can be derived from other data: the wrong ones, and the right ones."""
 
     path: Path
     position: int
@@ -39,7 +39,7 @@ class BytesFix:
 
 @dataclass(frozen=True, slots=True)
 class WriteAgain:
-    """A file that a running broker has in memory."""
+    """A file whose content a running broker has in memory and can write again."""
 
     name: str
 
@@ -51,7 +51,7 @@ Fix = EntryFix | BytesFix | WriteAgain
 class Problem:
     kind: Kind
     place: str  # a file, or topic/queue
-    offset: int  # in the log; in the queue for a queue's problem
+    offset: int  # in the log; for a queue's problem, in the queue
     meaning: str
     fix: Fix | None = None  # how a running broker repairs it
 
@@ -64,36 +64,36 @@ class Report:
     root: Path
     problems_max: int
     log_min: int = 0
-    log_end: int = 0  # one past the last good record
+    log_end: int = 0  # one past the last valid record
     records: int = 0
     record_bytes: int = 0
     damaged_bytes: int = 0
-    torn_tail: str = ""  # what lies behind the last good record, if anything: recovery cuts it off
+    torn_tail: str = ""  # what follows the last valid record, if anything; recovery truncates it
     queues: int = 0
     queue_entries: int = 0
-    undispatched: int = 0  # good records that queues do not know yet, and need not: recovery enters them
-    forgotten: int = 0  # records whose queue is gone: their topic was deleted
+    undispatched: int = 0  # valid records that have no queue entry yet; recovery adds them
+    forgotten: int = 0  # records of deleted topics
     index_files: int = 0
     index_entries: int = 0
-    unindexed: int = 0  # the same for records with keys and the index
+    unindexed: int = 0  # valid records with keys that are not in the index yet; recovery adds them
     first_ms: int = 0
     last_ms: int = 0
     problem_count: int = 0
     problems: list[Problem] = field(default_factory=list)  # the first `problems_max` of them
-    left_out: int = 0  # of the others, those that could be repaired
+    left_out: int = 0  # how many of the remaining problems could be repaired
 
     @property
     def ok(self) -> bool:
         return self.problem_count == 0
 
     def add_damage(self, damage: Damage) -> None:
-        """Bytes of the log that are no records."""
+        """Report a range of the log that contains no valid records."""
         self.damaged_bytes += damage.stop - damage.start
         self.add(
             Kind.LOG,
             "commitlog",
             damage.start,
-            f"{damage.stop - damage.start} bytes are no records: {damage.why}",
+            f"{damage.stop - damage.start} bytes are not valid records: {damage.why}",
             None if damage.end_mark is None else BytesFix(*damage.end_mark),
         )
 

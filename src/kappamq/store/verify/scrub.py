@@ -1,10 +1,10 @@
-"""One pass over a store that a broker runs: compares what must agree, a little at a time.
+"""One pass of the scrub: compares data that must agree, in small steps, while a broker is using the store.
 
-The pass goes over the files beside the log, the log with queues and key index, and the timer files. It reads files like any
-looker-on (reader.py), and only what the broker has finished: records whose entries and keys are in the files. What it finds goes to
-its report; whoever runs it has each problem confirmed by the thread that writes these files, and repaired.
+A pass covers the files beside the log, the log with queues and key index, and the timer files. It reads the files like any other
+read-only process (reader.py), and only records whose entries and keys are already in files. Its findings go into its report. The
+caller has each problem confirmed and repaired by the thread that writes these files.
 
-How far it is survives a stop, so that a pass over terabytes need not begin again.
+The position of a pass survives a restart, so that a pass over terabytes need not start over.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from kappamq.store.verify.timers import timer_steps
 from kappamq.store.verify.verify import check_crc, is_half, key_hashes, wants_entry
 
 _FILE_BYTES_MAX = 4096
-_SMALL_FILES_BYTES = 64 << 10  # what looking at the files beside the log counts for
+_SMALL_FILES_BYTES = 64 << 10  # the nominal cost of checking the files beside the log
 _PROBLEMS_MAX = 1000
 
 
 @dataclass(slots=True)
 class ScrubPosition:
-    """How far the pass is, and when the last one ended."""
+    """The position of the pass, and the time of the last complete one."""
 
-    log_offset: int = 0  # records below are done
-    running: bool = False  # a pass has begun and is not at its end
-    passes: int = 0  # that came to their end
-    finished_ms: int = 0  # when the last one did
+    log_offset: int = 0  # records below it have been checked
+    running: bool = False  # a pass has started and is not complete
+    passes: int = 0  # number of complete passes
+    finished_ms: int = 0  # when the last one was completed
 
     @classmethod
     def load(cls, path: Path, files: Files) -> ScrubPosition:
-        """What was saved; a new one if there is nothing, or nothing that makes sense: then a pass begins anew."""
+        """Read the saved position; return a new one if there is none or it is invalid, so that a pass starts over."""
         try:
             fd = files.open(path, writable=False)
         except OSError:
@@ -59,7 +59,7 @@ class ScrubPosition:
         return cls()
 
     def save(self, path: Path, files: Files) -> None:
-        """Replace the file. Not synced: after a power cut an older position only costs time."""
+        """Replace the file. Not synced: after a power failure an older position only costs time."""
         values = asdict(self)
         aside = path.with_name(path.name + ".tmp")
         fd = files.open(aside, create=True)
@@ -72,7 +72,7 @@ class ScrubPosition:
 
 
 class Scrub:
-    """One pass. For one thread at a time. Whoever runs it takes what was found out of the report before that is full."""
+    """One pass. For one thread at a time. The caller must take the findings out of the report before it is full."""
 
     def __init__(self, store: MessageStore, position: ScrubPosition) -> None:
         self._store = store
@@ -83,7 +83,7 @@ class Scrub:
         self.log = LogReader(store.log.folder, store.files, store.config.segment_bytes, self._around.pread)
 
     def steps(self) -> Iterator[int]:
-        """Each step is short; what it yields is how many bytes it has looked at."""
+        """Run the pass in short steps; each yields how many bytes it has read."""
         store, root = self._store, self._store.config.root
         known = store.derived.noted
         self.report.log_min, self.report.log_end = store.log.min, known.dispatched
@@ -98,14 +98,24 @@ class Scrub:
         start = max(self.position.log_offset, store.log.min)
         queues = QueueCheck(self, dispatched, report, store.kernel.delays_ms)
         keys = IndexCheck(
-            *(store.config.root / "index", store.config.index_slots, store.config.index_entries, indexed, report, self._files),
-            start=start, on_disk=store.index.on_disk, stored_ms=self._stored_ms, stop=indexed,
-        )  # fmt: skip
+            *(
+                store.config.root / "index",
+                store.config.index_slots,
+                store.config.index_entries,
+                indexed,
+                report,
+                self._files,
+            ),
+            start=start,
+            on_disk=store.index.on_disk,
+            stored_ms=self._stored_ms,
+            stop=indexed,
+        )
         for item in self.log.scan(start, dispatched, thorough=True):
             if isinstance(item, Damage):
                 if item.start >= dispatched:
                     break
-                if item.tail:  # nothing good follows, but what was written goes on
+                if item.tail:  # no valid record follows, although the written part of the log goes on
                     item = replace(item, stop=dispatched, tail=False)
                 report.add_damage(item)
                 queues.forget_numbers()
@@ -114,7 +124,7 @@ class Scrub:
             if item.offset >= dispatched:
                 break
             if self.position.log_offset < self.log.min:
-                queues.forget_numbers()  # retention has taken files away
+                queues.forget_numbers()  # retention has deleted files
             check_crc(self.log, item, report)
             names = item.record.property_map()
             if wants_entry(item.record):
@@ -126,7 +136,7 @@ class Scrub:
             report.records += 1
             self.position.log_offset = item.offset + item.size
             yield item.size
-            yield from keys.judge()
+            yield from keys.check_files()
         yield from keys.finish()
 
     # -- entries, for the queues' check --------------------------------------------------------------------------------------
@@ -139,7 +149,7 @@ class Scrub:
         try:
             return self._store.queues.read(topic, queue_id, first, count)
         except OSError:
-            return b""  # as if nothing were there: the right entry is written again
+            return b""  # as if there were none: the right entry is then written again
 
     def deleted_below(self, topic: str, queue_id: int) -> int | None:
         return self._store.deleted_below(topic, queue_id)
@@ -150,7 +160,7 @@ class Scrub:
 
     @property
     def progress(self) -> float:
-        """Which part of the log is done."""
+        """The fraction of the log that has been checked."""
         low, end = self._store.log.min, self._store.marks.dispatched.offset
         return 1.0 if end <= low else min(1.0, max(0.0, (self.position.log_offset - low) / (end - low)))
 

@@ -1,8 +1,8 @@
-"""Check a store: every record, every queue entry, every key, and the files beside them. Changes nothing.
+"""Check a store: every record, queue entry and key, and the files beside them. Changes nothing.
 
-One pass over the log holds each record against its queue entry and its index entries, which lie in log order too. What
-queues or index hold beyond that (entries that lead to no record) shows in the counts and is then looked for. Computed
-here from the record's text, with none of the code that wrote the files. A running broker's scrub does the same (scrub.py).
+One pass over the log compares each record with its queue entry and its index entries, which lie in log order too. The counts then
+show whether queues or index have entries without a record, and only then are these searched for. The expected bytes are computed
+from the decoded record, independently of the code that writes the files. A running broker's scrub does the same (scrub.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kappamq.store.verify.timers import check_timers
 __all__ = ["Kind", "Problem", "Progress", "Report", "verify"]
 
 Progress = Callable[[int, int], None]
-"""Called now and then with (bytes of the log that are done, bytes in all)."""
+"""Called from time to time with (bytes of the log that have been checked, total bytes)."""
 
 _PROGRESS_BYTES = 8 << 20
 
@@ -44,7 +44,7 @@ def verify(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> Report:
-    """Check the store at `root`. Raises StoreError if it cannot be read as a store at all."""
+    """Check the store at `root`. Raises StoreError if there is no readable store."""
     with StoreReader(root, index_slots=index_slots, index_entries=index_entries, files=files) as reader:
         return _Verifier(reader, Report(reader.root, problems_max), progress or _silent, files or Files()).run()
 
@@ -54,7 +54,7 @@ def _silent(_done: int, _total: int) -> None:
 
 
 def wants_entry(record: records.Record) -> bool:
-    """Whether consumers see a record: its queue has an entry for it then."""
+    """Whether consumers can see a record, that is, whether it must have a queue entry."""
     transaction = record.sys_flag & records.SYS_TRANSACTION
     if transaction in (records.SYS_PREPARED, records.SYS_ROLLED_BACK):
         return False
@@ -62,7 +62,7 @@ def wants_entry(record: records.Record) -> bool:
 
 
 def key_hashes(record: records.Record, names: dict[str, str]) -> list[int]:
-    """The hashes under which the key index knows a record."""
+    """The hashes under which a record is indexed."""
     if record.sys_flag & records.SYS_TRANSACTION == records.SYS_ROLLED_BACK:
         return []
     keys = [names[properties.UNIQUE_KEY]] if names.get(properties.UNIQUE_KEY) else []
@@ -70,7 +70,7 @@ def key_hashes(record: records.Record, names: dict[str, str]) -> list[int]:
 
 
 def is_half(record: records.Record) -> bool:
-    """A message of an open transaction: a Java broker may have indexed it or not."""
+    """Whether it is a half message: a Java broker may or may not have indexed it."""
     return record.sys_flag & records.SYS_TRANSACTION == records.SYS_PREPARED
 
 
@@ -91,24 +91,30 @@ class _Verifier:
         if position is not None:
             dispatched, indexed = position.dispatched, position.index
         else:
-            # A Java broker that stopped in good order has dispatched everything; one that died says nothing.
+            # A Java broker that was stopped cleanly has dispatched everything; after a crash nothing is known.
             dispatched, indexed = FOREVER if clean else 0, 0
         self.is_running = StoreLock.holder(reader.root, files) is not None
         self.queues = QueueCheck(self, dispatched, report)
         self.keys = IndexCheck(
-            reader.root / "index", reader.index_slots, reader.index_entries, indexed, report, files, stored_ms=self._stored_ms
-        )  # fmt: skip
+            reader.root / "index",
+            reader.index_slots,
+            reader.index_entries,
+            indexed,
+            report,
+            files,
+            stored_ms=self._stored_ms,
+        )
 
     def run(self) -> Report:
         report, log = self.report, self.reader.log
         report.log_min = report.log_end = log.min
-        # After the position and before the log: a broker that runs meanwhile only adds what need not be known yet.
+        # After the position file was read and before the log: a running broker only adds entries that are not required yet.
         for topic, queue_id in sorted(self.reader.queue_files.queues()):
-            low, end = self.queues.know(topic, queue_id)
+            low, end = self.queues.add_queue(topic, queue_id)
             report.queues += 1
             report.queue_entries += end - low
         self._log()
-        self.queues.rest(log)
+        self.queues.find_orphans(log)
         for _ in self.keys.finish():
             pass
         check_snapshots(self.reader.root, lambda: max(report.log_end, log.min), report, self.files)
@@ -128,13 +134,13 @@ class _Verifier:
         return self.reader.queue_files.read(topic, queue_id, first, count)
 
     def deleted_below(self, topic: str, queue_id: int) -> int | None:
-        return None  # the log may know of deletions that the snapshots do not reflect yet
+        return None  # unknown: the log may contain deletions that are not in a snapshot yet
 
     # -- the log, and what must exist for each record ----------------------------------------------------------------------
 
     def _log(self) -> None:
         report, log = self.report, self.reader.log
-        told = log.min
+        reported = log.min
         total = max(log.limit - log.min, 1)
         for item in log.scan(thorough=True):
             if isinstance(item, Damage):
@@ -150,9 +156,9 @@ class _Verifier:
             report.first_ms = report.first_ms or item.record.stored_ms
             report.last_ms = max(report.last_ms, item.record.stored_ms)
             self._record(item)
-            if item.offset - told >= _PROGRESS_BYTES:
-                told = item.offset
-                self.progress(told - log.min, total)
+            if item.offset - reported >= _PROGRESS_BYTES:
+                reported = item.offset
+                self.progress(reported - log.min, total)
         self.progress(total, total)
 
     def _record(self, item: Found) -> None:
@@ -163,7 +169,7 @@ class _Verifier:
         self.keys.expect(
             item.offset, key_hashes(item.record, names), optional=is_half(item.record), stored_ms=item.record.stored_ms
         )
-        for _ in self.keys.judge():
+        for _ in self.keys.check_files():
             pass
 
     def _stored_ms(self, log_offset: int) -> int | None:
@@ -171,7 +177,7 @@ class _Verifier:
         return None if found is None else found.stored_ms
 
     def _is_ours(self, position: Position) -> bool:
-        """The log is as the position file knows it, and goes on nowhere behind it: no other broker has been here."""
+        """Whether the log ends where and as the position file says, so that no other broker has written to it."""
         if self.is_running or position.dispatched != self.report.log_end:
             return False
         segment_bytes = self.reader.log.segment_bytes

@@ -20,7 +20,7 @@ _BEGIN_MS, _END_MS, _BEGIN_OFFSET, _END_OFFSET, _USED_SLOTS, _COUNT = 0, 8, 16, 
 _OF_FIRST: Final = (_BEGIN_MS, _BEGIN_OFFSET)
 
 
-class IndexMender:
+class IndexRepair:
     def __init__(self, index: IndexFiles, files: Files, stored_ms: Callable[[int], int | None]) -> None:
         """`stored_ms`: log offset of a record -> when it was stored, None if no good record lies there."""
         self._index = index

@@ -1,27 +1,27 @@
-"""Repair what a check of a running store has found. For the one thread that writes derived files.
+"""Repair the problems that a check of a running store has found. Runs on the one thread that writes derived files.
 
-A check runs beside writers, so what it saw may be half of a change: each problem is looked at again here, where nobody writes
-meanwhile, and only what is still wrong counts.
+A check runs beside the writers, so it may have seen half of a change. Each problem is therefore checked again here, where
+nothing is written meanwhile, and only what is still wrong is repaired.
 """
 
 from __future__ import annotations
 
 from kappamq.native.layout import ENTRY
-from kappamq.store.index.mending import IndexMender
+from kappamq.store.index.repair import IndexRepair
 from kappamq.store.message_store import MessageStore
 from kappamq.store.verify.config import CHECKPOINT, POSITION, check_position, check_snapshots
 from kappamq.store.verify.report import BytesFix, EntryFix, Kind, Problem, Report, WriteAgain
 
-MARKS = (POSITION, CHECKPOINT)  # files that are written again from what the store itself knows
+MARKS = (POSITION, CHECKPOINT)  # files that are rewritten from the store's state in memory
 
 
-class Mender:
+class StoreRepair:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._index = IndexMender(store.index, store.files, self._stored_ms)
+        self._index = IndexRepair(store.index, store.files, self._stored_ms)
 
-    def mend(self, problem: Problem) -> bool:
-        """Whether it is still as the problem says; then it is repaired, as far as files can be repaired from files."""
+    def repair(self, problem: Problem) -> bool:
+        """Return whether the problem still exists; if so, repair it, as far as files can be repaired from files."""
         fix = problem.fix
         if isinstance(fix, EntryFix):
             return self._entry(fix)
@@ -43,7 +43,7 @@ class Mender:
         except OSError:
             there = b""
         if fix.number < low:
-            # What was deleted stays so: it has no entries there. Else damaged entries have misled the start.
+            # Deleted messages stay deleted: they have no entries. Otherwise damaged entries led to a wrong minimum at the start.
             deleted_below = self._store.deleted_below(*key)
             if there != fix.entry and (deleted_below is None or fix.number < deleted_below):
                 return False
@@ -92,4 +92,4 @@ class Mender:
         check_snapshots(store.config.root, lambda: store.log.end, report, store.files)
         if problem.fix is None:
             return any(one.fix is None and one.place == problem.place for one in report.problems)
-        return any(one.fix == problem.fix for one in report.problems)  # it may have become the .bak meanwhile
+        return any(one.fix == problem.fix for one in report.problems)  # the file may have become the .bak meanwhile

@@ -7,7 +7,7 @@ import pytest
 from kappamq.native.layout import ENTRY
 from kappamq.store.position import Position
 from kappamq.store.snapshots import Snapshots
-from kappamq.store.verify.mending import Mender
+from kappamq.store.verify.repair import StoreRepair
 from kappamq.store.verify.report import BytesFix, EntryFix, Fix, Kind, Problem, WriteAgain
 from tests.store.stores import Writer, bodies, config, opened
 from tests.store.verify.test_scrub import fill, flip, run
@@ -31,12 +31,12 @@ def test_what_a_pass_finds_is_repaired(tmp_path: Path) -> None:
         flip(tmp_path / "checkpoint", 5)
         found = run(store).report.problems
         assert len(found) >= 7
-        mender = Mender(store)
-        assert all(mender.mend(one) for one in found if one.fix != WriteAgain("checkpoint"))
-        assert any(mender.mend(one) for one in found if one.fix == WriteAgain("checkpoint"))
+        repair = StoreRepair(store)
+        assert all(repair.repair(one) for one in found if one.fix != WriteAgain("checkpoint"))
+        assert any(repair.repair(one) for one in found if one.fix == WriteAgain("checkpoint"))
         assert (queue.read_bytes(), index.read_bytes()) == before
         assert run(store).report.problems == []
-        assert not any(mender.mend(one) for one in found), "nothing of it is wrong any more"
+        assert not any(repair.repair(one) for one in found), "nothing of it is wrong any more"
         assert bodies(store, "t", 1) == writer.expected["t", 1]
 
 
@@ -52,25 +52,25 @@ def test_every_bit_of_an_index_entry_is_repaired(tmp_path: Path, bit: int) -> No
         index.write_bytes(spoilt)
         found = run(store).report.problems
         assert len(found) == 1, [str(one) for one in found]
-        assert Mender(store).mend(found[0])
+        assert StoreRepair(store).repair(found[0])
         assert index.read_bytes() == before
 
 
 def test_what_changed_meanwhile_is_not_touched(tmp_path: Path) -> None:
     with opened(config(tmp_path)) as store:
         fill(store)
-        mender = Mender(store)
+        repair = StoreRepair(store)
         path = tmp_path / "file"
         path.write_bytes(b"abcdef")
-        assert not mender.mend(problem(BytesFix(path, 2, b"xx", b"yy")))
-        assert mender.mend(problem(BytesFix(path, 2, b"cd", b"yy")))
+        assert not repair.repair(problem(BytesFix(path, 2, b"xx", b"yy")))
+        assert repair.repair(problem(BytesFix(path, 2, b"cd", b"yy")))
         assert path.read_bytes() == b"abyyef"
-        assert not mender.mend(problem(BytesFix(tmp_path / "gone", 2, b"cd", b"yy")))
+        assert not repair.repair(problem(BytesFix(tmp_path / "gone", 2, b"cd", b"yy")))
         right = ENTRY.pack(*(store.entry("t", 0, 3) or ()))
-        assert not mender.mend(problem(EntryFix("t", 0, 3, right)))
-        assert not mender.mend(problem(EntryFix("t", 0, 10_000, right))), "not in a file yet"
-        assert not mender.mend(problem(EntryFix("nobody", 0, 3, right)))
-        assert mender.mend(problem(None)), "nothing to compare with: it is believed"
+        assert not repair.repair(problem(EntryFix("t", 0, 3, right)))
+        assert not repair.repair(problem(EntryFix("t", 0, 10_000, right))), "not in a file yet"
+        assert not repair.repair(problem(EntryFix("nobody", 0, 3, right)))
+        assert repair.repair(problem(None)), "nothing to compare with: it is believed"
 
 
 def test_messages_that_a_damaged_entry_hid_at_the_start_come_back(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_messages_that_a_damaged_entry_hid_at_the_start_come_back(tmp_path: Path
         store.kernel.set_queue_min("t", 0, 100)
         found = run(store).report.problems
         assert {one.kind for one in found} == {Kind.QUEUE}
-        assert Mender(store).mend(found[0])
+        assert StoreRepair(store).repair(found[0])
         assert store.kernel.queue_state("t", 0).first == 0
         assert bodies(store, "t", 0) == writer.expected["t", 0]
 
@@ -98,8 +98,8 @@ def test_a_queue_that_was_deleted_stays_so(tmp_path: Path) -> None:
             writer.send(b"new %d" % number, queue_id=number % 2)
         writer.write()
         writer.write_derived()
-        mender = Mender(store)
-        assert not any(mender.mend(one) for one in run(store).report.problems)
+        repair = StoreRepair(store)
+        assert not any(repair.repair(one) for one in run(store).report.problems)
         assert store.kernel.queue_state("t", 0).first == 64
         assert bodies(store, "t", 0) == writer.expected["t", 0]
 
@@ -110,8 +110,8 @@ def test_marks_are_written_again(tmp_path: Path, name: str) -> None:
         fill(store)
         store.sync_derived(store.collect())
         flip(tmp_path / name, 12)
-        assert Mender(store).mend(problem(WriteAgain(name), Kind.CONFIG))
-        assert not Mender(store).mend(problem(WriteAgain(name), Kind.CONFIG))
+        assert StoreRepair(store).repair(problem(WriteAgain(name), Kind.CONFIG))
+        assert not StoreRepair(store).repair(problem(WriteAgain(name), Kind.CONFIG))
         position, why = Position.load(tmp_path / "kappamq.position")
         assert why == ""
         assert position is not None
@@ -123,9 +123,9 @@ def test_a_snapshot_is_confirmed_and_left_to_its_owner(tmp_path: Path) -> None:
         Writer(store)
         Snapshots(tmp_path / "config").save("topics.json", {"a": 1}, 0)
         wrong = problem(WriteAgain("topics.json"), Kind.CONFIG)
-        assert not Mender(store).mend(wrong)
+        assert not StoreRepair(store).repair(wrong)
         flip(tmp_path / "config" / "topics.json", 6)
-        assert Mender(store).mend(wrong)
+        assert StoreRepair(store).repair(wrong)
 
 
 def test_a_snapshot_that_was_ahead_of_the_log_is_looked_at_again(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_a_snapshot_that_was_ahead_of_the_log_is_looked_at_again(tmp_path: Path)
         Snapshots(tmp_path / "config").save("topics.json", {"a": 1}, store.log.end + 1)
         (ahead,) = run(store).report.problems
         assert (ahead.kind, ahead.fix) == (Kind.CONFIG, None)
-        assert Mender(store).mend(ahead), "it is still there, and is told"
+        assert StoreRepair(store).repair(ahead), "it is still there, and is told"
         fill(store, 20)
-        assert not Mender(store).mend(ahead)
+        assert not StoreRepair(store).repair(ahead)

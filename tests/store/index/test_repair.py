@@ -8,7 +8,7 @@ import pytest
 
 from kappamq.protocol.records.entries import INDEX_SLOT, entry_position, slot_position
 from kappamq.store.message_store import MessageStore
-from kappamq.store.verify.mending import Mender
+from kappamq.store.verify.repair import StoreRepair
 from kappamq.store.verify.report import BytesFix, Kind, Problem
 from tests.store.stores import Writer, config, opened
 from tests.store.verify.test_scrub import index_files, run, send_keys
@@ -29,11 +29,11 @@ def put(path: Path, position: int, number: int, size: int = 4) -> None:
         file.write(number.to_bytes(size, "big", signed=True))
 
 
-def mend(store: MessageStore, path: Path, position: int, right: int, size: int = 4) -> bool:
+def repair(store: MessageStore, path: Path, position: int, right: int, size: int = 4) -> bool:
     """Mend what lies there now, as if a check had found that it should be `right`."""
     wrong = number_at(path, position, size).to_bytes(size, "big", signed=True)
     fix = BytesFix(path, position, wrong, right.to_bytes(size, "big", signed=True))
-    return Mender(store).mend(Problem(Kind.INDEX, path.name, 0, "wrong", fix))
+    return StoreRepair(store).repair(Problem(Kind.INDEX, path.name, 0, "wrong", fix))
 
 
 def two_entries_of_a_slot(path: Path) -> tuple[int, int, int]:
@@ -53,10 +53,10 @@ def test_old_values_are_not_written_over_new_ones(tmp_path: Path, which: int) ->
         before = index_files(tmp_path)
         path = sorted((tmp_path / "index").iterdir())[which]
         slot, _newest, older = two_entries_of_a_slot(path)
-        assert not mend(store, path, slot_position(slot), older)
-        assert not mend(store, path, slot_position(slot), 0)
+        assert not repair(store, path, slot_position(slot), older)
+        assert not repair(store, path, slot_position(slot), 0)
         for position, size in FIELDS:
-            assert not mend(store, path, position, number_at(path, position, size) - 1, size)
+            assert not repair(store, path, position, number_at(path, position, size) - 1, size)
         assert index_files(tmp_path) == before
 
 
@@ -71,7 +71,7 @@ def test_a_damaged_slot_is_repaired(tmp_path: Path, which: int, damage: str) -> 
         others = {number_at(path, slot_position(other)) for other in range(SLOTS)} - {newest}
         wrong = {"older": older, "of another slot": max(others), "beyond the file": 1 << 30, "none": 0}[damage]
         put(path, slot_position(slot), wrong)
-        assert mend(store, path, slot_position(slot), newest)
+        assert repair(store, path, slot_position(slot), newest)
         assert index_files(tmp_path) == before
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_header_is_repaired(tmp_path: Path, which: int, position: int,
         path = sorted((tmp_path / "index").iterdir())[which]
         right = number_at(path, position, size)
         put(path, position, right ^ 4, size)
-        assert mend(store, path, position, right, size)
+        assert repair(store, path, position, right, size)
         assert index_files(tmp_path) == before
 
 
@@ -106,7 +106,7 @@ def test_damage_that_was_read_into_memory_does_not_come_back(tmp_path: Path) -> 
         (problem,) = run(store).report.problems
         assert isinstance(problem.fix, BytesFix)
         assert problem.fix.right == INDEX_SLOT.pack(newest)
-        assert Mender(store).mend(problem)
+        assert StoreRepair(store).repair(problem)
         assert growing.slot_in_memory(slot) == number_at(path, slot_position(slot)) == newest
         send_keys(writer, 201, 900)
         assert run(store).report.problems == []
@@ -122,9 +122,9 @@ def test_slots_that_are_to_be_written_anyway_are_left_alone(tmp_path: Path) -> N
         growing = store.index.growing(path)
         assert growing is not None
         growing.slot_was_repaired(slot, newest + 1)  # as if it had got another entry
-        assert not mend(store, path, slot_position(slot), newest)
+        assert not repair(store, path, slot_position(slot), newest)
         growing.slot_was_repaired(slot, newest)
         growing.on_disk = growing.on_disk._replace(flushed=0)  # as after a write that failed
-        assert not mend(store, path, slot_position(slot), newest)
-        assert not mend(store, path, 36, number_at(path, 36, 4) - 1)
-        assert not mend(store, path, 32, 5)
+        assert not repair(store, path, slot_position(slot), newest)
+        assert not repair(store, path, 36, number_at(path, 36, 4) - 1)
+        assert not repair(store, path, 32, 5)
