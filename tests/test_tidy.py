@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "kappamq"
 TESTS = ROOT / "tests"
 
-COMMON = {"message", "errors", "clock", "config"}
+COMMON = {"message", "errors", "clock", "config", "events"}
 # folder -> folders it may import besides itself and COMMON. Folders not named here stand on top and may import all.
 MAY_IMPORT = {
     "native": "",
@@ -31,6 +31,7 @@ MAY_IMPORT = {
     # The common modules know nobody; response codes are numbers the error tree is built on.
     "message": "",
     "clock": "",
+    "events": "",
     "errors": "protocol",
     "config": "",
 }

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kappamq.events import Events
 from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.names import TRANSACTION_GROUP
+from kappamq.state.events import CommitsRecorded, TopicDeleted
 
 Record = Callable[[str, Any], int]
 SEPARATOR = "@"
@@ -22,16 +24,23 @@ class Offsets:
     file = "consumerOffset.json"
     kinds = ("offsets", "offsets-reset", "offsets-deleted")
 
-    def __init__(self, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        record: Record,
+        events: Events | None = None,
+        end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END,
+        first: Callable[[str, int], int] = lambda topic, queue_id: 0,
+    ) -> None:
         self._now_ms = now_ms
         self._record = record
+        self._events = events if events is not None else Events()
+        self._end = end  # of a queue: nobody has read beyond it
+        self._first = first  # of a queue in its topic's present life
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._unrecorded: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
-        self.end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END  # of a queue: nobody has read beyond it
-        self.first: Callable[[str, int], int] = lambda topic, queue_id: 0  # of a queue in its topic's present life
-        self.on_recorded: Callable[[dict[tuple[str, str], dict[int, int]]], None] = lambda changes: None
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
@@ -64,13 +73,13 @@ class Offsets:
         if group == TRANSACTION_GROUP:
             return  # somebody pulls in our name; where transactions are read from is nobody else's business
         if offset >= 0:
-            offset = max(offset, self.first(topic, queue_id))
-        if offset > (-1 if queues is None else queues.get(queue_id, -1)) and offset <= self.end(topic, queue_id):
+            offset = max(offset, self._first(topic, queue_id))
+        if offset > (-1 if queues is None else queues.get(queue_id, -1)) and offset <= self._end(topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer, or an operator's tool, wants to go on from `offset`, wherever it was before."""
-        offset = max(offset, self.first(topic, queue_id))
+        offset = max(offset, self._first(topic, queue_id))
         if offset != self.get(group, topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
@@ -95,12 +104,15 @@ class Offsets:
         self._record("offsets-deleted", [topic, group])
         self._delete(topic, group)
 
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.delete(topic=event.name)
+
     def clamp(self) -> None:
         """Bring offsets into their queues: nobody can have read beyond the end (the log may have been cut), and what lies
         before the first message of a topic that was made again belongs to its former life."""
         for (topic, _group), queues in self._table.items():
             for queue_id, offset in queues.items():
-                inside = min(max(offset, self.first(topic, queue_id)), self.end(topic, queue_id))
+                inside = min(max(offset, self._first(topic, queue_id)), self._end(topic, queue_id))
                 if offset != inside:
                     queues[queue_id] = inside
                     self.dirty = True
@@ -116,7 +128,7 @@ class Offsets:
             [[topic, group, {str(q): o for q, o in queues.items()}] for (topic, group), queues in changes.items()],
         )
         self._unrecorded = {}  # not before: what could not be recorded now is recorded the next time
-        self.on_recorded(changes)
+        self._events.publish(CommitsRecorded(changes))
 
     def _delete(self, topic: str | None, group: str | None) -> None:
         for table in (self._table, self._unrecorded):

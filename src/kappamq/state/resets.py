@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kappamq.errors import KappaError
+from kappamq.events import Events
+from kappamq.state.events import ResetChanged, TopicDeleted
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +57,16 @@ class PendingResets:
     file = "kappamq.resets.json"
     kinds = ("reset", "reset-heard", "reset-done", "reset-forgotten")
 
-    def __init__(self, record: Record) -> None:
+    def __init__(
+        self, record: Record, events: Events | None = None, member_count: Callable[[str], int] = lambda group: 0
+    ) -> None:
         self._record = record
+        self._events = events if events is not None else Events()
+        self._member_count = member_count  # of a group, now
         self._resets: dict[Queue, Reset] = {}
         self._open: dict[tuple[str, str], set[int]] = {}  # (group, topic) -> queue ids
         self._remembered: dict[Queue, None] = {}  # those that are not open, oldest first
         self.dirty = False
-        self.on_change: Callable[[str, str], None] = lambda group, topic: None
-        self.member_count: Callable[[str], int] = lambda group: 0  # of a group, now
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where this queue is to go, if nobody is known to have gone there."""
@@ -123,7 +127,11 @@ class PendingResets:
     def add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._record("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
         self._add(group, topic, offsets)
-        self.on_change(group, topic)
+        self._events.publish(ResetChanged(group, topic))
+
+    def changed(self, group: str, topic: str) -> None:
+        """A reset was applied that somebody else has recorded."""
+        self._events.publish(ResetChanged(group, topic))
 
     def expect(self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float) -> None:
         """These clients may have the queues, which were just reset."""
@@ -135,6 +143,9 @@ class PendingResets:
         """The group or the topic is gone."""
         if self._forget(group, topic):
             self._note("reset-forgotten", [group, topic])
+
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.forget(topic=event.name)
 
     def _note(self, kind: str, change: Any) -> None:
         """Record what has happened anyway. With the disk full it is not recorded, and then told twice after a crash."""
@@ -153,12 +164,12 @@ class PendingResets:
         if not self._is_open(queue):
             del self._remembered[queue]
             self._open.setdefault(queue[:2], set()).add(queue[2])
-            self.on_change(*queue[:2])
+            self._events.publish(ResetChanged(*queue[:2]))
 
     def _limit(self, clients: dict[str, Any], queue: Queue, limit: int) -> None:
         """One client was added: forget the oldest if there are too many. Members are never too many: if each of them pushed
         another one out, they would be told again and again."""
-        if len(clients) > limit and len(clients) > self.member_count(queue[0]):
+        if len(clients) > limit and len(clients) > self._member_count(queue[0]):
             del clients[next(iter(clients))]
 
     def _hear(self, reset: Reset, client: str) -> None:

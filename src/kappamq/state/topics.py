@@ -8,6 +8,7 @@ from typing import Any
 
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission, NotAvailable, TopicNotFound
+from kappamq.events import Events
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol import names
@@ -20,6 +21,7 @@ from kappamq.protocol.bodies.topics import (
     TopicTable,
 )  # fmt: skip
 from kappamq.protocol.headers.client import SendMessage
+from kappamq.state.events import TopicChanged, TopicDeleted, TopicForgotten
 from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE
 
 Record = Callable[[str, Any], int]
@@ -32,11 +34,19 @@ class Topics:
     file = FILE
     kinds = (CHANGED_KIND, DELETED_KIND)
 
-    def __init__(self, config: BrokerConfig, kernel: Kernel, now_ms: Callable[[], int], record: Record) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        kernel: Kernel,
+        now_ms: Callable[[], int],
+        record: Record,
+        events: Events | None = None,
+    ) -> None:
         self._config = config
         self._kernel = kernel
         self._now_ms = now_ms
         self._record = record
+        self._events = events if events is not None else Events()
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
@@ -45,10 +55,6 @@ class Topics:
         ] = {}  # where the numbering of deleted topics ended, should they come back
         self._deleted_at: dict[str, int] = {}  # log offset behind which nothing of a deleted topic lies
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
-        self.on_change: Callable[[TopicConfig], None] = lambda topic: None
-        self.on_delete: Callable[[str], None] = lambda name: None
-        self.on_forget: Callable[[str], None] = lambda name: None  # a deleted topic: its numbering may start again at 0
-        self.make_retry_topic: Callable[[str], TopicConfig] = self.existing
         for topic in self._built_in():
             self._put(topic)
 
@@ -104,8 +110,10 @@ class Topics:
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
-    def for_send(self, header: SendMessage) -> TopicConfig:
-        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear."""
+    def for_send(self, header: SendMessage, retry_topic: Callable[[str], TopicConfig] | None = None) -> TopicConfig:
+        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear.
+
+        `retry_topic` makes the retry topic of a group, which is not made from a template."""
         name = header.topic
         if not name.strip():
             raise InvalidParameter("the topic of the message is blank")
@@ -114,16 +122,16 @@ class Topics:
             raise NoPermission(f"the topic[{name}] is a system topic: clients may not send to it")
         topic = self.table.get(name)
         if topic is None and self._config.writable:
-            topic = self._create_for_send(header)
+            topic = self._create_for_send(header, retry_topic or self.existing)
         if topic is None or not topic.permission & PERMISSION_WRITE or not self._config.writable:
             raise NoPermission(
                 f"the broker[{self._config.name}] sending message is forbidden: topic {name} has no write permission"
             )
         return topic
 
-    def _create_for_send(self, header: SendMessage) -> TopicConfig:
+    def _create_for_send(self, header: SendMessage, retry_topic: Callable[[str], TopicConfig]) -> TopicConfig:
         if names.is_retry_topic(header.topic):
-            return self.make_retry_topic(header.topic)
+            return retry_topic(header.topic)
         template = self.table.get(header.default_topic)
         if template is None or not template.permission & PERMISSION_INHERIT or not self._config.auto_create_topic:
             return self.existing(header.topic)
@@ -148,7 +156,7 @@ class Topics:
                 raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
         self._record(CHANGED_KIND, topic.to_json())
         self._changed(topic)
-        self.on_change(topic)
+        self._events.publish(TopicChanged(topic))
         return topic
 
     def delete(self, name: str) -> bool:
@@ -162,7 +170,7 @@ class Topics:
             {"topicName": name, "ends": {str(queue_id): end for queue_id, end in ends.items()}, "at": at},
         )
         self._removed(name, ends, at)
-        self.on_delete(name)
+        self._events.publish(TopicDeleted(name))
         return True
 
     def permission_changed(self) -> None:
@@ -204,7 +212,7 @@ class Topics:
             if at <= log_min and self._kernel.forget_topic(name):
                 del self.deleted[name], self._deleted_at[name]
                 self.dirty = True
-                self.on_forget(name)
+                self._events.publish(TopicForgotten(name))
 
     def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
         self.table.pop(name, None)

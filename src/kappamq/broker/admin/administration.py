@@ -18,6 +18,7 @@ from kappamq.broker.requests.request import Request
 from kappamq.broker.requests.unsupported import EmptyTables
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.protocol.frame import Frame
+from kappamq.state.events import CommitsRecorded, TopicDeleted
 
 if TYPE_CHECKING:
     from kappamq.broker.broker import Broker
@@ -30,20 +31,21 @@ class Administration:
         self._writer, self._kernel = broker.writer, broker.kernel
         config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
         topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
-        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker)
+        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker, lambda: broker.pulls.missed)
         turns, beside = broker.bursts.reader.turns, broker.bursts.reader.beside
         self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told, turns)
-        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns)
+        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, broker.pending_resets)
         self.clients = AdminClients(clients, offsets, clock, worker)
-        self.queues = QueueViews(config.name, store, topics, clients, worker)
-        self.queues.filter_of = broker.delivery.filters.get
-        self.queues.tag_codes = broker.filtering.tag_codes
+        self.queues = QueueViews(
+            config.name, store, topics, clients, worker, broker.delivery.filters.get, broker.filtering.tag_codes, self.stats.put_tps
+        )  # fmt: skip
         self.progress = Progress(
-            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
-        )
+            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe,
+            self.stats.get_tps, broker.pulls.asked,
+        )  # fmt: skip
         self.moves = Moves(
             config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
-            self.when_safe,
+            self.when_safe, broker.pulls.reset,
         )  # fmt: skip
         self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
         self.runtime = Runtime(
@@ -73,14 +75,10 @@ class Administration:
             broker.bursts.add_handlers(part.handlers())
 
     def _listen(self, broker: Broker) -> None:
-        pending = broker.pending_resets
         broker.upkeep.on_tick.append(self.stats.tick)
         broker.upkeep.on_entered = self.stats.entered
-        broker.offsets.on_recorded = self.stats.committed
-        self.stats.missed = lambda: broker.pulls.missed
-        self.queues.put_tps = self.stats.put_tps
-        self.progress.get_tps = self.stats.get_tps
-        self.progress.asked = broker.pulls.asked
+        broker.events.on(CommitsRecorded, self.stats.commits_recorded)
+        broker.events.on(TopicDeleted, self.stats.topic_deleted)
         self.runtime.connections = lambda: len(broker.server.connections)
         self.runtime.timers = broker.delivery.timer_admin.runtime
         self.runtime.delay_position = broker.delivery.delays.position
@@ -90,13 +88,6 @@ class Administration:
         self.runtime.damage = lambda: {**broker.damage.table(), **broker.scrubber.table()}
         broker.consumers.on_asked = self.stats.asked
         broker.delivery.retries.on_sent_back = self.stats.sent_back
-        broker.subscriptions.may_allow = lambda group, topic: (
-            not pending.is_pending(group, topic) or broker.clients.is_broadcasting(group)
-        )
-        pending.member_count = broker.clients.member_count
-        pending.on_change = broker.subscriptions.drop_pair
-        self.moves.on_reset = broker.pulls.reset
-        self.groups.on_delete = lambda group: pending.forget(group=group)
 
     def _follow_settings(self, broker: Broker) -> None:
         """Settings that somebody has copied: tell them."""

@@ -53,7 +53,7 @@ class Delivery:
             broker.config, broker.store, broker.topics, broker.groups, broker.appender, broker.upkeep.read
         )
         self.retries.holds_locks = lambda group: broker.locks.any_held(group, broker.clock.liveness())
-        broker.topics.make_retry_topic = self.retries.topic_for_send
+        broker.sends.retry_topic = self.retries.topic_for_send
         broker.sends.place_retried = self.retries.place
         self.replies = Replies(
             broker.config, broker.clock, broker.topics, broker.clients, broker.sends, broker.appender, lambda: broker.address

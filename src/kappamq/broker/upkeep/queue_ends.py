@@ -16,6 +16,7 @@ from typing import Any
 
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.errors import KappaError
+from kappamq.state.events import TopicForgotten
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,9 @@ class QueueEnds:
                 if kernel.queue_state(topic, queue_id).end == 0:
                     kernel.set_queue(topic, queue_id, end, end)
         return bare
+
+    def topic_forgotten(self, event: TopicForgotten) -> None:
+        self.forget(event.name)
 
     def forget(self, topic: str) -> None:
         """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""
