@@ -11,7 +11,7 @@ from kappamq.broker.admin.maintenance import Chores
 from kappamq.broker.admin.offset_resets import Moves
 from kappamq.broker.admin.progress import Progress
 from kappamq.broker.admin.queues import QueueViews
-from kappamq.broker.admin.runtime_info import Runtime
+from kappamq.broker.admin.runtime_info import Others, Runtime
 from kappamq.broker.admin.topics import AdminTopics
 from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.requests.request import Request
@@ -57,6 +57,15 @@ class Administration:
             broker.kernel_module.NAME,
             worker,
             broker.bursts.reader.watch,
+            Others(
+                connections=lambda: len(broker.server.connections),
+                timers=broker.delivery.timer_admin.runtime,
+                delay_position=broker.delivery.delays.position,
+                parked_pulls=lambda: broker.pulls.waiting.count,
+                conflicts=broker.clients.conflicts,
+                wall_clock=broker.clock_watch.runtime,
+                damage=lambda: {**broker.damage.table(), **broker.scrubber.table()},
+            ),
         )
         self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
         self._handle(broker)
@@ -79,13 +88,6 @@ class Administration:
         broker.upkeep.on_entered = self.stats.entered
         broker.events.on(CommitsRecorded, self.stats.commits_recorded)
         broker.events.on(TopicDeleted, self.stats.topic_deleted)
-        self.runtime.connections = lambda: len(broker.server.connections)
-        self.runtime.timers = broker.delivery.timer_admin.runtime
-        self.runtime.delay_position = broker.delivery.delays.position
-        self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
-        self.runtime.conflicts = broker.clients.conflicts
-        self.runtime.wall_clock = broker.clock_watch.runtime
-        self.runtime.damage = lambda: {**broker.damage.table(), **broker.scrubber.table()}
         broker.consumers.on_asked = self.stats.asked
         broker.delivery.retries.on_sent_back = self.stats.sent_back
 
