@@ -23,6 +23,7 @@ from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.delivery.delivery import Delivery
+from kappamq.broker.events import ClockStepped, LogShortened, Resubscribed
 from kappamq.broker.naming.address import Address
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.pulling.filtering import Filtering
@@ -108,7 +109,7 @@ class Broker:
         self.store = store = MessageStore(self.store_config, self.kernel_module, kernel, self._files)
         self.gate = Gate(kernel)
         self.metadata = Metadata(store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8))
-        self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
+        self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000, self.events)
         self.topics = Topics(config, kernel, clock.message_ms, self.metadata.record, self.events)
         self.groups = Groups(config, clock.message_ms, self.metadata.record, self.events)
         self.offsets = Offsets(
@@ -160,7 +161,7 @@ class Broker:
         self.server = Server(bursts, self.net_config, clock)
         self._started.push_async_callback(self.server.stop)
         self.port = config.port or await self._start_on_free_pair()
-        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock)
+        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock, self.events)
         self._started.push_async_callback(self.upkeep.stop)
         self.address_of = Address(config.advertise, self.port, config.listen_host)
         self.registration = Registration(
@@ -220,11 +221,11 @@ class Broker:
         self._wire()
         # What is served from here on counts by message time: first it must be clear what that is.
         self.clock_watch = ClockWatch(
-            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id
+            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id, self.events
         )
         self.clock_watch.begin(ours=self.recovered.writer != "foreign")
         self.delivery.serve()
-        self.clock_watch.on_step.append(self.delivery.clock_stepped)
+        self.events.on(ClockStepped, self.delivery.clock_stepped)
         self.upkeep.on_tick.insert(0, self.clock_watch.look)
         self.administration = Administration(self)
         bursts.add_handlers(self.delivery.handlers())
@@ -255,7 +256,6 @@ class Broker:
         bursts.on_commits = self.pulls.commits_by_kernel
         bursts.on_lost += [self.pulls.lost, lambda connection: self.clients.lost(connection, self.clock.liveness())]
         self.store.on_grown = self.pulls.grown
-        self.clients.on_resubscribed = self.pulls.resubscribed
         events = self.events
         events.on(TopicChanged, self.subscriptions.topic_changed)
         events.on(TopicChanged, self.registration.topic_has_changed)
@@ -265,10 +265,11 @@ class Broker:
         events.on(GroupChanged, self.subscriptions.group_changed)
         events.on(GroupChanged, self.pulls.last.group_changed)
         events.on(ResetChanged, self.subscriptions.reset_changed)
+        events.on(Resubscribed, self.pulls.resubscribed)
+        events.on(LogShortened, self.log_shortened)
         self.queue_ends.worker, self.queue_ends.write_derived = self.upkeep.read, self.upkeep.write_derived
         self.queue_ends.confirmed = self.writer.confirmed
         self.upkeep.keepers.append(self.queue_ends)
-        self.upkeep.on_shortened = self.topics.forget_deleted
         self.upkeep.on_tick += [
             self.pulls.expire, self.pulls.ahead.expire, self._expire_clients, self.lost_pages.tick,
         ]  # fmt: skip
@@ -286,6 +287,9 @@ class Broker:
         self._jobs.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background job failed", exc_info=task.exception())
+
+    def log_shortened(self, event: LogShortened) -> None:
+        self.topics.forget_deleted(event.log_min)
 
     def topic_deleted(self, event: TopicDeleted) -> None:
         self.forget_topic(event.name)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
 from kappamq.broker.delivery.retry import Retries
+from kappamq.broker.events import ClockStepped
 from kappamq.broker.requests.request import Handler, merged
 from kappamq.broker.sending.replies import Replies
 from kappamq.broker.timers.admin import TimerAdmin
@@ -22,7 +23,6 @@ from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.transactions.transactions import Transactions
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.metadata import Table
-from kappamq.store.log.clock_steps import ClockStep
 from kappamq.store.timer.files import TimerFiles
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class Delivery:
         self.timer_admin = TimerAdmin(self.timers, book, metrics, clock)
         self.timer_placer = TimerPlacer(broker.config, self.timers.wake)
 
-    def clock_stepped(self, step: ClockStep) -> None:
+    def clock_stepped(self, event: ClockStepped) -> None:
         """The wall clock was set."""
         for part in (self.delays, self.timers, self.checks):
-            part.clock_stepped(step)
+            part.clock_stepped(event.step)
 
     async def stop(self) -> None:
         """The agenda has stopped, and nobody can send any more."""

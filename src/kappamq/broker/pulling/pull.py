@@ -13,7 +13,8 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from kappamq.broker.clients.registry import Clients, ConsumerGroup
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.events import Resubscribed
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.pulling.last_pulls import LastPulls
@@ -437,8 +438,9 @@ class Pulls:
         """These queues have new messages: whoever waits for them tries again."""
         self._waking.wake([request for queue in queues for request in self.waiting.grown(*queue)])
 
-    def resubscribed(self, group: ConsumerGroup, topic: str) -> None:
+    def resubscribed(self, event: Resubscribed) -> None:
         """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
+        group, topic = event.group, event.topic
         for connection in group.members:
             for request in self.waiting.take(connection, topic):
                 if request.group == group.name:
