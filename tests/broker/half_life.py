@@ -79,12 +79,15 @@ class HalfLife:
         self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
         self.config = BrokerConfig(name="broker", **settings)
         self.topics = Topics(self.config, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
-        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
+        self.offsets = Offsets(
+            self.metadata.now_ms,
+            self.metadata.commit,
+            end=lambda topic, queue_id: self.store.kernel.queue_state(topic, queue_id).end,
+        )
         self.metadata.add(self.topics)
         self.metadata.add(self.offsets)
         reopened = Reopened()
         self.metadata.add(reopened)
-        self.offsets.end = lambda topic, queue_id: self.store.kernel.queue_state(topic, queue_id).end
         self.metadata.load(self.offsets.clamp)
         self.clock.not_before(self.store.last_ms)
         self.turns = turns = Turns(self.store, self.clock)

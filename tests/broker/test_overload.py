@@ -196,7 +196,7 @@ def test_requests_that_take_their_time_are_bounded(tmp_path: Path) -> None:
             async def slow() -> None:
                 await gate.wait()
 
-            broker.queries.flush_derived = slow
+            broker.queries._flush_derived = slow
             query = QueryMessage(topic="t", key="k", count_max=1, begin_ms=0, end_ms=1)
             waiting = [asyncio.ensure_future(client.ask(query, body=bytes(30_000))) for _ in range(10)]
             await eventually(lambda: sum(answer.done() for answer in waiting) == 8)

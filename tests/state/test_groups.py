@@ -14,6 +14,7 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.errors import GroupNotFound, InvalidParameter, NotAvailable
 from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
+from kappamq.state.events import GroupChanged
 from kappamq.state.groups import Groups
 from tests.broker.recorded import Log
 from tests.state.committing import committing
@@ -40,7 +41,7 @@ def test_a_group_is_made_when_it_first_appears() -> None:
     log = Log()
     groups = make(log)
     changed: list[str] = []
-    groups.on_change = changed.append
+    groups._events.on(GroupChanged, lambda event: changed.append(event.name))
     made = groups.get("g")
     assert made == SubscriptionGroupConfig(name="g")
     assert groups.get("g") is made
@@ -87,7 +88,7 @@ def test_a_group_goes_once() -> None:
     groups = make(log)
     groups.get("g")
     changed: list[str] = []
-    groups.on_change = changed.append
+    groups._events.on(GroupChanged, lambda event: changed.append(event.name))
     assert groups.delete("g")
     assert not groups.delete("g")
     assert changed == ["g"]

@@ -68,7 +68,7 @@ class Node:
 
     def fit(self) -> None:
         state = self.store.kernel.queue_state
-        self.offsets.end = lambda topic, queue_id: state(topic, queue_id)[1] if topic == "cut" else 1 << 62
+        self.offsets._end = lambda topic, queue_id: state(topic, queue_id)[1] if topic == "cut" else 1 << 62
         self.offsets.clamp()
 
     def turn(self) -> None:

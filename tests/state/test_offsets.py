@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kappamq.errors import NotAvailable
 from kappamq.protocol import fastjson
+from kappamq.state.events import CommitsRecorded
 from kappamq.state.offsets import Offsets
 from tests.broker.recorded import Log
 from tests.state.committing import committing
@@ -73,7 +74,7 @@ def test_commits_are_told_to_the_log_all_at_once() -> None:
     log = Log()
     offsets = make(log)
     told: list[Any] = []
-    offsets.on_recorded = told.append
+    offsets._events.on(CommitsRecorded, lambda event: told.append(event.changes))
     offsets.record_commits()
     assert log.records == [], "nothing happened"
     for offset in range(1, 100):
@@ -157,10 +158,10 @@ def test_nobody_has_read_beyond_a_log_that_was_cut() -> None:
     offsets.commit("g1", "other", 0, 100)
     offsets.record_commits()
     offsets.dirty = False
-    offsets.end = lambda topic, queue_id: 100
+    offsets._end = lambda topic, queue_id: 100
     offsets.clamp()
     assert not offsets.dirty
-    offsets.end = lambda topic, queue_id: 40 if (topic, queue_id) == ("t", 0) else 200
+    offsets._end = lambda topic, queue_id: 40 if (topic, queue_id) == ("t", 0) else 200
     offsets.clamp()
     assert offsets.dirty
     assert offsets.queues("g1", "t") == {0: 40, 1: 100}
@@ -170,7 +171,7 @@ def test_nobody_has_read_beyond_a_log_that_was_cut() -> None:
 def test_a_commit_of_messages_that_were_lost_is_none() -> None:
     """The consumer had them before the crash that took them; the next ones get their numbers."""
     offsets = make()
-    offsets.end = lambda topic, queue_id: 90
+    offsets._end = lambda topic, queue_id: 90
     offsets.commit("g", "t", 0, 80)
     offsets.commit("g", "t", 0, 100)
     assert offsets.get("g", "t", 0) == 80
@@ -190,7 +191,7 @@ def test_a_cut_log_is_one_look_at_each_offset() -> None:
         return 9
 
     offsets.record_commits()
-    offsets.end = end
+    offsets._end = end
     offsets.clamp()
     assert len(asked) == 100 * len(GROUPS), "20,000 queues must not cost 20,000 walks over the table"
 

@@ -434,7 +434,7 @@ def test_what_the_start_changes_is_recorded(tmp_path: Path) -> None:
     node.offsets.record_commits()
     node.write()
     node.metadata.reset()
-    node.metadata.load(lambda: (setattr(node.offsets, "end", lambda topic, queue_id: 40), node.offsets.clamp())[1])
+    node.metadata.load(lambda: (setattr(node.offsets, "_end", lambda topic, queue_id: 40), node.offsets.clamp())[1])
     assert node.offsets.get("g", "t", 0) == 40
     node.metadata.go_live(Directly(node.store, node.clock))  # type: ignore[arg-type]
     node.write()

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from kappamq.errors import NotAvailable
+from kappamq.events import Events
 from kappamq.state import resets
+from kappamq.state.events import ResetChanged
 from kappamq.state.resets import AWAITED_S, PendingResets
 from tests.state.committing import committing
 
@@ -103,8 +105,9 @@ def test_two_pulls_that_have_waited_show_nothing() -> None:
 
 def test_it_is_open_until_everybody_has_heard_or_had_time_to() -> None:
     dropped: list[tuple[str, str]] = []
-    table = committing(PendingResets, Log())
-    table.on_change = lambda group, topic: dropped.append((group, topic))
+    events = Events()
+    events.on(ResetChanged, lambda event: dropped.append((event.group, event.topic)))
+    table = committing(lambda commit: PendingResets(commit, events=events), Log())
     table.add("g", "t", {0: 5})
     table.expect("g", "t", [0], ["a", "b", "c"], now=0)
     assert not pull(table, "a", 5)
@@ -169,8 +172,7 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_members_of_a_large_group_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resets, "HEARD_MAX", 2)
     monkeypatch.setattr(resets, "UNSETTLED_MAX", 2)
-    table = committing(PendingResets, Log())
-    table.member_count = {"g": 5}.__getitem__
+    table = committing(lambda commit: PendingResets(commit, member_count={"g": 5}.__getitem__), Log())
     table.add("g", "t", {0: 5})
     members = "abcde"
     assert all(pull(table, client, 9) for client in members)

@@ -16,6 +16,7 @@ from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol import fastjson, names
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.headers.client import SendMessage
+from kappamq.state.events import TopicChanged, TopicDeleted
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 from tests.broker.operating import make_topic
@@ -72,7 +73,7 @@ def test_a_send_makes_its_topic_with_no_more_queues_than_the_template(wanted: in
     log = Log()
     topics = make(log, default_topic_queues=8)
     changed: list[str] = []
-    topics.on_change = lambda topic: changed.append(topic.name)
+    topics._events.on(TopicChanged, lambda event: changed.append(event.topic.name))
     topic = topics.for_send(send("new", queues=wanted))
     assert (topic.write_queues, topic.read_queues, topic.permission) == (made, made, READ | WRITE)
     assert topics.for_send(send("new", queues=2)) is topic, "it is made once"
@@ -252,7 +253,8 @@ def test_a_log_that_takes_nothing_stops_changes_but_not_the_broker_itself() -> N
     topics = make(log)
     topics.update(TopicConfig("t", 2, 2))
     told: list[Any] = []
-    topics.on_change, topics.on_delete = told.append, told.append
+    topics._events.on(TopicChanged, told.append)
+    topics._events.on(TopicDeleted, told.append)
     before, version = dict(topics.table), topics.version
     log.refuses = True
     changes: list[Callable[[], object]] = [

@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.delivery.delivery import Delivery
+from kappamq.broker.events import ClockStepped, LogShortened, Resubscribed
 from kappamq.broker.naming.address import Address
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.pulling.filtering import Filtering
@@ -44,12 +46,14 @@ from kappamq.clock import Clock, WatchedClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
+from kappamq.events import Events
 from kappamq.net.serving.exposure import warn_if_exposed
 from kappamq.net.serving.limits import shares
 from kappamq.net.serving.server import Server
 from kappamq.net.tls import outgoing_context
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.records.ids import UniqueIds
+from kappamq.state.events import GroupChanged, ResetChanged, TopicChanged, TopicDeleted, TopicForgotten
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
 from kappamq.state.metadata import Metadata, Table
@@ -85,8 +89,10 @@ class Broker:
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
         self.port = config.port
         self.recovered = Recovered()
+        self.events = Events()
         self._jobs: set[asyncio.Task[None]] = set()
         self._expire_at = 0.0
+        self._started = AsyncExitStack()  # how to stop what was started, should the start fail
         self._running = False
 
     async def start(self) -> None:
@@ -103,12 +109,22 @@ class Broker:
         self.store = store = MessageStore(self.store_config, self.kernel_module, kernel, self._files)
         self.gate = Gate(kernel)
         self.metadata = Metadata(store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8))
-        self.topics = Topics(config, kernel, self.metadata.now_ms, self.metadata.commit)
-        self.groups = Groups(config, self.metadata.now_ms, self.metadata.commit)
-        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
-        self.pending_resets = PendingResets(self.metadata.commit, lambda: store.marks.confirmed.offset)
-        self.locks = QueueLocks(config.name, config.queue_lock_ms / 1000, self.metadata.commit)
-        self.settings = Settings(config, self.store_config, self.net_config, self.metadata.now_ms)
+        self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000, self.events)
+        commit, now_ms = self.metadata.commit, self.metadata.now_ms
+        self.topics = Topics(config, kernel, now_ms, commit, self.events)
+        self.groups = Groups(config, now_ms, commit, self.events)
+        self.offsets = Offsets(
+            now_ms,
+            commit,
+            self.events,
+            end=lambda topic, queue_id: kernel.queue_state(topic, queue_id).end,
+            first=self.topics.first_offset,
+        )
+        self.pending_resets = PendingResets(
+            commit, lambda: store.marks.confirmed.offset, self.events, self.clients.member_count
+        )
+        self.locks = QueueLocks(config.name, config.queue_lock_ms / 1000, commit)
+        self.settings = Settings(config, self.store_config, self.net_config, now_ms)
         self.clock_table = ClockTable(store)
         self.queue_ends = QueueEnds(store, self.metadata.commit)
         self.delivery = Delivery(self)
@@ -134,16 +150,7 @@ class Broker:
     async def _give_up(self) -> None:
         """Not everything could be started: nothing of it stays."""
         try:
-            if hasattr(self, "server"):
-                await self.server.stop()
-            if hasattr(self, "registration"):
-                await self.registration.stop()
-            if hasattr(self, "scrubber"):
-                await self.scrubber.stop()
-            if hasattr(self, "bursts"):
-                self.bursts.reader.stop()
-            if hasattr(self, "upkeep"):
-                await self.upkeep.stop()
+            await self._started.aclose()
         finally:
             self.store.close()
 
@@ -153,22 +160,30 @@ class Broker:
             log.warning("%s", note)
         self.writer = writer = LogWriter(store, self.gate, clock, self.net_config.inflight_bytes_max)
         self.bursts = bursts = Bursts(store, writer, clock, self.net_config)
+        self._started.callback(bursts.reader.stop)
         self.server = Server(bursts, self.net_config, clock)
+        self._started.push_async_callback(self.server.stop)
         self.port = config.port or await self._start_on_free_pair()
-        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock)
+        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock, self.events)
+        self._started.push_async_callback(self.upkeep.stop)
         self.address_of = Address(config.advertise, self.port, config.listen_host)
         self.registration = Registration(
             config, self.topics, self.address_of.of, lambda: self.port + 1, self.upkeep.read, outgoing_context(self.net_config)
         )  # fmt: skip
+        self._started.push_async_callback(self.registration.stop)
         self.registration.on_connected = self._address_learnt
         self._address_learnt(await self.registration.local_address())
         self.metadata.go_live(writer)
         self.appender = Appender(store, writer, self.metadata, clock)
         self.agenda = Agenda(clock)
-        self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000)
         self.clients.may_notify = self._may_notify
         self.clients.notify = GroupNotices(bursts.reader.turns, self.run).add
-        self.subscriptions = Subscriptions(kernel)
+        self.subscriptions = Subscriptions(
+            kernel,
+            lambda group, topic: (
+                not self.pending_resets.is_pending(group, topic) or self.clients.is_broadcasting(group)
+            ),
+        )
         self.locks.begin(clock.liveness())
         self.sends = Sends(
             store,
@@ -177,21 +192,19 @@ class Broker:
             self.topics,
             self.appender,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
+            self.gate,
+            self.registration.told,
         )
-        self.sends.check_gate = self.gate.check
-        self.sends.told = self.registration.told
         self.filtering = Filtering(config, bursts.reader.beside.run)
-        self.pulls = Pulls(
-            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.pending_resets,
-            self.subscriptions, self.filtering, self.run, bursts.reader.turns, self.net_config.connection_inflight_max,
-        )  # fmt: skip
-        self.pulls.worker = self.upkeep.read
-        self.pulls.ahead = ReadAhead(store, clock, self.upkeep.read)
         self.damage = Counts()
         self.lost_pages = LostPages(store, self.damage, self.upkeep.read, self.run, writer.flush_done)
-        self.pulls.repairs = EntryRepair(
-            store, self.damage, self.lost_pages, self.upkeep.read, self.upkeep.write, self.run
-        )
+        self.pulls = Pulls(
+            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.pending_resets,
+            self.subscriptions, self.filtering, self.run, bursts.reader.turns, self.upkeep.read,
+            ReadAhead(store, clock, self.upkeep.read),
+            EntryRepair(store, self.damage, self.lost_pages, self.upkeep.read, self.upkeep.write, self.run),
+            self.net_config.connection_inflight_max,
+        )  # fmt: skip
         self.consumers = Consumers(
             config,
             store,
@@ -207,16 +220,15 @@ class Broker:
             bursts.reader.turns,
         )
         self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, writer, bursts.reader)
-        self.queries = Queries(store, self.upkeep.read)
-        self.queries.flush_derived = self.upkeep.write_derived
+        self.queries = Queries(store, self.upkeep.read, self.upkeep.write_derived)
         self._wire()
         # What is served from here on counts by message time: first it must be clear what that is.
         self.clock_watch = ClockWatch(
-            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id
+            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id, self.events
         )
         self.clock_watch.begin(ours=self.recovered.writer != "foreign")
         self.delivery.serve()
-        self.clock_watch.on_step.append(self.delivery.clock_stepped)
+        self.events.on(ClockStepped, self.delivery.clock_stepped)
         self.upkeep.on_tick.insert(0, self.clock_watch.look)
         self.administration = Administration(self)
         bursts.add_handlers(self.delivery.handlers())
@@ -228,6 +240,7 @@ class Broker:
         self.scrubber = Scrubber(
             store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.delivery.timers
         )
+        self._started.push_async_callback(self.scrubber.stop)
         self.upkeep.start()
         if store.log.min:  # ends that an earlier version, or a Java broker, did not record
             self.run(self.queue_ends.renew_below(store.log.min))
@@ -240,21 +253,26 @@ class Broker:
     def _wire(self) -> None:
         bursts = self.bursts
         sends = SendRequests(self.sends, self.config, self.writer, bursts.reader.beside, self.run)
-        for part in (sends, self.pulls, self.consumers, self.locking, self.queries):
-            bursts.add_handlers(part.handlers())
+        for served in (sends, self.pulls, self.consumers, self.locking, self.queries):
+            bursts.add_handlers(served.handlers())
         bursts.on_pulls = self.pulls.left_by_kernel
         bursts.on_commits = self.pulls.commits_by_kernel
         bursts.on_lost += [self.pulls.lost, lambda connection: self.clients.lost(connection, self.clock.liveness())]
         self.store.on_grown = self.pulls.grown
-        self.clients.on_resubscribed = self.pulls.resubscribed
-        self.topics.on_change = self._topic_changed
-        self.topics.on_delete = self._topic_deleted
-        self.topics.on_forget = self.queue_ends.forget
-        self.groups.on_change = self._group_changed
+        events = self.events
+        events.on(TopicChanged, self.subscriptions.topic_changed)
+        events.on(TopicChanged, self.registration.topic_has_changed)
+        for part in (self.subscriptions, self.offsets, self.pending_resets, self.pulls.last, self):
+            events.on(TopicDeleted, part.topic_deleted)
+        events.on(TopicForgotten, self.queue_ends.topic_forgotten)
+        events.on(GroupChanged, self.subscriptions.group_changed)
+        events.on(GroupChanged, self.pulls.last.group_changed)
+        events.on(ResetChanged, self.subscriptions.reset_changed)
+        events.on(Resubscribed, self.pulls.resubscribed)
+        events.on(LogShortened, self.log_shortened)
         self.queue_ends.worker, self.queue_ends.write_derived = self.upkeep.read, self.upkeep.write_derived
         self.queue_ends.confirmed = self.writer.confirmed
         self.upkeep.keepers.append(self.queue_ends)
-        self.upkeep.on_shortened = self.topics.forget_deleted
         self.upkeep.on_tick += [
             self.pulls.expire, self.pulls.ahead.expire, self._expire_clients, self.lost_pages.tick,
         ]  # fmt: skip
@@ -273,22 +291,11 @@ class Broker:
         if not task.cancelled() and task.exception() is not None:
             log.error("a background job failed", exc_info=task.exception())
 
-    def _group_changed(self, name: str) -> None:
-        self.subscriptions.drop_group(name)
-        if name not in self.groups.table:
-            self.pulls.forget(group=name)
+    def log_shortened(self, event: LogShortened) -> None:
+        self.topics.forget_deleted(event.log_min)
 
-    def _topic_changed(self, topic: TopicConfig) -> None:
-        self.subscriptions.drop_topic(topic.name)
-        self.registration.topic_changed(topic)
-
-    def _topic_deleted(self, name: str) -> None:
-        self.subscriptions.drop_topic(name)
-        self.offsets.delete(topic=name)
-        self.pending_resets.forget(topic=name)
-        self.administration.stats.forget(name)
-        self.pulls.forget(topic=name)
-        self.forget_topic(name)
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.forget_topic(event.name)
 
     def forget_topic(self, name: str) -> None:
         """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files."""
@@ -345,8 +352,6 @@ class Broker:
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
         self.topics.add_ends(self.queue_ends.restore())
-        self.offsets.end = lambda topic, queue_id: self.kernel.queue_state(topic, queue_id).end
-        self.offsets.first = self.topics.first_offset
         self.store.deleted_below = self.topics.first_offset
         self.offsets.clamp()
 

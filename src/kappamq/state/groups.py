@@ -7,9 +7,11 @@ from typing import Any
 
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission
+from kappamq.events import Events
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig, SubscriptionGroupTable
 from kappamq.protocol.bodies.topics import DataVersion
+from kappamq.state.events import GroupChanged
 from kappamq.state.metadata import Commit
 
 _SHOWN = 140  # characters of a name that cannot be one
@@ -19,15 +21,17 @@ class Groups:
     file = "subscriptionGroup.json"
     kinds = ("group", "group-deleted", "group-forbidden")
 
-    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], commit: Commit) -> None:
+    def __init__(
+        self, config: BrokerConfig, now_ms: Callable[[], int], commit: Commit, events: Events | None = None
+    ) -> None:
         self._config = config
         self._now_ms = now_ms
         self._commit = commit
+        self._events = events if events is not None else Events()
         self.table = _built_in()
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
-        self.on_change: Callable[[str], None] = lambda name: None
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """The group, made with defaults if it is new and settings allow it."""
@@ -77,20 +81,20 @@ class Groups:
 
     def _update(self, group: SubscriptionGroupConfig, *, anyway: bool = False) -> SubscriptionGroupConfig:
         self._commit("group", group.to_json(), anyway=anyway)
-        self.on_change(group.name)
+        self._events.publish(GroupChanged(group.name))
         return self.table[group.name]
 
     def delete(self, name: str) -> bool:
         if name not in self.table:
             return False
         self._commit("group-deleted", {"groupName": name})
-        self.on_change(name)
+        self._events.publish(GroupChanged(name))
         return True
 
     def forbid(self, group: str, topic: str, readable: bool) -> bool:
         """Whether `group` may read `topic`; returns what holds now."""
         self._commit("group-forbidden", {"group": group, "topic": topic, "readable": readable})
-        self.on_change(group)
+        self._events.publish(GroupChanged(group))
         return not self.is_forbidden(group, topic)
 
     def is_forbidden(self, group: str, topic: str) -> bool:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.errors import KappaError
+from kappamq.events import Events
 from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.names import TRANSACTION_GROUP
+from kappamq.state.events import CommitsRecorded, TopicDeleted
 from kappamq.state.metadata import Commit
 
 SEPARATOR = "@"
@@ -23,16 +25,23 @@ class Offsets:
     file = "consumerOffset.json"
     kinds = ("offsets", "offsets-reset", "offsets-deleted")
 
-    def __init__(self, now_ms: Callable[[], int], commit: Commit) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        commit: Commit,
+        events: Events | None = None,
+        end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END,
+        first: Callable[[str, int], int] = lambda topic, queue_id: 0,
+    ) -> None:
         self._now_ms = now_ms
         self._commit = commit
+        self._events = events if events is not None else Events()
+        self._end = end  # of a queue: nobody has read beyond it
+        self._first = first  # of a queue in its topic's present life
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._overlay: dict[tuple[str, str], dict[int, int]] = {}  # committed since the last record
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
-        self.end: Callable[[str, int], int] = lambda topic, queue_id: _NO_END  # of a queue: nobody has read beyond it
-        self.first: Callable[[str, int], int] = lambda topic, queue_id: 0  # of a queue in its topic's present life
-        self.on_recorded: Callable[[dict[tuple[str, str], dict[int, int]]], None] = lambda changes: None
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
@@ -68,14 +77,14 @@ class Offsets:
         if group == TRANSACTION_GROUP:
             return  # somebody pulls in our name; where transactions are read from is nobody else's business
         if offset >= 0:
-            offset = max(offset, self.first(topic, queue_id))
+            offset = max(offset, self._first(topic, queue_id))
         known = self.get(group, topic, queue_id)
-        if offset > (-1 if known is None else known) and offset <= self.end(topic, queue_id):
+        if offset > (-1 if known is None else known) and offset <= self._end(topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer, or an operator's tool, wants to go on from `offset`, wherever it was before."""
-        offset = max(offset, self.first(topic, queue_id))
+        offset = max(offset, self._first(topic, queue_id))
         if offset != self.get(group, topic, queue_id):
             self._set(topic, group, queue_id, offset)
 
@@ -94,12 +103,15 @@ class Offsets:
         """Forget all offsets of a topic or of a group."""
         self._commit("offsets-deleted", [topic, group])
 
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.delete(topic=event.name)
+
     def clamp(self) -> None:
         """Bring offsets into their queues: nobody can have read beyond the end (the log may have been cut), and what lies
         before the first message of a topic that was made again belongs to its former life."""
         rows: list[Any] = []
         for (topic, group), queues in self._table.items():
-            inside = {q: min(max(offset, self.first(topic, q)), self.end(topic, q)) for q, offset in queues.items()}
+            inside = {q: min(max(offset, self._first(topic, q)), self._end(topic, q)) for q, offset in queues.items()}
             moved = {q: offset for q, offset in inside.items() if offset != queues[q]}
             if moved:
                 rows.append([topic, group, _row(moved)])
@@ -118,7 +130,7 @@ class Offsets:
             self._commit("offsets", rows, anyway=True)  # the snapshot has them, and the overlay, for the next record
             raise
         self._overlay = {}
-        self.on_recorded(changes)
+        self._events.publish(CommitsRecorded(changes))
 
     def _delete(self, topic: str | None, group: str | None) -> None:
         for table in (self._table, self._overlay):

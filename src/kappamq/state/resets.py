@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kappamq.events import Events
+from kappamq.state.events import ResetChanged, TopicDeleted
 from kappamq.state.metadata import Commit
 
 AWAITED_S = 60.0
@@ -55,16 +57,22 @@ class PendingResets:
     file = "kappamq.resets.json"
     kinds = ("reset", "reset-heard", "reset-done", "reset-forgotten")
 
-    def __init__(self, commit: Commit, confirmed: Callable[[], int] = lambda: _EVERYTHING) -> None:
+    def __init__(
+        self,
+        commit: Commit,
+        confirmed: Callable[[], int] = lambda: _EVERYTHING,
+        events: Events | None = None,
+        member_count: Callable[[str], int] = lambda group: 0,
+    ) -> None:
         """`confirmed`: up to where nobody can take back the log. Nobody is told of a reset that may still be taken back."""
         self._commit = commit
         self._confirmed = confirmed
+        self._events = events if events is not None else Events()
+        self._member_count = member_count  # of a group, now
         self._resets: dict[Queue, Reset] = {}
         self._open: dict[tuple[str, str], set[int]] = {}  # (group, topic) -> queue ids
         self._remembered: dict[Queue, None] = {}  # those that are not open, oldest first
         self.dirty = False
-        self.on_change: Callable[[str, str], None] = lambda group, topic: None
-        self.member_count: Callable[[str], int] = lambda group: 0  # of a group, now
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where this queue is to go, if nobody is known to have gone there."""
@@ -93,7 +101,7 @@ class PendingResets:
         if not parked and (offset in (stored, reset.asked.get(client)) or client in reset.told):
             # It is there, or it has been told and has its own mind.
             change = [*queue, client]
-            if len(reset.heard) >= HEARD_MAX and len(reset.heard) >= self.member_count(queue[0]):
+            if len(reset.heard) >= HEARD_MAX and len(reset.heard) >= self._member_count(queue[0]):
                 change.append(next(iter(reset.heard)))  # forgotten for it
             self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
             self._close(queue, reset, now)
@@ -129,7 +137,11 @@ class PendingResets:
 
     def add(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._commit("reset", [group, topic, {str(queue): offset for queue, offset in offsets.items()}])
-        self.on_change(group, topic)
+        self.changed(group, topic)
+
+    def changed(self, group: str, topic: str) -> None:
+        """A reset was applied."""
+        self._events.publish(ResetChanged(group, topic))
 
     def expect(
         self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float, safe: int = 0
@@ -145,6 +157,9 @@ class PendingResets:
         if self._of(group, topic):
             self._commit("reset-forgotten", [group, topic], anyway=True)
 
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.forget(topic=event.name)
+
     def _is_open(self, queue: Queue) -> bool:
         return queue not in self._remembered
 
@@ -155,12 +170,12 @@ class PendingResets:
         if not self._is_open(queue):
             del self._remembered[queue]
             self._open.setdefault(queue[:2], set()).add(queue[2])
-            self.on_change(*queue[:2])
+            self._events.publish(ResetChanged(*queue[:2]))
 
     def _limit(self, clients: dict[str, Any], queue: Queue, limit: int) -> None:
         """One client was added: forget the oldest if there are too many. Members are never too many: if each of them pushed
         another one out, they would be told again and again."""
-        if len(clients) > limit and len(clients) > self.member_count(queue[0]):
+        if len(clients) > limit and len(clients) > self._member_count(queue[0]):
             del clients[next(iter(clients))]
 
     def _hear(self, reset: Reset, client: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission, TopicNotFound
+from kappamq.events import Events
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol import names
@@ -20,6 +21,7 @@ from kappamq.protocol.bodies.topics import (
     TopicTable,
 )  # fmt: skip
 from kappamq.protocol.headers.client import SendMessage
+from kappamq.state.events import TopicChanged, TopicDeleted, TopicForgotten
 from kappamq.state.metadata import Commit
 from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE, FORGOTTEN_KIND
 
@@ -32,11 +34,19 @@ class Topics:
     file = FILE
     kinds = (CHANGED_KIND, DELETED_KIND, FORGOTTEN_KIND, _PERMISSION_KIND)
 
-    def __init__(self, config: BrokerConfig, kernel: Kernel, now_ms: Callable[[], int], commit: Commit) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        kernel: Kernel,
+        now_ms: Callable[[], int],
+        commit: Commit,
+        events: Events | None = None,
+    ) -> None:
         self._config = config
         self._kernel = kernel
         self._now_ms = now_ms
         self._commit = commit
+        self._events = events if events is not None else Events()
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
@@ -45,10 +55,6 @@ class Topics:
         ] = {}  # where the numbering of deleted topics ended, should they come back
         self._deleted_at: dict[str, int] = {}  # log offset behind which nothing of a deleted topic lies
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
-        self.on_change: Callable[[TopicConfig], None] = lambda topic: None
-        self.on_delete: Callable[[str], None] = lambda name: None
-        self.on_forget: Callable[[str], None] = lambda name: None  # a deleted topic: its numbering may start again at 0
-        self.make_retry_topic: Callable[[str], TopicConfig] = self.existing
         for topic in self._built_in():
             self._put(topic)
 
@@ -104,8 +110,10 @@ class Topics:
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
-    def for_send(self, header: SendMessage) -> TopicConfig:
-        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear."""
+    def for_send(self, header: SendMessage, retry_topic: Callable[[str], TopicConfig] | None = None) -> TopicConfig:
+        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear.
+
+        `retry_topic` makes the retry topic of a group, which is not made from a template."""
         name = header.topic
         if not name.strip():
             raise InvalidParameter("the topic of the message is blank")
@@ -114,16 +122,16 @@ class Topics:
             raise NoPermission(f"the topic[{name}] is a system topic: clients may not send to it")
         topic = self.table.get(name)
         if topic is None and self._config.writable:
-            topic = self._create_for_send(header)
+            topic = self._create_for_send(header, retry_topic or self.existing)
         if topic is None or not topic.permission & PERMISSION_WRITE or not self._config.writable:
             raise NoPermission(
                 f"the broker[{self._config.name}] sending message is forbidden: topic {name} has no write permission"
             )
         return topic
 
-    def _create_for_send(self, header: SendMessage) -> TopicConfig:
+    def _create_for_send(self, header: SendMessage, retry_topic: Callable[[str], TopicConfig]) -> TopicConfig:
         if names.is_retry_topic(header.topic):
-            return self.make_retry_topic(header.topic)
+            return retry_topic(header.topic)
         template = self.table.get(header.default_topic)
         if template is None or not template.permission & PERMISSION_INHERIT or not self._config.auto_create_topic:
             return self.existing(header.topic)
@@ -154,7 +162,7 @@ class Topics:
     def _update(self, topic: TopicConfig, *, anyway: bool = False) -> TopicConfig:
         self._commit(CHANGED_KIND, topic.to_json(), anyway=anyway)
         changed = self.table[topic.name]
-        self.on_change(changed)
+        self._events.publish(TopicChanged(changed))
         return changed
 
     def delete(self, name: str) -> bool:
@@ -164,7 +172,7 @@ class Topics:
         ends = {queue_id: self._kernel.queue_state(name, queue_id).next for queue_id in self._kernel.queue_ids(name)}
         at = self._kernel.append_offset
         self._commit(DELETED_KIND, _deletion(name, ends, at))
-        self.on_delete(name)
+        self._events.publish(TopicDeleted(name))
         return True
 
     def permission_changed(self) -> None:
@@ -198,7 +206,7 @@ class Topics:
                 self._commit(DELETED_KIND, _deletion(name, {}, self._kernel.append_offset), anyway=True)
             if self._deleted_at[name] <= log_min and self._kernel.forget_topic(name):
                 self._commit(FORGOTTEN_KIND, name, anyway=True)
-                self.on_forget(name)
+                self._events.publish(TopicForgotten(name))
 
     def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:
         self.table.pop(name, None)

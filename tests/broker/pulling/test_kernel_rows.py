@@ -51,9 +51,10 @@ def test_a_newer_subscription_has_a_new_number() -> None:
 
 def test_what_may_not_be_allowed_loses_its_row() -> None:
     kernel = Rows()
-    rows = Subscriptions(kernel)
+    forbidden: set[str] = set()
+    rows = Subscriptions(kernel, lambda group, topic: topic not in forbidden)
     rows.allow("g", "t", True, 0, None)
-    rows.may_allow = lambda group, topic: topic != "t"
+    forbidden.add("t")
     rows.allow("g", "t", True, 0, None)
     assert kernel.rows == {}, "the row from before must not stay either"
     rows.allow("g", "other", True, 0, None)

@@ -67,8 +67,7 @@ def test_refused() -> None:
 
 def test_somebody_is_told() -> None:
     told: list[int] = []
-    placer = TimerPlacer(BrokerConfig(name="b"))
-    placer.on_parked = lambda: told.append(1)
+    placer = TimerPlacer(BrokerConfig(name="b"), lambda: told.append(1))
     placer.place(Draft("tea", 0, b"x"), NOW)
     assert told == []
     placer.place(Draft("tea", 0, b"x", {"TIMER_DELAY_MS": "5"}), NOW)

@@ -14,15 +14,14 @@ from tests.broker.transacting import COMMIT, Begun, producing
 
 def test_only_changes_are_written() -> None:
     table = HalfCounts(lambda: 7)
-    table.tick()
-    assert not table.dirty
     halves = Halves()
-    table.halves = lambda: halves
+    table.tick(halves.counts)
+    assert not table.dirty
     halves.open(Half(1, 1, 0, 10, "g", "t", since_ms=0))
-    table.tick()
+    table.tick(halves.counts)
     assert table.dirty
     table.dirty = False
-    table.tick()
+    table.tick(halves.counts)
     assert not table.dirty
     assert table.to_snapshot()["transactionCount"] == {"t": {"count": 1, "timeStamp": 7}}
 
@@ -38,7 +37,7 @@ def test_the_file_is_there_when_the_broker_stops(tmp_path: Path) -> None:
                     else:
                         assert broker.delivery.halves.halves.counts == {"t": 1}, "counted again"
                         assert (await producer.end(begun[0], COMMIT)).code == 0
-                broker.delivery.half_counts.tick()
+                broker.delivery.half_counts.tick(broker.delivery.halves.halves.counts)
             table = json.loads((tmp_path / "config" / "transactionMetrics").read_text())["transactionCount"]
             assert {topic: entry["count"] for topic, entry in table.items()} == expected
 

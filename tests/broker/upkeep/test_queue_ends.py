@@ -11,6 +11,7 @@ from kappamq.broker.upkeep.queue_ends import QueueEnds
 from kappamq.errors import NotAvailable
 from kappamq.protocol.headers.admin import DeleteExpiredLog
 from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
+from kappamq.state.events import TopicForgotten
 from tests.broker.running import Speaker, crash_copy, on_disk, run, running, speaking
 from tests.broker.test_expiry import KERNELS, SEGMENT, SMALL, bounds, fill
 from tests.state.committing import committing
@@ -103,7 +104,7 @@ def test_a_forgotten_topic_is_forgotten_here_too(tmp_path: Path, recorded: bool)
             assert broker.topics.delete("idle")
             await fill(client, 40, topic="busy")
             if not recorded:
-                broker.topics.on_forget = lambda name: None
+                broker.events.off(TopicForgotten, broker.queue_ends.topic_forgotten)
             await client.ask(DeleteExpiredLog())
             assert "idle" not in broker.topics.deleted
             assert (broker.queue_ends.get("idle", 0) == 0) is recorded

@@ -11,13 +11,14 @@ from kappamq.broker.admin.maintenance import Chores
 from kappamq.broker.admin.offset_resets import Moves
 from kappamq.broker.admin.progress import Progress
 from kappamq.broker.admin.queues import QueueViews
-from kappamq.broker.admin.runtime_info import Runtime
+from kappamq.broker.admin.runtime_info import Others, Runtime
 from kappamq.broker.admin.topics import AdminTopics
 from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.requests.request import Request
 from kappamq.broker.requests.unsupported import EmptyTables
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.protocol.frame import Frame
+from kappamq.state.events import CommitsRecorded, TopicDeleted
 
 if TYPE_CHECKING:
     from kappamq.broker.broker import Broker
@@ -30,20 +31,21 @@ class Administration:
         self._writer, self._kernel = broker.writer, broker.kernel
         config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
         topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
-        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker)
+        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker, lambda: broker.pulls.missed)
         turns, beside = broker.bursts.reader.turns, broker.bursts.reader.beside
         self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told, turns)
-        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns)
+        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, broker.pending_resets)
         self.clients = AdminClients(clients, offsets, clock, worker)
-        self.queues = QueueViews(config.name, store, topics, clients, worker)
-        self.queues.filter_of = broker.delivery.filters.get
-        self.queues.tag_codes = broker.filtering.tag_codes
+        self.queues = QueueViews(
+            config.name, store, topics, clients, worker, broker.delivery.filters.get, broker.filtering.tag_codes, self.stats.put_tps
+        )  # fmt: skip
         self.progress = Progress(
-            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe
-        )
+            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe,
+            self.stats.get_tps, broker.pulls.asked,
+        )  # fmt: skip
         self.moves = Moves(
             config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
-            self.when_safe,
+            self.when_safe, broker.pulls.reset,
         )  # fmt: skip
         self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
         self.runtime = Runtime(
@@ -55,6 +57,15 @@ class Administration:
             broker.kernel_module.NAME,
             worker,
             broker.bursts.reader.watch,
+            Others(
+                connections=lambda: len(broker.server.connections),
+                timers=broker.delivery.timer_admin.runtime,
+                delay_position=broker.delivery.delays.position,
+                parked_pulls=lambda: broker.pulls.waiting.count,
+                conflicts=broker.clients.conflicts,
+                wall_clock=broker.clock_watch.runtime,
+                damage=lambda: {**broker.damage.table(), **broker.scrubber.table()},
+            ),
         )
         self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
         self._handle(broker)
@@ -73,30 +84,12 @@ class Administration:
             broker.bursts.add_handlers(part.handlers())
 
     def _listen(self, broker: Broker) -> None:
-        pending = broker.pending_resets
         broker.upkeep.on_tick.append(self.stats.tick)
         broker.upkeep.on_entered = self.stats.entered
-        broker.offsets.on_recorded = self.stats.committed
-        self.stats.missed = lambda: broker.pulls.missed
-        self.queues.put_tps = self.stats.put_tps
-        self.progress.get_tps = self.stats.get_tps
-        self.progress.asked = broker.pulls.asked
-        self.runtime.connections = lambda: len(broker.server.connections)
-        self.runtime.timers = broker.delivery.timer_admin.runtime
-        self.runtime.delay_position = broker.delivery.delays.position
-        self.runtime.parked_pulls = lambda: broker.pulls.waiting.count
-        self.runtime.conflicts = broker.clients.conflicts
-        self.runtime.wall_clock = broker.clock_watch.runtime
-        self.runtime.damage = lambda: {**broker.damage.table(), **broker.scrubber.table()}
+        broker.events.on(CommitsRecorded, self.stats.commits_recorded)
+        broker.events.on(TopicDeleted, self.stats.topic_deleted)
         broker.consumers.on_asked = self.stats.asked
         broker.delivery.retries.on_sent_back = self.stats.sent_back
-        broker.subscriptions.may_allow = lambda group, topic: (
-            not pending.is_pending(group, topic) or broker.clients.is_broadcasting(group)
-        )
-        pending.member_count = broker.clients.member_count
-        pending.on_change = broker.subscriptions.drop_pair
-        self.moves.on_reset = broker.pulls.reset
-        self.groups.on_delete = lambda group: pending.forget(group=group)
 
     def _follow_settings(self, broker: Broker) -> None:
         """Settings that somebody has copied: tell them."""

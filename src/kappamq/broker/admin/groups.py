@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kappamq.broker.admin.topics import WhenSafe, page_start
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker
@@ -27,13 +25,15 @@ from kappamq.protocol.headers.admin import (
 from kappamq.state import attributes
 from kappamq.state.groups import Groups
 from kappamq.state.offsets import Offsets
+from kappamq.state.resets import PendingResets
 
 _GROUPS_AT_ONCE_MAX = 10_000
 
 
 class AdminGroups:
     def __init__(
-        self, config: BrokerConfig, groups: Groups, offsets: Offsets, worker: Worker, when_safe: WhenSafe, turns: FairTurns
+        self, config: BrokerConfig, groups: Groups, offsets: Offsets, worker: Worker, when_safe: WhenSafe, turns: FairTurns,
+        pending: PendingResets,
     ) -> None:  # fmt: skip
         self._config = config
         self._groups = groups
@@ -41,7 +41,7 @@ class AdminGroups:
         self._worker = worker
         self._when_safe = when_safe
         self._turns = turns
-        self.on_delete: Callable[[str], None] = lambda group: None
+        self._pending = pending
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -95,7 +95,7 @@ class AdminGroups:
         self._groups.delete(header.group)
         if header.clean_offset:
             self._offsets.delete(group=header.group)
-            self.on_delete(header.group)
+            self._pending.forget(group=header.group)
         self._when_safe(request, request.reply())
 
     def forbid(self, request: Request[ForbidGroup]) -> None:

@@ -41,6 +41,7 @@ class Moves:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         pending: PendingResets, appender: Appender, worker: Worker, when_safe: WhenSafe,
+        on_reset: Callable[[str, int], None],
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -53,7 +54,7 @@ class Moves:
         self._appender = appender
         self._worker = worker
         self._when_safe = when_safe
-        self.on_reset: Callable[[str, int], None] = lambda topic, queue_id: None
+        self._on_reset = on_reset  # told the topic and the queue, once it was reset
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset, RequestCode.CLONE_GROUP_OFFSET: self.clone}
@@ -67,7 +68,7 @@ class Moves:
         known = self._clients.consumers.get(group)
         members = known.client_ids if known is not None else []
         self._pending.expect(group, topic, offsets, members, self._clock.liveness(), self._store.kernel.append_offset)
-        self._pending.on_change(group, topic)
+        self._pending.changed(group, topic)
         return [(topic, queue_id) for queue_id in offsets]
 
     async def _tell(self, queues: list[tuple[str, int]]) -> None:
@@ -79,7 +80,7 @@ class Moves:
             log.warning("consumers are not told of a reset yet: %s", error)
             return
         for topic, queue_id in queues:
-            self.on_reset(topic, queue_id)
+            self._on_reset(topic, queue_id)
 
     # -- to a time or an offset --------------------------------------------------------------------------------------------
 

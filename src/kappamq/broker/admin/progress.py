@@ -52,6 +52,7 @@ class Progress:
     def __init__(
         self, broker_name: str, address: Callable[[], str], store: MessageStore, clock: Clock, topics: Topics, groups: Groups,
         clients: Clients, offsets: Offsets, worker: Worker, when_safe: WhenSafe,
+        get_tps: Callable[[str, str], float], asked: Callable[[str, str, int], int],
     ) -> None:  # fmt: skip
         self._broker_name = broker_name
         self._address = address
@@ -63,8 +64,8 @@ class Progress:
         self._offsets = offsets
         self._worker = worker
         self._when_safe = when_safe
-        self.get_tps: Callable[[str, str], float] = lambda group, topic: 0.0
-        self.asked: Callable[[str, str, int], int] = lambda group, topic, queue_id: -1
+        self._get_tps = get_tps
+        self._asked = asked  # where the last pull of a queue began
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -87,7 +88,7 @@ class Progress:
         for topic in dict.fromkeys(named or sorted(self._offsets.topics_of(header.consumer_group))):
             if self._clients.may_read(header.consumer_group, topic):
                 parts += (await self._progress(header.consumer_group, topic)).rows
-                tps += self.get_tps(header.consumer_group, topic)
+                tps += self._get_tps(header.consumer_group, topic)
         return request.reply(body=spliced(ConsumeStats(tps=tps).encode(), "offsetTable", parts))
 
     async def of_all(self, request: Request[GetBrokerConsumeStats]) -> Frame:
@@ -104,7 +105,7 @@ class Progress:
                 here = await self._progress(group, topic)
                 answer.total_lag += here.lag
                 answer.total_inflight += here.inflight
-                found.append(spliced(ConsumeStats(tps=self.get_tps(group, topic)).encode(), "offsetTable", here.rows))
+                found.append(spliced(ConsumeStats(tps=self._get_tps(group, topic)).encode(), "offsetTable", here.rows))
             if found:
                 parts.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(found) + b"]}")
         return request.reply(body=spliced(answer.encode(), "consumeStatsList", parts))
@@ -120,7 +121,7 @@ class Progress:
                 end = self._store.kernel.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
-                asked = min(max(self.asked(group, topic, queue_id), consumed), max(end, consumed))
+                asked = min(max(self._asked(group, topic, queue_id), consumed), max(end, consumed))
                 some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=asked)))
                 result.lag += end - consumed
                 result.inflight += asked - consumed

@@ -19,10 +19,12 @@ _CANDIDATES_MAX = 16_384  # records a query looks at; where more have the same h
 
 
 class Queries:
-    def __init__(self, store: MessageStore, worker: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self, store: MessageStore, worker: Callable[..., Awaitable[Any]], flush_derived: Callable[[], Awaitable[None]]
+    ) -> None:
         self._store = store
         self._worker = worker
-        self.flush_derived: Callable[[], Awaitable[None]]
+        self._flush_derived = flush_derived
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
@@ -30,7 +32,7 @@ class Queries:
     async def query(self, request: Request[QueryMessage]) -> Frame:
         header = request.header
         count = max(1, min(header.count_max, self._store.config.query_max))
-        await self.flush_derived()  # a key is found as soon as its message can be consumed
+        await self._flush_derived()  # a key is found as soon as its message can be consumed
         found = await self._worker(self._search, header.topic, header.key, count, header.begin_ms, header.end_ms)
         if not found:
             raise QueryNotFound("can not find message, maybe time range not correct")

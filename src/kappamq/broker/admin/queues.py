@@ -26,16 +26,18 @@ QueueAt = tuple[str, int, int]  # topic, queue id, offset of a message in it
 
 class QueueViews:
     def __init__(
-        self, broker_name: str, store: MessageStore, topics: Topics, clients: Clients, worker: Worker
+        self, broker_name: str, store: MessageStore, topics: Topics, clients: Clients, worker: Worker,
+        filter_of: Callable[[str, str], FilterData | None], tag_codes: Callable[[SubscriptionData], frozenset[int] | None],
+        put_tps: Callable[[str], float],
     ) -> None:  # fmt: skip
         self._broker_name = broker_name
         self._store = store
         self._topics = topics
         self._clients = clients
         self._worker = worker
-        self.filter_of: Callable[[str, str], FilterData | None] = lambda group, topic: None
-        self.put_tps: Callable[[str], float] = lambda topic: 0.0
-        self.tag_codes: Callable[[SubscriptionData], frozenset[int] | None] = lambda subscription: None
+        self._filter_of = filter_of
+        self._tag_codes = tag_codes
+        self._put_tps = put_tps
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -51,7 +53,7 @@ class QueueViews:
         async for ids in in_slices(range(max(topic.read_queues, topic.write_queues))):
             states = [(queue_id, *self._store.kernel.queue_state(name, queue_id)[:2]) for queue_id in ids]
             parts.append(await self._worker(self._status_rows, name, states))
-        return request.reply(body=spliced(TopicStatsTable(put_tps=self.put_tps(name)).encode(), "offsetTable", parts))
+        return request.reply(body=spliced(TopicStatsTable(put_tps=self._put_tps(name)).encode(), "offsetTable", parts))
 
     def _status_rows(self, topic: str, states: Sequence[tuple[int, int, int]]) -> bytes:
         """Worker: (queue id, min, end) of some queues and the time of the last message in each."""
@@ -76,12 +78,12 @@ class QueueViews:
         wanted = answer.subscription = group.subscriptions.get(name) if group is not None else None
         codes = None
         if wanted is not None and wanted.expression_type == SQL92:
-            known = self.filter_of(
+            known = self._filter_of(
                 header.consumer_group or "", name
             )  # entries alone do not tell: all of them may match
             answer.filter_data = known.to_text() if known is not None else None
         elif wanted is not None:
-            codes = self.tag_codes(wanted)
+            codes = self._tag_codes(wanted)
         if not low <= header.index < end:
             raise BrokerError(f"Index {header.index} of {queue_id}@{name} is not exist: it holds [{low}, {end})")
         count = min(max(header.count, 1), _ENTRIES_MAX, end - header.index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import NamedTuple
 
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.gate import Gate
@@ -33,10 +34,22 @@ _POOLS = {
 }
 
 
+class Others(NamedTuple):
+    """What other parts of the broker say about themselves, asked each time."""
+
+    connections: Callable[[], int]
+    timers: Callable[[], dict[str, str]]
+    delay_position: Callable[[int], int]
+    parked_pulls: Callable[[], int]
+    conflicts: Callable[[], Iterable[tuple[str, list[str]]]]
+    wall_clock: Callable[[], dict[str, str]]
+    damage: Callable[[], dict[str, str]]
+
+
 class Runtime:
     def __init__(
         self, store: MessageStore, clock: Clock, stats: Stats, latency: PutLatency, gate: Gate, kernel_name: str, worker: Worker,
-        watch: LoopWatch,
+        watch: LoopWatch, others: Others,
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
@@ -48,13 +61,7 @@ class Runtime:
         self._watch = watch
         self._began_ms = clock.message_ms()
         self._began = clock.liveness()
-        self.connections: Callable[[], int] = lambda: 0
-        self.timers: Callable[[], dict[str, str]] = dict
-        self.delay_position: Callable[[int], int] = lambda level: 0
-        self.parked_pulls: Callable[[], int] = lambda: 0
-        self.conflicts: Callable[[], Iterable[tuple[str, list[str]]]] = lambda: ()
-        self.wall_clock: Callable[[], dict[str, str]] = dict
-        self.damage: Callable[[], dict[str, str]] = dict
+        self._others = others
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.info}
@@ -136,7 +143,7 @@ class Runtime:
             "brokerVersionDesc": VERSION_TEXT,
             "earliestMessageTimeStamp": str(earliest_ms),
             "startAcceptSendRequestTimeStamp": "0",
-            **self.timers(),
+            **self._others.timers(),
             "EndTransactionQueueSize": "0",
             "EndTransactionThreadPoolQueueCapacity": "100000",
         }
@@ -146,7 +153,7 @@ class Runtime:
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         for level in range(1, DELAY_LEVELS + 1):
             end = self._store.kernel.queue_state(names.SCHEDULE_TOPIC, level - 1).end
-            table[f"scheduleMessageOffset_{level}"] = f"{self.delay_position(level)},{end}"
+            table[f"scheduleMessageOffset_{level}"] = f"{self._others.delay_position(level)},{end}"
         return table
 
     def _about_us(self) -> dict[str, str]:
@@ -155,14 +162,14 @@ class Runtime:
             "kappamqKernel": self._kernel_name,
             "kappamqFastFrames": str(kernel.fast_frames),
             "kappamqSlowFrames": str(kernel.left_frames),
-            "kappamqConnections": str(self.connections()),
-            "kappamqParkedPulls": str(self.parked_pulls()),
-            "kappamqConflictingGroups": _conflicts(self.conflicts()),
-            **self.wall_clock(),
+            "kappamqConnections": str(self._others.connections()),
+            "kappamqParkedPulls": str(self._others.parked_pulls()),
+            "kappamqConflictingGroups": _conflicts(self._others.conflicts()),
+            **self._others.wall_clock(),
             "kappamqLongTurns": str(self._watch.long_turns),
             "kappamqLongestTurnMs": f"{self._watch.longest_turn_s * 1000:.0f}",
             "kappamqRefusing": "; ".join(self._gate.reasons) or "nothing",
-            **self.damage(),
+            **self._others.damage(),
         }
 
 

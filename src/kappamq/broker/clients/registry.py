@@ -8,7 +8,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 from kappamq.broker.clients.conflicts import Agreement, Interest
+from kappamq.broker.events import Resubscribed
 from kappamq.errors import InvalidParameter
+from kappamq.events import Events
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import (
     ConsumeFromWhere,
@@ -80,7 +82,8 @@ class ConsumerGroup:
 
 
 class Clients:
-    def __init__(self, expiry_s: float, group_expiry_s: float) -> None:
+    def __init__(self, expiry_s: float, group_expiry_s: float, events: Events | None = None) -> None:
+        self._events = events if events is not None else Events()
         self.expiry_s = expiry_s
         self.group_expiry_s = group_expiry_s
         self.producers: dict[str, dict[Connection, Client]] = {}
@@ -90,9 +93,6 @@ class Clients:
         self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
             None
         )
-        self.on_resubscribed: Callable[[ConsumerGroup, str], None] = lambda group, topic: (
-            None
-        )  # it wants other messages
         self.may_notify: Callable[[str], bool] = lambda group: True
         self.notify: Callable[[ConsumerGroup], None] = tell_members  # how the members of a changed group are told
 
@@ -226,7 +226,7 @@ class Clients:
                     subscription.expression,
                     subscription.expression_type,
                 ):
-                    self.on_resubscribed(group, subscription.topic)
+                    self._events.publish(Resubscribed(group, subscription.topic))
         while group.given_up:
             topic = group.given_up.pop()
             if group.subscriptions.pop(topic, None) is not None:

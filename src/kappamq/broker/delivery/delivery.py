@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
 from kappamq.broker.delivery.retry import Retries
+from kappamq.broker.events import ClockStepped
 from kappamq.broker.requests.request import Handler, merged
 from kappamq.broker.sending.replies import Replies
 from kappamq.broker.timers.admin import TimerAdmin
@@ -22,7 +23,6 @@ from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.transactions.transactions import Transactions
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.metadata import Table
-from kappamq.store.log.clock_steps import ClockStep
 from kappamq.store.timer.files import TimerFiles
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Delivery:
         """All other parts are there: build the features, hand placers to the appender and parts to the agenda."""
         broker = self._broker
         self.retries = Retries(
-            broker.config, broker.store, broker.topics, broker.groups, broker.appender, broker.upkeep.read
-        )
-        self.retries.holds_locks = lambda group: broker.locks.any_held(group, broker.clock.liveness())
-        broker.topics.make_retry_topic = self.retries.topic_for_send
+            broker.config, broker.store, broker.topics, broker.groups, broker.appender, broker.upkeep.read,
+            lambda group: broker.locks.any_held(group, broker.clock.liveness()),
+        )  # fmt: skip
+        broker.sends.retry_topic = self.retries.topic_for_send
         broker.sends.place_retried = self.retries.place
         self.replies = Replies(
             broker.config, broker.clock, broker.topics, broker.clients, broker.sends, broker.appender, lambda: broker.address
@@ -78,11 +78,10 @@ class Delivery:
         broker = self._broker
         self.halves = HalfLog(
             broker.config, broker.clock, broker.store, broker.writer, broker.appender, broker.topics, broker.offsets,
-            self.reopened,
+            self.reopened, broker.agenda.wake,
         )  # fmt: skip
         self.halves.rebuild()
-        self.half_counts.halves = lambda: self.halves.halves
-        broker.upkeep.on_tick.append(self.half_counts.tick)
+        broker.upkeep.on_tick.append(lambda: self.half_counts.tick(self.halves.halves.counts))
         broker.upkeep.saved_seldom.add(self.half_counts.file)
         self.transactions = Transactions(
             broker.config, broker.clock, broker.writer, self.halves, broker.upkeep.read, self.timer_placer.check
@@ -95,7 +94,6 @@ class Delivery:
             broker.upkeep.read,
             lambda job: broker.agenda.spawn(self.checks, job),
         )
-        self.halves.on_due = broker.agenda.wake
         broker.agenda.add(self.checks)
         broker.upkeep.keepers.append(self.checks)
         broker.upkeep.on_tick.append(self.halves.keep_positions)
@@ -106,23 +104,23 @@ class Delivery:
         store, clock, read = broker.store, broker.clock, broker.upkeep.read
         files = TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, broker.boot_id)
         book = TimerBook(store, files)
+        self.recalls = Recalls(
+            store, broker.config, clock, broker.topics, broker.appender, read, broker.upkeep.write_derived
+        )
         self.timers = Timers(
-            store, broker.topics, broker.appender, broker.agenda, book, progress, metrics, read, clock.message_ms
+            store, broker.topics, broker.appender, broker.agenda, book, progress, metrics, read, clock.message_ms,
+            self.recalls.is_recalled,
         )  # fmt: skip
         self.timer_keeper = TimerKeeper(
             store, broker.appender, book, progress, metrics, self.timers.on_files, read, clock.message_ms
         )
         self.timer_admin = TimerAdmin(self.timers, book, metrics, clock)
-        self.timer_placer = TimerPlacer(broker.config)
-        self.timer_placer.on_parked = self.timers.wake
-        self.recalls = Recalls(store, broker.config, clock, broker.topics, broker.appender, read)
-        self.recalls.flush_derived = broker.upkeep.write_derived
-        self.timers.is_recalled = self.recalls.is_recalled
+        self.timer_placer = TimerPlacer(broker.config, self.timers.wake)
 
-    def clock_stepped(self, step: ClockStep) -> None:
+    def clock_stepped(self, event: ClockStepped) -> None:
         """The wall clock was set."""
         for part in (self.delays, self.timers, self.checks):
-            part.clock_stepped(step)
+            part.clock_stepped(event.step)
 
     async def stop(self) -> None:
         """The agenda has stopped, and nobody can send any more."""

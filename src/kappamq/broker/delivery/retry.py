@@ -39,7 +39,8 @@ _INTERNAL = frozenset((names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.HALF_OP_TOP
 
 class Retries:
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, appender: Appender, worker: Worker
+        self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, appender: Appender, worker: Worker,
+        holds_locks: Callable[[str], bool],
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -47,7 +48,7 @@ class Retries:
         self._groups = groups
         self._appender = appender
         self._worker = worker
-        self.holds_locks: Callable[[str], bool] = lambda group: False  # consumes in order: somebody has queues locked
+        self._holds_locks = holds_locks  # of a group that consumes in order: somebody has queues locked
         self.on_sent_back: Callable[[str, str], None] = lambda group, topic: None
 
     def handlers(self) -> dict[int, Handler]:
@@ -133,7 +134,7 @@ class Retries:
         group = self._groups.existing(group_of(draft.topic))
         most = tries_max(group, header.max_reconsume_times, version)
         # One more than above: here the number is that of the copy, there that of the record which is copied.
-        if (most is not None and draft.reconsume_times > most) or self.holds_locks(group.name):
+        if (most is not None and draft.reconsume_times > most) or self._holds_locks(group.name):
             self._bury(draft, group.name)
 
 

@@ -27,6 +27,7 @@ from kappamq.protocol.bodies.topics import (
 )
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers.nameserver import RegisterBroker, UnregisterBroker
+from kappamq.state.events import TopicChanged
 from kappamq.state.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,9 @@ class Registration:
                 await self._answered.wait()
                 async with asyncio.timeout(_OTHERS_S):
                     await self._tried.wait()
+
+    def topic_has_changed(self, event: TopicChanged) -> None:
+        self.topic_changed(event.topic)
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Register this topic soon."""

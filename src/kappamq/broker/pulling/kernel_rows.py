@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kappamq.native.interface import Kernel
+from kappamq.state.events import GroupChanged, ResetChanged, TopicChanged, TopicDeleted
 
 Key = tuple[str, str, bool]  # group, topic, whether the pull names what it wants
 _ROWS_MAX = 1_000_000
@@ -24,19 +25,19 @@ class Row:
 
 
 class Subscriptions:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, may_allow: Callable[[str, str], bool] = lambda group, topic: True) -> None:
         self._kernel = kernel
         self._rows: dict[int, Row] = {}
         self._numbers: dict[Key, int] = {}
         self._by_group: dict[str, set[Key]] = {}
         self._by_topic: dict[str, set[Key]] = {}
         self._next = 0
-        self.may_allow: Callable[[str, str], bool] = lambda group, topic: True
+        self._may_allow = may_allow
 
     def allow(self, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None) -> None:
         """Pulls of `group` on `topic` may be answered by the kernel."""
         self.drop(group, topic, explicit)
-        if len(self._numbers) >= _ROWS_MAX or not self.may_allow(group, topic):
+        if len(self._numbers) >= _ROWS_MAX or not self._may_allow(group, topic):
             return
         self._next += 1
         key = group, topic, explicit
@@ -68,6 +69,18 @@ class Subscriptions:
     def drop_group(self, group: str) -> None:
         for key in list(self._by_group.get(group, ())):
             self.drop(*key)
+
+    def topic_changed(self, event: TopicChanged) -> None:
+        self.drop_topic(event.topic.name)
+
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.drop_topic(event.name)
+
+    def group_changed(self, event: GroupChanged) -> None:
+        self.drop_group(event.name)
+
+    def reset_changed(self, event: ResetChanged) -> None:
+        self.drop_pair(event.group, event.topic)
 
     def drop_topic(self, topic: str) -> None:
         for key in list(self._by_topic.get(topic, ())):

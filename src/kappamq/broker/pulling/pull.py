@@ -13,9 +13,11 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from kappamq.broker.clients.registry import Clients, ConsumerGroup
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.events import Resubscribed
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.pulling.last_pulls import LastPulls
 from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX, LongPoll
 from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscription_of
 from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
@@ -23,6 +25,7 @@ from kappamq.broker.pulling.sql_pull import Sieve
 from kappamq.broker.pulling.waking import PullRequest, Run, Waking
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.damage import EntryRepair
+from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission
@@ -84,7 +87,7 @@ class Pulls:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
         offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
-        turns: FairTurns, connection_parked_max: int = 65_536,
+        turns: FairTurns, worker: Worker, ahead: ReadAhead, repairs: EntryRepair, connection_parked_max: int = 65_536,
     ) -> None:  # fmt: skip
         self._store = store
         self._kernel = store.kernel
@@ -105,10 +108,10 @@ class Pulls:
         self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
-        self.ahead: ReadAhead
-        self.repairs: EntryRepair
-        # Where the last pull of each queue began that came the slow way: (group, topic) -> queue id -> offset.
-        self._asked: dict[tuple[str, str], dict[int, int]] = {}
+        self.worker = worker
+        self.ahead = ahead
+        self.repairs = repairs
+        self.last = LastPulls(groups)
         self.missed = 0  # pulls that were answered without a message
 
     # -- from the kernel ---------------------------------------------------------------------------------------------------
@@ -155,12 +158,7 @@ class Pulls:
     def asked(self, group: str, topic: str, queue_id: int) -> int:
         """Where the last pull of a queue began: what lies before has been handed out. -1: nobody has pulled it yet."""
         fast = int(self._kernel.asked(group, topic, queue_id))
-        return fast if fast >= 0 else self._asked.get((group, topic), {}).get(queue_id, -1)
-
-    def forget(self, topic: str | None = None, group: str | None = None) -> None:
-        """A topic, or a group, was deleted."""
-        for key in [key for key in self._asked if topic in (None, key[1]) and group in (None, key[0])]:
-            del self._asked[key]
+        return fast if fast >= 0 else self.last.get(group, topic, queue_id)
 
     def handlers(self) -> dict[int, Handler]:
         return dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), self.handle)
@@ -206,7 +204,7 @@ class Pulls:
             min(header.count_max, self._store.config.transfer_count_max), codes,
             header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, request.opaque, request.is_binary, sieve=sieve,
         )  # fmt: skip
-        self._asked.setdefault((group.name, topic.name), {})[header.queue_id] = header.queue_offset
+        self.last.note(group.name, topic.name, header.queue_id, header.queue_offset)
         if not request.is_oneway and self._moved(pull):
             return None
         if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
@@ -440,8 +438,9 @@ class Pulls:
         """These queues have new messages: whoever waits for them tries again."""
         self._waking.wake([request for queue in queues for request in self.waiting.grown(*queue)])
 
-    def resubscribed(self, group: ConsumerGroup, topic: str) -> None:
+    def resubscribed(self, event: Resubscribed) -> None:
         """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
+        group, topic = event.group, event.topic
         for connection in group.members:
             for request in self.waiting.take(connection, topic):
                 if request.group == group.name:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, Placed, member
+from kappamq.broker.sending.gate import Gate
 from kappamq.broker.timers.placing import recall_handle
 from kappamq.broker.transactions.half_records import is_half
 from kappamq.clock import Clock
@@ -91,6 +92,8 @@ class Sends:
         topics: Topics,
         appender: Appender,
         unique_ids: UniqueIds,
+        gate: Gate,
+        told: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._config = config
@@ -98,8 +101,9 @@ class Sends:
         self._topics = topics
         self._appender = appender
         self._unique_ids = unique_ids
-        self.check_gate: Callable[[], None] = lambda: None
-        self.told: Callable[[], Awaitable[None]]  # the name servers know of every topic
+        self.check_gate = gate.check
+        self.told = told  # waits until the name servers know of every topic
+        self.retry_topic: Callable[[str], TopicConfig]  # makes the retry topic of a send
         self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
         self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
 
@@ -109,7 +113,7 @@ class Sends:
         """Where a message goes; its topic is made if that is allowed. Raises the KappaError that its sender should hear."""
         self.check_gate()
         is_fresh = self._topics.get(header.topic) is None
-        topic = self._topics.for_send(header)
+        topic = self._topics.for_send(header, self.retry_topic)
         queue_id = self.queue_of(header, topic)
         self.check_supported(header, topic)
         return Target(topic, queue_id, is_fresh)
@@ -273,7 +277,7 @@ class Sends:
 
     def check_again(self, header: SendMessage) -> None:
         """Between reading a batch beside the loop and appending it: its topic may have changed, or gone."""
-        self.queue_of(header, self._topics.for_send(header))
+        self.queue_of(header, self._topics.for_send(header, self.retry_topic))
 
     def append_batch(self, read: ReadBatch) -> Stored:
         """Store all messages of a batch or, with an error, none."""

@@ -23,6 +23,7 @@ from kappamq.native.layout import ENTRY
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import ViewBrokerStats
+from kappamq.state.events import CommitsRecorded, TopicDeleted
 from kappamq.store.derived import DerivedWork
 
 WINDOWS_S = (10, 60, 600)
@@ -57,7 +58,15 @@ class Today:
 
 
 class Stats:
-    def __init__(self, kernel: Kernel, clock: Clock, cluster: str, log_end: int, worker: Worker) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        clock: Clock,
+        cluster: str,
+        log_end: int,
+        worker: Worker,
+        missed: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._kernel = kernel
         self._clock = clock
         self._cluster = cluster
@@ -68,7 +77,7 @@ class Stats:
         self._committed: OrderedDict[tuple[str, str, int], int] = OrderedDict()  # by topic, group and queue; the same
         self.put_today, self.get_today = Today(), Today()
         self._date = self._today()
-        self.missed: Callable[[], int] = lambda: 0
+        self._missed = missed
         self.sample()
 
     # -- counting ----------------------------------------------------------------------------------------------------------
@@ -82,7 +91,7 @@ class Stats:
         kernel = self._kernel
         now = self._clock.liveness()
         last = self._samples[-1] if self._samples else None
-        new = Sample(now, kernel.put_count, kernel.put_bytes, kernel.get_count, kernel.get_bytes, self.missed())
+        new = Sample(now, kernel.put_count, kernel.put_bytes, kernel.get_count, kernel.get_bytes, self._missed())
         self._samples.append(new)
         if last is not None:
             if new.put_count != last.put_count:
@@ -121,6 +130,12 @@ class Stats:
                 self._add("GROUP_GET_NUMS", key, count, now)
                 self._add("GROUP_GET_SIZE", key, round(count * self._mean_bytes(topic, now)), now)
         self._forget_old_commits()
+
+    def commits_recorded(self, event: CommitsRecorded) -> None:
+        self.committed(event.changes)
+
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        self.forget(event.name)
 
     def _forget_old_commits(self) -> None:
         while len(self._committed) > COMMITS_MAX:

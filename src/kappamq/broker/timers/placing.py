@@ -18,9 +18,9 @@ _ADDED_BYTES = 200  # what a copy's properties may have more than the parked mes
 
 
 class TimerPlacer:
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, on_parked: Callable[[], None] = lambda: None) -> None:
         self._config = config
-        self.on_parked: Callable[[], None] = lambda: None
+        self._on_parked = on_parked
 
     def place(self, draft: Draft, now_ms: int) -> None:
         """A placer, in front of that of the delay levels: a level goes before a time, as with RocketMQ."""
@@ -37,7 +37,7 @@ class TimerPlacer:
         pairs[properties.TIMER_OUT_MS] = str(slot_ms(due_ms))  # RocketMQ's precision
         pairs[properties.TIMER_DELIVER_MS] = str(due_ms)  # ours
         park(draft, TIMER_TOPIC, 0)
-        self.on_parked()
+        self._on_parked()
 
     def check(self, draft: Draft, now_ms: int, more_bytes: int = 0) -> int | None:
         """When a message is to be delivered, None if at once. Raises IllegalMessage, BrokerError if that cannot be promised.

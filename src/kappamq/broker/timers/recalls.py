@@ -29,7 +29,8 @@ _STEPS_LOOKED_AT = 16
 
 class Recalls:
     def __init__(
-        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender, worker: Worker
+        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender, worker: Worker,
+        flush_derived: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._store = store
         self._config = config
@@ -37,7 +38,7 @@ class Recalls:
         self._topics = topics
         self._appender = appender
         self._worker = worker
-        self.flush_derived: Callable[[], Awaitable[None]]
+        self._flush_derived = flush_derived
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RECALL_MESSAGE: self.recall}
@@ -94,7 +95,7 @@ class Recalls:
         """Whether somebody has taken this parked message back, by the key index: for when the slot cannot tell."""
         while self._store.catching_up():  # noqa: ASYNC110 (it is a matter of seconds after a crash)
             await asyncio.sleep(_LOOK_AGAIN_S)
-        await self.flush_derived()
+        await self._flush_derived()
         unique = record.property_map().get(properties.UNIQUE_KEY, "")
         return bool(unique and await self._worker(self._look_up, unique, key))
 

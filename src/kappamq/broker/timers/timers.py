@@ -50,7 +50,7 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}  # no reason
 class Timers:
     def __init__(
         self, store: MessageStore, topics: Topics, appender: Appender, agenda: Agenda, book: TimerBook, progress: TimerProgress,
-        metrics: TimerMetrics, worker: Worker, now_ms: Callable[[], int],
+        metrics: TimerMetrics, worker: Worker, now_ms: Callable[[], int], is_recalled: IsRecalled,
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
@@ -76,7 +76,7 @@ class Timers:
         self._saved_ms = 0
         self._delivered_before = 0  # by openings before this one
         self.entered = 0  # since the start
-        self.is_recalled: IsRecalled
+        self._is_recalled = is_recalled
 
     def _new_due(self) -> DueTimers:
         return DueTimers(self._store, self._topics, self._appender, self._progress, self._metrics, self._worker)
@@ -286,7 +286,7 @@ class Timers:
         return min(now_ms, self._entered_ms) if self.behind > _ENTER_MAX else now_ms
 
     def _deliver(self, now_ms: int, limit_ms: int) -> None:
-        job = self._due.deliver(now_ms, limit_ms, self.is_recalled)
+        job = self._due.deliver(now_ms, limit_ms, self._is_recalled)
         if job is not None:
             self._do("deliver", job)
         if now_ms - self._saved_ms >= _SAVE_MS and "save" not in self._working:

@@ -4,10 +4,9 @@ Not a fold of its own: what is open is known from the half queue, and counted ag
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kappamq.broker.transactions.open_transactions import Halves
 from kappamq.protocol.bodies.topics import DataVersion
 
 
@@ -19,12 +18,10 @@ class HalfCounts:
         self._now_ms = now_ms
         self._version = DataVersion(timestamp=now_ms())
         self._counted: dict[str, int] = {}
-        self.halves: Callable[[], Halves] = Halves  # none, before the broker serves
         self.dirty = False
 
-    def tick(self) -> None:
+    def tick(self, counts: Mapping[str, int]) -> None:
         """From time to time: is there anything new to write down?"""
-        counts = self.halves().counts
         if counts != self._counted:
             self._counted = dict(counts)
             self._version = self._version.next(self._now_ms())

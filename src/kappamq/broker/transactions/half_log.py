@@ -47,6 +47,7 @@ class HalfLog:
         topics: Topics,
         offsets: Offsets,
         reopened_before: Reopened,
+        on_due: Callable[[], None] = lambda: None,
     ) -> None:
         self.halves = Halves()
         self._config = config
@@ -60,7 +61,7 @@ class HalfLog:
         self._told = Positions(0, 0, 0)
         self._next: tuple[int, Positions] | None = None  # true as soon as the log is safe up to there
         self._moved_on = asyncio.Event()
-        self.on_due: Callable[[], None] = lambda: None  # something may be due earlier than before
+        self._on_due = on_due  # something may be due earlier than before
 
     # -- finding it again --------------------------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class HalfLog:
         before = self.halves.due_ms()
         self.halves.open(half)
         if before is None or half.due_ms < before:
-            self.on_due()
+            self._on_due()
         return placed
 
     def commit(self, half: Half, record: Record) -> int:
@@ -276,7 +277,7 @@ class HalfLog:
         before = self.halves.due_ms()
         self.halves.move(half, settled, *placed, due_ms)
         if before is None or due_ms < before:
-            self.on_due()
+            self._on_due()
         return draft
 
     def _check_open(self, half: Half) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-from collections.abc import Callable
 from typing import Any
 
+from kappamq.broker.events import ClockStepped
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.timers.progress import TimerProgress
 from kappamq.clock import SETTLE_MS, TOLERANCE_MS, Jump, WatchedClock
 from kappamq.errors import KappaError
+from kappamq.events import Events
 from kappamq.store.log.clock_steps import CLOCK_FILE, ClockStep, ClockSteps
 from kappamq.store.message_store import MessageStore
 
@@ -84,8 +85,10 @@ class ClockTable:
 
 class ClockWatch:
     def __init__(
-        self, clock: WatchedClock, store: MessageStore, table: ClockTable, progress: TimerProgress, appender: Appender, boot_id: str
+        self, clock: WatchedClock, store: MessageStore, table: ClockTable, progress: TimerProgress, appender: Appender, boot_id: str,
+        events: Events,
     ) -> None:  # fmt: skip
+        self._events = events
         self._clock = clock
         self._store = store
         self._table = table
@@ -98,7 +101,6 @@ class ClockWatch:
         self._untold = 0
         self.jumps = 0  # since the start
         self.last: Jump | None = None
-        self.on_step: list[Callable[[ClockStep], None]] = []  # message time follows it already
 
     # -- at the start ------------------------------------------------------------------------------------------------------
 
@@ -205,8 +207,7 @@ class ClockWatch:
         self._mark(
             {"step": list(step), "boot": self._boot, "offset": self._clock.offset_ms, "ahead": self._ahead_ms}, change
         )
-        for listener in self.on_step:
-            listener(step)
+        self._events.publish(ClockStepped(step))
 
     def _mark(self, change: dict[str, Any], also: tuple[str, Any] | None = None) -> None:
         changes = [(KIND, change), *([also] if also is not None else [])]

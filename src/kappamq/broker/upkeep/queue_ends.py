@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from kappamq.broker.upkeep.slices import Worker
+from kappamq.state.events import TopicForgotten
 from kappamq.state.metadata import Commit
 from kappamq.store.message_store import MessageStore
 
@@ -56,6 +57,9 @@ class QueueEnds:
                 if kernel.queue_state(topic, queue_id).end == 0:
                     kernel.set_queue(topic, queue_id, end, end)
         return bare
+
+    def topic_forgotten(self, event: TopicForgotten) -> None:
+        self.forget(event.name)
 
     def forget(self, topic: str) -> None:
         """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""

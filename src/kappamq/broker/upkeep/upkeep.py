@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
+from kappamq.broker.events import LogShortened
 from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import WatchedClock
 from kappamq.errors import KappaError, NotAvailable
+from kappamq.events import Events
 from kappamq.state.metadata import Collected, Metadata
 from kappamq.state.offsets import Offsets
 from kappamq.store import retention
@@ -56,7 +58,9 @@ class Upkeep:
         metadata: Metadata,
         offsets: Offsets,
         clock: WatchedClock,
+        events: Events,
     ) -> None:
+        self._events = events
         self._store = store
         self._log_writer = writer
         self._gate = gate
@@ -85,7 +89,6 @@ class Upkeep:
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.keepers: list[Keeper] = []
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
-        self.on_shortened: Callable[[int], None] = lambda log_min: None  # the log begins here now
         # Snapshots of what changes all the time: written now and then, and at the end.
         self.saved_seldom = {offsets.file}
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
@@ -357,7 +360,7 @@ class Upkeep:
         if log_min == self._store.log.min:
             self._store.kernel.mins_raised = True
         await self.write(self._store.index.expire, log_min)
-        self.on_shortened(log_min)
+        self._events.publish(LogShortened(log_min))
 
     def _guard_disk(self, usage: retention.Usage) -> None:
         if self._guard.check(usage):

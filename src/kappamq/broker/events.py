@@ -1,0 +1,33 @@
+"""What parts of the broker tell whoever listens. What the tables tell is in state/events.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kappamq.store.log.clock_steps import ClockStep
+
+if TYPE_CHECKING:
+    from kappamq.broker.clients.registry import ConsumerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Resubscribed:
+    """A group wants other messages of this topic than before."""
+
+    group: ConsumerGroup
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockStepped:
+    """The wall clock was set; message time follows it already, and the log has a record of it."""
+
+    step: ClockStep
+
+
+@dataclass(frozen=True, slots=True)
+class LogShortened:
+    """The log has lost its beginning, and queues and index have followed."""
+
+    log_min: int

@@ -1,0 +1,32 @@
+"""Who hears what in a running broker: the whole list, so that a listener that is lost or added is seen in review."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker.running import run, running
+
+
+def test_who_hears_what(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as broker:
+            assert broker.events.listeners() == {
+                "TopicChanged": ["Subscriptions.topic_changed", "Registration.topic_has_changed"],
+                "TopicDeleted": [
+                    "Subscriptions.topic_deleted",
+                    "Offsets.topic_deleted",
+                    "PendingResets.topic_deleted",
+                    "LastPulls.topic_deleted",
+                    "Broker.topic_deleted",
+                    "Stats.topic_deleted",
+                ],
+                "TopicForgotten": ["QueueEnds.topic_forgotten"],
+                "GroupChanged": ["Subscriptions.group_changed", "LastPulls.group_changed"],
+                "ResetChanged": ["Subscriptions.reset_changed"],
+                "Resubscribed": ["Pulls.resubscribed"],
+                "LogShortened": ["Broker.log_shortened"],
+                "ClockStepped": ["Delivery.clock_stepped"],
+                "CommitsRecorded": ["Stats.commits_recorded"],
+            }
+
+    run(test())
