@@ -74,8 +74,8 @@ DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
 # Collaborators are constructor arguments, and what many listen to is an event (kappamq/events.py): nobody fills in an attribute of
 # another object. These are no parts but values, which are made, filled and handed on; in the code they bear these names.
 VALUES = set(
-    "answer beat block changed client draft frame group half lease level offset passed position renewed report request reset result server table "
-    "topic wanted".split()
+    "answer beat block changed client draft frame group half lease level offset passed position renewed report request "
+    "reset result server table topic wanted".split()
 )
 # module -> what it sets of others in spite of that, and why
 SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
