@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kappamq.broker.batches.batches import Around, BatchTransactions
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
 from kappamq.broker.delivery.retry import Retries
 from kappamq.broker.events import ClockStepped
@@ -21,8 +22,11 @@ from kappamq.broker.transactions.half_counts import HalfCounts
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.transactions.transactions import Transactions
+from kappamq.net.tls import outgoing_context
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.metadata import Table
+from kappamq.state.scopes import Scopes
+from kappamq.state.staged import StagedChunks
 from kappamq.store.timer.files import TimerFiles
 
 if TYPE_CHECKING:
@@ -42,7 +46,10 @@ class Delivery:
         self.timer_progress = TimerProgress()
         self.timer_metrics = TimerMetrics(broker.clock.message_ms)
         self.reopened = Reopened()
+        self.scopes = Scopes(broker.metadata.now_ms)
+        self.staged = StagedChunks(broker.metadata.now_ms)
         self.tables: list[Table] = [
+            self.scopes, self.staged,
             self.filters, self.delay_positions, self.half_counts, self.timer_progress, self.timer_metrics, self.reopened
         ]  # fmt: skip
 
@@ -73,6 +80,18 @@ class Delivery:
             lambda: self.filters.tick(broker.clients.live_subscriptions, broker.clock.liveness())
         )
         self._serve_transactions()
+        self.batches = BatchTransactions(
+            Around(
+                broker.config, broker.store, broker.topics, broker.metadata.commit, broker.appender, broker.agenda,
+                broker.clock, broker.sends, broker.bursts.reader.beside, broker.upkeep.read, broker.run,
+                outgoing_context(broker.net_config),
+            ),
+            self.scopes, self.staged,
+        )  # fmt: skip
+        for scheduled in self.batches.parts:
+            broker.agenda.add(scheduled)
+        broker.upkeep.keepers.append(self.batches.participant)
+        broker.upkeep.on_tick.append(self.batches.participant.tick)
 
     def _serve_transactions(self) -> None:
         broker = self._broker
@@ -124,8 +143,9 @@ class Delivery:
 
     async def stop(self) -> None:
         """The agenda has stopped, and nobody can send any more."""
+        self.batches.stop()
         await self.timers.stop()
 
     def handlers(self) -> dict[int, Handler]:
         delivering = (self._broker.filtering, self.retries, self.replies, self.delays, self.transactions)
-        return merged(part.handlers() for part in (*delivering, self.timer_admin, self.recalls))
+        return merged(part.handlers() for part in (*delivering, self.timer_admin, self.recalls, self.batches.requests))

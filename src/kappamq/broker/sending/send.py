@@ -212,8 +212,14 @@ class Sends:
 
     def _add_ours(self, pairs: dict[str, str]) -> None:
         """What the broker says about every message; its sender cannot have said it before."""
-        pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
-        pairs["CLUSTER"] = self._config.cluster
+        pairs.update(self.ours())
+
+    def ours(self) -> dict[str, str]:
+        return {
+            "MSG_REGION": self._config.region,
+            "TRACE_ON": "true" if self._config.trace_on else "false",
+            "CLUSTER": self._config.cluster,
+        }
 
     def offset_id(self, log_offset: int) -> str:
         host: bytes = self._store.kernel.store_host
@@ -238,7 +244,17 @@ class Sends:
 
     def read_batch(self, sent: Sent, target: Target) -> ReadBatch:
         """What is in a batch, checked. Raises IllegalMessage. Any thread may call it."""
-        header, body, (topic, queue_id, _is_fresh) = sent.header, sent.body, target
+        members = []
+        wait: str | None = None
+        for draft in self.drafts(sent, target.topic, target.queue_id):
+            _not_delayed(draft.properties)
+            wait = draft.properties.get("WAIT", wait)
+            members.append(member(draft))
+        return ReadBatch(members, target, (wait or "true").lower() != "false")
+
+    def drafts(self, sent: Sent, topic: TopicConfig, queue_id: int) -> list[Draft]:
+        """The messages of a batch, each checked as one that is sent alone. Raises IllegalMessage. Any thread may call it."""
+        header, body = sent.header, sent.body
         try:
             split = batch.split(body, self._config.batch_members_max)
         except ProtocolError as error:
@@ -252,8 +268,7 @@ class Sends:
             raise IllegalMessage(
                 f"the batch has {size} bytes, since each member gets the batch's own properties; the limit is {limit}: split it"
             )
-        members = []
-        wait: str | None = None
+        drafts = []
         for one in split:
             pairs = properties.decode(one.properties)
             if not one.body:
@@ -261,19 +276,25 @@ class Sends:
             for name, value in inherited.items():
                 pairs.setdefault(name, value)
             self._check_properties(pairs)
-            _not_delayed(pairs)
             if is_half(pairs, 0):
                 raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
             for name in _OURS:
                 pairs.pop(name, None)
             self._add_ours(pairs)
-            wait = pairs.get("WAIT", wait)
-            draft = Draft(
-                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, sent.born,
-                header.reconsume_times or 0,
-            )  # fmt: skip
-            members.append(member(draft))
-        return ReadBatch(members, target, (wait or "true").lower() != "false")
+            drafts.append(
+                Draft(
+                    topic.name,
+                    queue_id,
+                    one.body,
+                    pairs,
+                    one.flag,
+                    header.sys_flag,
+                    header.born_ms,
+                    sent.born,
+                    header.reconsume_times or 0,
+                )
+            )
+        return drafts
 
     def check_again(self, header: SendMessage) -> None:
         """Between reading a batch beside the loop and appending it: its topic may have changed, or gone."""
