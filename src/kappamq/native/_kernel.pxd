@@ -250,6 +250,7 @@ cdef extern from "kernel.h" nogil:
         int64_t queue_offset
         int64_t size
     int kernel_append_group(kernel_t *, placed_t *, size_t, int64_t)
+    int kernel_append_batch(kernel_t *, placed_t *, queue_t *, const message_t *, span_t, int64_t, int64_t *)
     void kernel_taken(kernel_t *)
     void c_index_apply "index_apply"(uint8_t *, size_t, span_t, size_t, int32_t, int32_t, int64_t, uint8_t *, indexed_t *)
     void c_index_link "index_link"(uint8_t *, size_t, span_t, int32_t, int64_t, linked_t *)

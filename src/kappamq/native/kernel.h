@@ -440,6 +440,9 @@ struct placed {
     int64_t log_offset, queue_offset, size;
 };
 int kernel_append_group(struct kernel *kernel, struct placed *members, size_t count, int64_t now_ms);
+/* Appends a note and the members of a batch as one group; LEFT if a member is not plain. */
+int kernel_append_batch(struct kernel *kernel, struct placed *note, struct queue *queue, const struct message *common, struct span body,
+                        int64_t now_ms, int64_t *end);
 void kernel_taken(struct kernel *kernel);
 
 /* Key index (index.c) */

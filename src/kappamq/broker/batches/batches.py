@@ -20,7 +20,6 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.net.requests.beside import Beside
 from kappamq.protocol.bodies.batches import Decisions
-from kappamq.protocol.records import properties
 from kappamq.state.metadata import Commit
 from kappamq.state.scopes import Scopes
 from kappamq.state.staged import StagedChunks
@@ -83,7 +82,6 @@ class BatchTransactions:
             around.agenda,
             staged,
             around.worker,
-            properties.encode(around.sends.ours()).encode(),
             self.requests.read_slowly,
             self.participant.settle,
         )

@@ -14,7 +14,6 @@ from kappamq.broker.delivery.sources import Sources
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.errors import KappaError, ProtocolError
-from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.names import STAGED_TOPIC
 from kappamq.protocol.records.record import Record, decode
@@ -40,7 +39,6 @@ class Publishing:
         agenda: Agenda,
         staged: StagedChunks,
         worker: Worker,
-        added: bytes,
         read_slowly: ReadSlowly,
         on_published: Callable[[str], None],
     ) -> None:
@@ -50,7 +48,6 @@ class Publishing:
         self._agenda = agenda
         self._staged = staged
         self._worker = worker
-        self._added = added  # properties that every message gets
         self._read_slowly = read_slowly
         self._on_published = on_published  # told the scope of a transaction whose chunks are all published
         self._sources = Sources(store)
@@ -150,18 +147,5 @@ class Publishing:
 
     def _store_messages(self, topic: TopicConfig, chunk: Chunk, record: Record, change: tuple[str, list[Any]]) -> None:
         queue_id = chunk.queue_id if chunk.queue_id < topic.write_queues else chunk.queue_id % topic.write_queues
-        members = self._store.kernel_module.split_batch(record.body, True)
-        if members is None:
+        if not self._appender.append_batch(topic.name, queue_id, record, change):
             self._appender.append_group(self._read_slowly(topic, queue_id, record), [change])
-            return
-        name, born_ms, source, added = topic.name, record.born_ms, record.log_offset, self._added
-        born = record.born_host + record.born_port.to_bytes(4, "big")
-        copies: list[GroupMember] = [
-            (name, queue_id, flag, 0, born_ms, born, 0, source, body, _joined(text, added))
-            for flag, body, text in members
-        ]
-        self._appender.append_copies(copies, [change])
-
-
-def _joined(text: bytes, added: bytes) -> bytes:
-    return text + added if not text or text[-1] == 2 else text + b"\x02" + added

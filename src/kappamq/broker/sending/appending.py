@@ -132,6 +132,19 @@ class Appender:
         placed = self._stored(lambda: self._kernel.append_group(records, now), own=False)
         self._metadata.applied(changes, now, Placed(*placed[-1]).end)
 
+    def append_batch(self, topic: str, queue_id: int, record: Record, change: tuple[str, Any]) -> bool:
+        """Store the messages of a batch body that lies in a stored record, each a copy that names the record as its source, with
+        a change that goes with them: all or none. False, and nothing is stored, if some message is not plain."""
+        now = self._clock.message_ms()
+        note = self._metadata.member(*change, now)
+        born = record.born_host + record.born_port.to_bytes(4, "big")
+        place = (note, topic, queue_id, record.born_ms, born, record.log_offset, record.body, now)
+        end = self._stored(lambda: self._kernel.append_batch(*place), own=False)
+        if end is None:
+            return False
+        self._metadata.applied([change], now, end)
+        return True
+
     def answerable(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
         """Until a message up to `end` may be answered (with flushed=False: is written). Raises NotAvailable if it fails."""
         return self._writer.answerable(end, flushed=flushed)
