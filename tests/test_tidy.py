@@ -75,7 +75,7 @@ DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
 # another object. These are no parts but values, which are made, filled and handed on; in the code they bear these names.
 VALUES = set(
     "answer beat block changed client draft frame group half lease level offset passed position renewed report request "
-    "reset result server table topic wanted".split()
+    "reset result scope server staged table topic wanted".split()
 )
 # module -> what it sets of others in spite of that, and why
 SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {

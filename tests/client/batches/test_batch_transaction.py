@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 
@@ -38,7 +37,9 @@ def staged(broker: Broker) -> int:
 
 
 async def nothing_staged(cluster: RealCluster) -> None:
-    await eventually_async(lambda: not any(staged(broker) for broker in cluster.brokers.values()), text="nothing is staged")
+    await eventually_async(
+        lambda: not any(staged(broker) for broker in cluster.brokers.values()), text="nothing is staged"
+    )
 
 
 def test_all_messages_are_published_once_on_two_brokers(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_all_messages_are_published_once_on_two_brokers(tmp_path: Path) -> None:
             async with producer.batch_transaction("scope", 0) as batch:
                 for body in wanted[:2500]:
                     await batch.send(Message("t", body))
-                await asyncio.sleep(0.05)
+                await eventually_async(lambda: any(map(staged, cluster.brokers.values())), text="something is staged")
                 assert await bodies(cluster, "t") == [], "nothing is seen before it is decided"
                 for body in wanted[2500:]:
                     await batch.send(Message("t", body))
@@ -115,7 +116,7 @@ def test_a_scope_belongs_to_its_owner(tmp_path: Path) -> None:
             await topic_on_all(cluster, "t")
             async with producer.batch_transaction("scope", 0, owner="query 1") as batch:
                 await batch.send(Message("t", b"a"))
-            with pytest.raises(IllegalOperation, match="belongs to query 1, not to query 2.*scope reset scope"):
+            with pytest.raises(IllegalOperation, match=r"belongs to query 1, not to query 2.*scope reset scope"):
                 async with producer.batch_transaction("scope", 0, owner="query 2"):
                     pass
 
@@ -127,7 +128,7 @@ def test_a_master_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
         async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
             await topic_on_all(cluster, "t")
             await cluster.brokers["broker-1"].server.stop()
-            with pytest.raises(NotConnected, match="broker-1 .*cannot be reached"):
+            with pytest.raises(NotConnected, match=r"broker-1 .*cannot be reached"):
                 async with producer.batch_transaction("scope", 0):
                     pass
 

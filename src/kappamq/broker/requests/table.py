@@ -103,21 +103,21 @@ _SENDING = (
     _served(client.RecallMessage, "Takes a timed message back before its time has come.", _PUBLISH),
 )
 
-_OWN_CLUSTER = Right(_CLUSTER, Action.PUBLISH, named_by="the scope")
+_PUBLISH_BATCH = Right(_CLUSTER, Action.PUBLISH)
 _BATCHES = (
-    _served(batches.OpenScope, "Records a scope of batch transactions, or says who owns it.", _OWN_CLUSTER),
-    _served(batches.BeginBatch, "Begins a transaction for a batch of a scope.", _OWN_CLUSTER),
+    _served(batches.OpenScope, "Records a scope of batch transactions, or says who owns it.", _PUBLISH_BATCH),
+    _served(batches.BeginBatch, "Begins a transaction for a batch of a scope.", _PUBLISH_BATCH),
     _served(
         batches.StageChunk, "Stores messages that are published if their batch is decided.", _PUBLISH, size=MESSAGE
     ),
     _served(
         batches.DecideBatch,
         "Decides that a batch is published, on all brokers.",
-        _OWN_CLUSTER,
+        _PUBLISH_BATCH,
         size=json_body(ChunkList, _LIST),
     ),
-    _served(batches.AbortBatch, "Aborts a transaction: nothing of it is published.", _OWN_CLUSTER),
-    _served(batches.AwaitBatch, "Waits until a decided batch is published on all brokers.", _OWN_CLUSTER),
+    _served(batches.AbortBatch, "Aborts a transaction: nothing of it is published.", _PUBLISH_BATCH),
+    _served(batches.AwaitBatch, "Waits until a decided batch is published on all brokers.", _PUBLISH_BATCH),
     _served(
         batches.CheckChunks,
         "Checks that chunks are staged, before the coordinator decides.",
