@@ -238,7 +238,13 @@ class Broker:
             for port in (config.port, config.port - 2):
                 await self.server.start(config.listen_host, port)
         self.scrubber = Scrubber(
-            store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.delivery.timers
+            store,
+            self.damage,
+            clock,
+            self.upkeep.write,
+            self.upkeep.write_snapshot_again,
+            self.delivery.timers,
+            self.topics.first_offset,
         )
         self._started.push_async_callback(self.scrubber.stop)
         self.upkeep.start()
@@ -352,7 +358,6 @@ class Broker:
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
         self.topics.add_ends(self.queue_ends.restore())
-        self.store.deleted_below = self.topics.first_offset
         self.offsets.clamp()
 
     async def _start_on_free_pair(self) -> int:
