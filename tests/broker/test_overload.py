@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.broker.broker import within_descriptors
+from kappamq.broker.machine import within_descriptors
 from kappamq.clock import VirtualClock
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig

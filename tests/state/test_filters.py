@@ -10,6 +10,7 @@ from kappamq.broker.clients.registry import Clients, ConsumerGroup
 from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import NotAvailable
+from kappamq.events import Events
 from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.state.filters import FILTERS_MAX, ConsumerFilters, FilterData
 from tests.broker.pulling.test_filtering import beat, condition
@@ -95,7 +96,7 @@ def test_javas_file() -> None:
     filters = committing(lambda commit: ConsumerFilters(BrokerConfig(), lambda: 1794792999000, commit))
     filters.from_snapshot(json.loads(text))
     assert filters.get("g", "T") == FilterData("T", "g", "a > 1", "SQL92", 1794792160123, 1794792161000, 0)
-    clients = Clients(120, 600)
+    clients = Clients(BrokerConfig(), Events())
     filters.tick(clients.live_subscriptions, 1.0)
     assert filters.get("g", "T") == FilterData("T", "g", "a > 1", "SQL92", 1794792160123, 1794792161000, 1794792999000)
     clients.consumers["g"] = ConsumerGroup("g", {None: None}, {"T": condition("T", "a > 1")})  # type: ignore[dict-item]

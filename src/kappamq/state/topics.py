@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from kappamq.protocol.bodies.topics import (
     TopicTable,
 )  # fmt: skip
 from kappamq.protocol.headers.client import SendMessage
-from kappamq.state.events import TopicChanged, TopicDeleted, TopicForgotten
+from kappamq.state.events import SettingsChanged, TopicChanged, TopicDeleted, TopicForgotten
 from kappamq.state.metadata import Commit
 from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE, FORGOTTEN_KIND
 
@@ -175,6 +175,12 @@ class Topics:
         self._events.publish(TopicDeleted(name))
         return True
 
+    def settings_changed(self, event: SettingsChanged) -> None:
+        if "broker.permission" in event.fields:
+            self.permission_changed()
+        if event.fields & {"broker.auto_create_topic", "broker.default_topic_queues"}:
+            self.template_changed()
+
     def permission_changed(self) -> None:
         """What the broker as a whole permits has changed, and with it what the kernel may do with every topic."""
         for topic in self.table.values():
@@ -186,6 +192,15 @@ class Topics:
         if self._config.auto_create_topic:
             queues = self._config.default_topic_queues
             self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
+
+    def make_ordered(self, topics: Iterable[str]) -> None:
+        """Name servers say that messages of these topics are sent and consumed in order."""
+        for name in topics:
+            topic = self.table.get(name)
+            if topic is not None and not topic.order:
+                changed = TopicConfig.from_json(topic.to_json())
+                changed.order = True
+                self.update(changed)
 
     def ensure(
         self, name: str, queues: int, permission: int = _READ_WRITE, *, order: bool = False, sys_flag: int = 0

@@ -49,7 +49,6 @@ class Derived:
         queues: QueueFiles,
         index: IndexFiles,
         files: Files,
-        *,
         fingerprint: Callable[[int], int],
         flushed: Callable[[], tuple[int, int]],
     ) -> None:

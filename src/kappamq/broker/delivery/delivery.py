@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
 from kappamq.broker.delivery.retry import Retries
-from kappamq.broker.events import ClockStepped
+from kappamq.broker.events import ClockStepped, Tick
 from kappamq.broker.requests.request import Handler, merged
 from kappamq.broker.sending.replies import Replies
 from kappamq.broker.timers.admin import TimerAdmin
@@ -51,7 +51,7 @@ class Delivery:
         broker = self._broker
         self.retries = Retries(
             broker.config, broker.store, broker.topics, broker.groups, broker.appender, broker.upkeep.read,
-            lambda group: broker.locks.any_held(group, broker.clock.liveness()),
+            lambda group: broker.locks.any_held(group, broker.clock.liveness()), broker.events,
         )  # fmt: skip
         broker.sends.retry_topic = self.retries.topic_for_send
         broker.sends.place_retried = self.retries.place
@@ -69,9 +69,7 @@ class Delivery:
         broker.upkeep.keepers += [self.timer_keeper, self.delays]
         broker.upkeep.saved_seldom |= {self.delay_positions.file, self.timer_progress.file, self.timer_metrics.file}
         broker.consumers.on_condition = self.filters.subscribed
-        broker.upkeep.on_tick.append(
-            lambda: self.filters.tick(broker.clients.live_subscriptions, broker.clock.liveness())
-        )
+        broker.events.on(Tick, lambda _: self.filters.tick(broker.clients.live_subscriptions, broker.clock.liveness()))
         self._serve_transactions()
 
     def _serve_transactions(self) -> None:
@@ -81,7 +79,7 @@ class Delivery:
             self.reopened, broker.agenda.wake,
         )  # fmt: skip
         self.halves.rebuild()
-        broker.upkeep.on_tick.append(lambda: self.half_counts.tick(self.halves.halves.counts))
+        broker.events.on(Tick, lambda _: self.half_counts.tick(self.halves.halves.counts))
         broker.upkeep.saved_seldom.add(self.half_counts.file)
         self.transactions = Transactions(
             broker.config, broker.clock, broker.writer, self.halves, broker.upkeep.read, self.timer_placer.check
@@ -96,7 +94,7 @@ class Delivery:
         )
         broker.agenda.add(self.checks)
         broker.upkeep.keepers.append(self.checks)
-        broker.upkeep.on_tick.append(self.halves.keep_positions)
+        broker.events.on(Tick, lambda _: self.halves.keep_positions())
         broker.sends.prepare = self.transactions.prepare
 
     def _serve_timers(self) -> None:

@@ -12,7 +12,7 @@ import logging
 import os
 from typing import Any
 
-from kappamq.broker.events import ClockStepped
+from kappamq.broker.events import ClockStepped, Tick
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.timers.progress import TimerProgress
 from kappamq.clock import SETTLE_MS, TOLERANCE_MS, Jump, WatchedClock
@@ -144,6 +144,9 @@ class ClockWatch:
         return self._clock.message_ms() - self._clock.settled_ms()
 
     # -- while it runs -----------------------------------------------------------------------------------------------------
+
+    def ticked(self, event: Tick) -> None:
+        self.look()
 
     def look(self) -> None:
         """Several times a second: follow the wall clock if it was set."""

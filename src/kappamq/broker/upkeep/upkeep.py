@@ -7,20 +7,21 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import Protocol
 
-from kappamq.broker.events import LogShortened
-from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate
+from kappamq.broker.events import LogShortened, Tick
+from kappamq.broker.sending.gate import DISK_FULL, FILES, Gate
 from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.broker.upkeep.next_file import NextLogFile
+from kappamq.broker.upkeep.workers import Workers
 from kappamq.clock import WatchedClock
+from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError, NotAvailable
 from kappamq.events import Events
 from kappamq.state.metadata import Collected, Metadata
 from kappamq.state.offsets import Offsets
 from kappamq.store import retention
 from kappamq.store.derived import DerivedWork
-from kappamq.store.log.commit_log import Segment
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -28,10 +29,8 @@ log = logging.getLogger(__name__)
 _SYNC_DERIVED_S = 30.0
 _SAVE_OFFSETS_S = 30.0
 _LOOK_S = 1.0  # a changed interval takes effect within this
-_PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
-_PREPARE_AGAIN_S = 1.0
 _DERIVED_AT_ONCE = 50_000  # messages whose entries are written before the time for it has come, to free their memory
 _NO_DESCRIPTOR_S = 30.0
 
@@ -52,26 +51,31 @@ class Keeper(Protocol):
 class Upkeep:
     def __init__(
         self,
+        config: BrokerConfig,
         store: MessageStore,
         writer: LogWriter,
+        next_file: NextLogFile,
+        workers: Workers,
         gate: Gate,
         metadata: Metadata,
         offsets: Offsets,
         clock: WatchedClock,
         events: Events,
+        entered: Callable[[DerivedWork], Awaitable[None]],
     ) -> None:
+        """`entered`: told when queue entries have got to their files."""
+        self._config = config
         self._events = events
         self._store = store
+        self._next_file = next_file
+        self._workers = workers
+        self.read, self.write = workers.read, workers.write
+        self._entered = entered
         self._log_writer = writer
         self._gate = gate
         self._metadata = metadata
         self._offsets = offsets
         self._clock = clock
-        # One thread for everything that writes derived files, so that these writes keep their order.
-        self._writer = ThreadPoolExecutor(1, "kappamq-files")
-        self._readers = ThreadPoolExecutor(4, "kappamq-cold")
-        # One that never has to wait for readers: the loop itself waits for the next log file when it is needed.
-        self._preparer = ThreadPoolExecutor(1, "kappamq-next")
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
         self._held: set[asyncio.Future[None]] = set()
@@ -81,27 +85,21 @@ class Upkeep:
         self._last_work: DerivedWork | None = None
         self._derived_count = store.kernel.put_count  # messages whose entries were taken to be written
         self._relief: asyncio.Task[None] | None = None
-        self._preparing: Future[Segment] | None = None
-        self._prepare_at = 0.0  # not before this time: the disk had no room the last time
         self._snapshots_fail = False
         self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
-        self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.keepers: list[Keeper] = []
-        self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
         # Snapshots of what changes all the time: written now and then, and at the end.
         self.saved_seldom = {offsets.file}
-        self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
         config = self._store.config
         loop = asyncio.get_running_loop()
-        self._log_writer.finish_preparing = self.finish_preparing
         loop.add_reader(self._store.flush_fd, self._log_writer.flush_done)
         self._every(lambda: 0.1, self._tick)
         self._every(lambda: config.flush_interval_ms / 1000, self._flush)
         self._every(lambda: config.queue_flush_interval_ms / 1000, self.write_derived)
-        self._every(self.record_s, self._record_and_save)
+        self._every(lambda: self._config.offsets_flush_ms / 1000, self._record_and_save)
         self._every(lambda: config.clean_interval_ms / 1000, self.clean)
         self._tasks.append(asyncio.create_task(self._catch_up()))
 
@@ -128,67 +126,22 @@ class Upkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *filter(None, [self._relief]), return_exceptions=True)
-        self.finish_preparing()
+        self._next_file.stop()
         async with self._derived:
             await self._record_and_save(last=True)
             self._log_writer.end_turn()
         asyncio.get_running_loop().remove_reader(self._store.flush_fd)
-        self._preparer.shutdown(wait=True)
-        self._readers.shutdown(wait=True)
-        self._writer.shutdown(wait=True)
-
-    # -- threads -----------------------------------------------------------------------------------------------------------
-
-    def write(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        """Its turn comes after everything handed in before, awaited or not."""
-        return asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
-
-    def read(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+        self._workers.stop()
 
     # -- tasks -------------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         self._log_writer.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
-        for callback in self.on_tick:
-            callback()
+        self._events.publish(Tick())
         if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
-        current = self._store.log
-        self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - HOT_BYTES)
-        if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
-            used = current.end % current.segment_bytes
-            if used > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
-                self._prepare()
-
-    def _prepare(self) -> None:
-        """Have the next log file made before it is needed."""
-        loop = asyncio.get_running_loop()
-        self._preparing = self._preparer.submit(self._store.log.prepare)
-        self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
-
-    def finish_preparing(self) -> None:
-        """The next file is needed now: wait for the worker who makes it, if there is one."""
-        if self._preparing is not None:
-            wait([self._preparing])
-            self._prepared(self._preparing)
-
-    def _prepared(self, made: Future[Segment]) -> None:
-        """A disk without room for the next file is full, while there is still time to say so."""
-        if made is not self._preparing:
-            return  # somebody could not wait, and has taken it
-        self._preparing = None
-        try:
-            self._store.log.prepared(made.result())
-            self._gate.open(NO_ROOM)
-        except OSError as error:
-            self._prepare_at = self._clock.liveness() + _PREPARE_AGAIN_S
-            text = (
-                f"there is no room for the next log file ({error.strerror}): free some space, writing resumes by itself"
-            )
-            if self._gate.close(NO_ROOM, NotAvailable(text)):
-                log.error("refusing messages: %s", text)
-        self._log_writer.release_if_possible()
+        self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
+        self._next_file.prepare_in_time()
 
     async def _flush(self) -> None:
         self._store.request_flush()
@@ -219,8 +172,7 @@ class Upkeep:
                 ):
                     await self.write(self._store.write_derived, work)
                     self._last_work = work
-                    if self.on_entered is not None:
-                        await self.on_entered(work)
+                    await self._entered(work)
                 if work.complete and now - self._synced_at > _SYNC_DERIVED_S:
                     self._synced_at = now
                     await self.write(self._store.sync_derived, self._last_work)
