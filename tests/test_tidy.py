@@ -85,7 +85,7 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
             "a setting was changed at run time, and the part keeps a copy of it",
         ),
         **dict.fromkeys(
-            "broker.consumers.on_asked broker.delivery.retries.on_sent_back broker.upkeep.on_entered broker.upkeep.record_s "
+            "broker.consumers.on_asked broker.upkeep.on_entered broker.upkeep.record_s "
             "settings.beside settings.on_change settings.save".split(),
             "still to become arguments or events (issue 10, item 7)",
         ),
@@ -103,11 +103,6 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
             "still to become arguments or events (issue 10, item 7)",
         ),
     },
-    "broker/delivery/delivery.py": dict.fromkeys(
-        "broker.appender.placers broker.consumers.on_condition broker.sends.place_retried broker.sends.prepare "
-        "broker.sends.retry_topic broker.upkeep.keepers broker.upkeep.saved_seldom".split(),
-        "still to become arguments or events (issue 10, item 7)",
-    ),
     "broker/clients/consumer_requests.py": {"clients.on_subscribed": "still to become an event (issue 10, item 7)"},
     "broker/clients/lock_requests.py": {"self._locks.safe_up_to": "a number that only the waiter for the log knows"},
     "broker/pulling/read_ahead.py": {"self._blocks[number].told": "a value of its own"},

@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,9 @@ from kappamq.broker.admin.queries import Queries
 from kappamq.broker.admin.settings import Settings
 from kappamq.broker.clients.consumer_requests import Consumers
 from kappamq.broker.clients.group_notices import GroupNotices
-from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.delivery.agenda import Agenda
-from kappamq.broker.delivery.delivery import Delivery
-from kappamq.broker.events import ClockStepped, LogShortened, Resubscribed
+from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
+from kappamq.broker.events import LogShortened, Resubscribed
 from kappamq.broker.naming.address import Address
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.pulling.filtering import Filtering
@@ -32,11 +30,11 @@ from kappamq.broker.pulling.pull import Pulls
 from kappamq.broker.pulling.read_ahead import ReadAhead
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.table import REQUESTS
+from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.sending.send import Sends
-from kappamq.broker.sending.send_requests import SendRequests
+from kappamq.broker.timers.admin import TimerAdmin
 from kappamq.broker.upkeep.clock_watch import ClockTable, ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.upkeep.queue_ends import QueueEnds
@@ -46,6 +44,7 @@ from kappamq.clock import Clock, WatchedClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
+from kappamq.errors import NotMaster
 from kappamq.events import Events
 from kappamq.net.serving.exposure import warn_if_exposed
 from kappamq.net.serving.limits import shares
@@ -127,12 +126,12 @@ class Broker:
         self.settings = Settings(config, self.store_config, self.net_config, now_ms)
         self.clock_table = ClockTable(store)
         self.queue_ends = QueueEnds(store, self.metadata.commit)
-        self.delivery = Delivery(self)
+        self.delivery_tables = DeliveryTables(config, self.metadata, clock)
         own: list[Table] = [
             self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock_table,
             self.queue_ends,
         ]  # fmt: skip
-        for table in own + self.delivery.tables:
+        for table in own + self.delivery_tables.all():
             self.metadata.add(table)
         self.boot_id = _boot_id()
         began = time.perf_counter()
@@ -164,7 +163,9 @@ class Broker:
         self.server = Server(bursts, self.net_config, clock)
         self._started.push_async_callback(self.server.stop)
         self.port = config.port or await self._start_on_free_pair()
-        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock, self.events)
+        self.upkeep = Upkeep(
+            store, writer, self.gate, self.metadata, self.offsets, clock, self.events, self.delivery_tables.saved_seldom
+        )
         self._started.push_async_callback(self.upkeep.stop)
         self.address_of = Address(config.advertise, self.port, config.listen_host)
         self.registration = Registration(
@@ -174,8 +175,7 @@ class Broker:
         self.registration.on_connected = self._address_learnt
         self._address_learnt(await self.registration.local_address())
         self.metadata.go_live(writer)
-        self.appender = Appender(store, writer, self.metadata, clock)
-        self.agenda = Agenda(clock)
+        self.own_records = Appender(store, writer, self.metadata, clock)
         self.clients.may_notify = self._may_notify
         self.clients.notify = GroupNotices(bursts.reader.turns, self.run).add
         self.subscriptions = Subscriptions(
@@ -183,17 +183,6 @@ class Broker:
             lambda group, topic: (
                 not self.pending_resets.is_pending(group, topic) or self.clients.is_broadcasting(group)
             ),
-        )
-        self.locks.begin(clock.liveness())
-        self.sends = Sends(
-            store,
-            config,
-            clock,
-            self.topics,
-            self.appender,
-            UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
-            self.gate,
-            self.registration.told,
         )
         self.filtering = Filtering(config, bursts.reader.beside.run)
         self.damage = Counts()
@@ -218,42 +207,53 @@ class Broker:
             self.filtering,
             self.upkeep.read,
             bursts.reader.turns,
+            self.delivery_tables.filters.subscribed,
         )
-        self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, writer, bursts.reader)
         self.queries = Queries(store, self.upkeep.read, self.upkeep.write_derived)
         self._wire()
         # What is served from here on counts by message time: first it must be clear what that is.
         self.clock_watch = ClockWatch(
-            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id, self.events
-        )
+            clock, store, self.clock_table, self.delivery_tables.timer_progress, self.own_records, self.boot_id, self.events,
+            self.gate,
+        )  # fmt: skip
         self.clock_watch.begin(ours=self.recovered.writer != "foreign")
-        self.delivery.serve()
-        self.events.on(ClockStepped, self.delivery.clock_stepped)
         self.upkeep.on_tick.insert(0, self.clock_watch.look)
+        self.role = MasterRole(self._surroundings(), bursts, self.upkeep, self.clock_watch)
+        self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
+        bursts.add_handlers(self.timer_admin.handlers())
         self.administration = Administration(self)
-        bursts.add_handlers(self.delivery.handlers())
         REQUESTS.check(bursts.handlers)
+        self.upkeep.start()
+        self._started.push_async_callback(self.end_role)
+        await self.begin_role()
         if config.port:
             # Not before: clients that know the port are back at once, and must find everything in its place.
             for port in (config.port, config.port - 2):
                 await self.server.start(config.listen_host, port)
         self.scrubber = Scrubber(
-            store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.delivery.timers
+            store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.role.timers
         )
         self._started.push_async_callback(self.scrubber.stop)
-        self.upkeep.start()
         if store.log.min:  # ends that an earlier version, or a Java broker, did not record
             self.run(self.queue_ends.renew_below(store.log.min))
         self.scrubber.start()
-        self.agenda.start()
         bursts.reader.start()
         warn_if_exposed(f"broker {config.name}", config.listen_host)
         await self.registration.start()
 
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            self.config, self.clock, self.store, self.writer, self.gate, self.metadata, self.events, self.topics, self.groups,
+            self.clients, self.offsets, self.locks, self.delivery_tables, self.bursts.reader,
+            UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF), self.upkeep.read,
+            self.upkeep.write_derived, self.run, self.registration.told, lambda: self.address, self.boot_id,
+        )  # fmt: skip
+
     def _wire(self) -> None:
         bursts = self.bursts
-        sends = SendRequests(self.sends, self.config, self.writer, bursts.reader.beside, self.run)
-        for served in (sends, self.pulls, self.consumers, self.locking, self.queries):
+        for served in (
+            self.pulls, self.consumers, self.queries, self.filtering, self.delivery_tables.delay_positions
+        ):  # fmt: skip
             bursts.add_handlers(served.handlers())
         bursts.on_pulls = self.pulls.left_by_kernel
         bursts.on_commits = self.pulls.commits_by_kernel
@@ -336,14 +336,14 @@ class Broker:
             if topic is not None and not topic.order:
                 changed = TopicConfig.from_json(topic.to_json())
                 changed.order = True
-                self.topics.update(changed)
+                with suppress(NotMaster):  # the name servers tell the master, too
+                    self.topics.update(changed)
 
     def _expire_clients(self) -> None:
         now = self.clock.liveness()
         if now < self._expire_at:
             return
         self._expire_at = now + _EXPIRE_S
-        self.locks.expire(now)
         for connection in self.clients.expire(now):
             connection.close("no heartbeat for too long")
 
@@ -366,6 +366,21 @@ class Broker:
                 await self.server.stop_listening()
         raise OSError("no two free ports (n and n-2) were found in 64 tries")
 
+    # -- the role that may write -------------------------------------------------------------------------------------------
+
+    async def begin_role(self) -> None:
+        """This node is the master from now on: it stores and delivers messages."""
+        await self.role.begin()
+
+    async def end_role(self) -> None:
+        """Another node is the master: this one answers pulls and queries, and refuses what would have to be stored."""
+        await self.role.end(drain_s=self.store_config.sync_flush_timeout_ms / 1000)
+
+    @property
+    def delivery(self) -> Delivery:
+        """Raises NotMaster while this node does not have the role."""
+        return self.role.delivery
+
     # -- seen from outside -------------------------------------------------------------------------------------------------
 
     @property
@@ -383,13 +398,12 @@ class Broker:
             await self.registration.stop()
             await self.server.stop_listening()
             await self.scrubber.stop()
-            await self.agenda.stop()
-            await self.delivery.stop()
             self.writer.end_turn()
             if self._jobs:
                 await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
             await self.server.stop()
             self.bursts.reader.stop()
+            await self.end_role()  # not before: until now clients could commit offsets
             await self.upkeep.stop()
         finally:
             self.store.close()

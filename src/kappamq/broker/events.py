@@ -20,6 +20,19 @@ class Resubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """Ten times a second, as long as the broker runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """A consumer could not deal with a message of this topic, and its group will get it again."""
+
+    group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClockStepped:
     """The wall clock was set; message time follows it already, and the log has a record of it."""
 

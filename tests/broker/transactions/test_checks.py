@@ -314,7 +314,7 @@ def test_halves_that_lie_on_disk_only_are_read_beside_the_loop(tmp_path: Path) -
             ended = await producer.begin("t", b"ended")
             broker.kernel.hot_from = broker.store.log.end
             clock.advance(6)
-            assert broker.agenda.run_due(clock.message_ms())
+            assert broker.delivery.agenda.run_due(clock.message_ms())
             assert broker.delivery.checks.due_ms() is None, "a worker reads"
             assert (await producer.end(ended, ROLLBACK)).code == 0
             await pass_time(broker, clock, 0.2)

@@ -13,6 +13,7 @@ from kappamq.broker.admin.progress import Progress
 from kappamq.broker.admin.queues import QueueViews
 from kappamq.broker.admin.runtime_info import Others, Runtime
 from kappamq.broker.admin.topics import AdminTopics
+from kappamq.broker.events import SentBack
 from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.requests.request import Request
 from kappamq.broker.requests.unsupported import EmptyTables
@@ -37,14 +38,14 @@ class Administration:
         self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, broker.pending_resets)
         self.clients = AdminClients(clients, offsets, clock, worker)
         self.queues = QueueViews(
-            config.name, store, topics, clients, worker, broker.delivery.filters.get, broker.filtering.tag_codes, self.stats.put_tps
+            config.name, store, topics, clients, worker, broker.delivery_tables.filters.get, broker.filtering.tag_codes, self.stats.put_tps
         )  # fmt: skip
         self.progress = Progress(
             config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe,
             self.stats.get_tps, broker.pulls.asked,
         )  # fmt: skip
         self.moves = Moves(
-            config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
+            config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.own_records, worker,
             self.when_safe, broker.pulls.reset,
         )  # fmt: skip
         self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
@@ -59,8 +60,8 @@ class Administration:
             broker.bursts.reader.watch,
             Others(
                 connections=lambda: len(broker.server.connections),
-                timers=broker.delivery.timer_admin.runtime,
-                delay_position=broker.delivery.delays.position,
+                timers=broker.timer_admin.runtime,
+                delay_position=broker.delivery_tables.delay_positions.position,
                 parked_pulls=lambda: broker.pulls.waiting.count,
                 conflicts=broker.clients.conflicts,
                 wall_clock=broker.clock_watch.runtime,
@@ -89,7 +90,7 @@ class Administration:
         broker.events.on(CommitsRecorded, self.stats.commits_recorded)
         broker.events.on(TopicDeleted, self.stats.topic_deleted)
         broker.consumers.on_asked = self.stats.asked
-        broker.delivery.retries.on_sent_back = self.stats.sent_back
+        broker.events.on(SentBack, self.stats.sent_back)
 
     def _follow_settings(self, broker: Broker) -> None:
         """Settings that somebody has copied: tell them."""

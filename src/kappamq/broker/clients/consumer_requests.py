@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from kappamq.broker.clients.registry import Clients
@@ -14,7 +15,7 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import HOT_BYTES
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, QueryNotFound
+from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, NotMaster, QueryNotFound
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import (
@@ -57,7 +58,7 @@ class Consumers:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
-        turns: FairTurns,
+        turns: FairTurns, on_condition: Callable[[str, SubscriptionData], None],
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -72,7 +73,7 @@ class Consumers:
         self._worker = worker
         self._turns = turns
         self.on_asked: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
-        self.on_condition: Callable[[str, SubscriptionData], None] = lambda group, subscription: None
+        self._on_condition = on_condition  # a group filters by SQL
         clients.on_subscribed = self._subscribed
 
     def handlers(self) -> dict[int, Handler]:
@@ -144,13 +145,14 @@ class Consumers:
         if self._topics.get(names.retry_topic(group.name)) is None:
             topics = (self._topics.get(subscription.topic) for subscription in consumer.subscriptions)
             order = any(topic is not None and topic.order for topic in topics)
-            retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
+            with suppress(NotMaster):  # the master hears these heartbeats, too
+                retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
 
     def _subscribed(self, group: str, subscription: SubscriptionData | None, topic: str) -> None:
         """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
         self._subscriptions.drop(group, topic, False)
         if subscription is not None and subscription.expression_type == SQL92:
-            self.on_condition(group, subscription)
+            self._on_condition(group, subscription)
         if subscription is not None and self._filtering.is_for_kernel(subscription):
             config, known = self._topics.get(topic), self._groups.get(group)
             if (

@@ -53,14 +53,15 @@ class Load:
 
 class Scrubber:
     def __init__(
-        self, store: MessageStore, counts: Counts, clock: Clock, write: Worker, write_again: Worker, timers: Timers
+        self, store: MessageStore, counts: Counts, clock: Clock, write: Worker, write_again: Worker,
+        timers: Callable[[], Timers | None],
     ) -> None:  # fmt: skip
         self._store = store
         self._counts = counts
         self._clock = clock
         self._write = write
         self._write_again = write_again  # a snapshot and its .bak, from memory: whether that was possible
-        self._timers = timers
+        self._timers = timers  # None while this node is not the master: then their files are nobody's
         self._repair = StoreRepair(store)
         self._thread = ThreadPoolExecutor(1, "kappamq-scrub")
         self._path = store.config.root / "kappamq.scrub"
@@ -219,10 +220,11 @@ class Scrubber:
         return problem.fix is not None
 
     async def _mend_timers(self, problem: Problem) -> bool | None:
-        if self._are_timers_built_again or not await self._timers.on_files(self._is_wrong_timer, problem):
+        timers = self._timers()
+        if timers is None or self._are_timers_built_again or not await timers.on_files(self._is_wrong_timer, problem):
             return None  # it was being written, or one problem was enough
         self._are_timers_built_again = True
-        self._timers.files_are_damaged(str(problem))
+        timers.files_are_damaged(str(problem))
         return True
 
     def _is_wrong_timer(self, problem: Problem) -> bool:

@@ -6,12 +6,12 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from kappamq.broker.events import LogShortened
-from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate
+from kappamq.broker.events import LogShortened, Tick
+from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import WatchedClock
 from kappamq.errors import KappaError, NotAvailable
@@ -59,7 +59,10 @@ class Upkeep:
         offsets: Offsets,
         clock: WatchedClock,
         events: Events,
+        saved_seldom: Collection[str] = (),
     ) -> None:
+        """`saved_seldom`: snapshots, besides that of the offsets, of what changes all the time: written now and then, and at the
+        end."""
         self._events = events
         self._store = store
         self._log_writer = writer
@@ -89,8 +92,8 @@ class Upkeep:
         self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.keepers: list[Keeper] = []
         self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
-        # Snapshots of what changes all the time: written now and then, and at the end.
-        self.saved_seldom = {offsets.file}
+        self._role_keepers: Sequence[Keeper] | None = None  # of the role that may write, while this node has it
+        self._saved_seldom = frozenset({offsets.file, *saved_seldom})
         self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
 
     def start(self) -> None:
@@ -137,6 +140,18 @@ class Upkeep:
         self._readers.shutdown(wait=True)
         self._writer.shutdown(wait=True)
 
+    # -- the role that may write -------------------------------------------------------------------------------------------
+
+    def begin_role(self, keepers: Sequence[Keeper]) -> None:
+        """This node may write: offsets are recorded, and old log files deleted once these keepers no longer need them."""
+        self._role_keepers = keepers
+
+    async def end_role(self) -> None:
+        """Nobody knows any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
+        self._role_keepers = None
+        async with self._cleaning:
+            pass
+
     # -- threads -----------------------------------------------------------------------------------------------------------
 
     def write(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
@@ -152,6 +167,7 @@ class Upkeep:
         self._log_writer.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
         for callback in self.on_tick:
             callback()
+        self._events.publish(Tick())
         if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
         current = self._store.log
@@ -248,16 +264,22 @@ class Upkeep:
         else that of the offsets, which change all the time, is written now and then, and at the end."""
         now = self._clock.liveness()
         due = last or now >= self._save_offsets_at
+        if self._role_keepers is not None and not self.record_commits():
+            due = True
+        if due:
+            self._save_offsets_at = now + _SAVE_OFFSETS_S
+        work = self._metadata.collect(leave=() if due else self._saved_seldom)
+        if work:
+            await self._save(work)
+
+    def record_commits(self) -> bool:
+        """Consumer offsets into the log; False if it does not take them."""
         try:
             self._offsets.record_commits()
         except KappaError as error:
             log.info("consumer offsets were not recorded: %s", error)
-            due = True
-        if due:
-            self._save_offsets_at = now + _SAVE_OFFSETS_S
-        work = self._metadata.collect(leave=() if due else self.saved_seldom)
-        if work:
-            await self._save(work)
+            return False
+        return True
 
     async def _save(self, work: list[Collected]) -> set[str]:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
@@ -307,8 +329,17 @@ class Upkeep:
         await self.delete_expired(usage)
 
     async def delete_expired(self, usage: retention.Usage | None = None, asked: bool = False) -> int:
-        """Delete log files whose time is over, and what was derived from them; how many went."""
+        """Delete log files whose time is over, and what was derived from them; how many went.
+
+        None without the role that may write: what waits in old files could not be stored again. Raises NotMaster if that was
+        `asked` for."""
         async with self._cleaning:
+            role_keepers = self._role_keepers
+            if role_keepers is None:
+                if asked:
+                    raise not_master()
+                return 0
+            keepers = [*self.keepers, *role_keepers]
             if usage is None:
                 usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
             plan = self._plan(usage, asked)
@@ -319,12 +350,14 @@ class Upkeep:
             for _ in range(2):
                 if self._metadata.needed_from < log_min:
                     await self._save(self._metadata.collect(renew_below=log_min))
-            for keeper in self.keepers:
+            for keeper in keepers:
                 try:
                     await keeper.renew_below(log_min)
                 except (KappaError, OSError) as error:  # then its part of the log stays
                     log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
-            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in self.keepers)])
+            if self._role_keepers is not role_keepers:
+                return 0  # the role has ended meanwhile
+            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in keepers)])
             plan = self._plan(usage, asked, needed_from)
             for deletion in plan.delete:
                 log.info("deleting log file %020d: %s", deletion.start, deletion.why)
