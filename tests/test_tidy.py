@@ -98,7 +98,7 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             "bursts.on_commits bursts.on_lost bursts.on_pulls self.clients.may_notify self.clients.notify "
             "self.queue_ends.confirmed self.queue_ends.worker self.queue_ends.write_derived self.registration.on_connected "
-            "self.registration.on_order_topics self.store.deleted_below self.store.on_grown "
+            "self.registration.on_order_topics self.store.on_grown "
             "self.upkeep.on_tick".split(),
             "still to become arguments or events (issue 10, item 7)",
         ),

@@ -231,7 +231,13 @@ class Broker:
             for port in (config.port, config.port - 2):
                 await self.server.start(config.listen_host, port)
         self.scrubber = Scrubber(
-            store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.role.timers
+            store,
+            self.damage,
+            clock,
+            self.upkeep.write,
+            self.upkeep.write_snapshot_again,
+            self.role.timers,
+            self.topics.first_offset,
         )
         self._started.push_async_callback(self.scrubber.stop)
         if store.log.min:  # ends that an earlier version, or a Java broker, did not record
@@ -352,7 +358,6 @@ class Broker:
         for name in self.topics.hide_deleted():
             self.store.forget_topic(name)
         self.topics.add_ends(self.queue_ends.restore())
-        self.store.deleted_below = self.topics.first_offset
         self.offsets.clamp()
 
     async def _start_on_free_pair(self) -> int:

@@ -58,13 +58,11 @@ class MessageStore:
             index_apply=kernel_module.index_apply,
             index_link=kernel_module.index_link,
         )
-        self.derived = Derived(root, kernel, self.queues, self.index, self.files)
-        self.derived.fingerprint = lambda offset: fingerprint(self, offset)
-        self.derived.flushed = lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms)
+        self.derived = Derived(
+            root, kernel, self.queues, self.index, self.files, fingerprint=self._fingerprint, flushed=self._flushed
+        )
         self.marks = Marks(mode_of(config.flush))
         self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
-        # Message numbers of a queue below this were deleted with their topic; None: nobody knows.
-        self.deleted_below: Callable[[str, int], int | None] = lambda topic, queue_id: None
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
         self.clock_steps = ClockSteps()  # where the wall clock was set; the broker finds out
@@ -217,6 +215,12 @@ class MessageStore:
         work = self._store_all()
         self.index.flush()
         self.sync_derived(work)
+
+    def _fingerprint(self, offset: int) -> int:
+        return fingerprint(self, offset)
+
+    def _flushed(self) -> tuple[int, int]:
+        return min(self.marks.flushed.offset, self.log.end), self._flushed_ms
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
