@@ -85,19 +85,17 @@ class MasterRole:
         await delivery.load()
         # From here on without a pause: nobody is served by half of it.
         self._gate.open(NOT_MASTER)
+        self._listening.on(Tick, delivery.tick)
+        self._listening.on(ClockStepped, delivery.clock_stepped)
         try:
             self._clock_watch.catch_up()
             delivery.start()
         except BaseException:
-            self._gate.close(NOT_MASTER, not_master(), for_all=True)
-            delivery.close()
-            await delivery.stop()
+            await self._end(delivery, drain_s=0)
             raise
-        self._delivery = delivery
-        self._listening.on(Tick, delivery.tick)
-        self._listening.on(ClockStepped, delivery.clock_stepped)
         self._upkeep.begin_role(delivery.keepers)
         self._bursts.replace_handlers(delivery.handlers())
+        self._delivery = delivery
 
     async def end(self, drain_s: float) -> None:
         """Nothing is stored from the first moment on. Answers that wait for the disk get `drain_s` for that, then they say that it is

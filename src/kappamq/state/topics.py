@@ -187,7 +187,8 @@ class Topics:
         """Whether sends may make topics, or with how many queues, has changed."""
         if self._config.auto_create_topic:
             queues = self._config.default_topic_queues
-            self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
+            with suppress(NotMaster):  # it is a topic like others, and the master's to change
+                self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
 
     def ensure(
         self, name: str, queues: int, permission: int = _READ_WRITE, *, order: bool = False, sys_flag: int = 0

@@ -14,6 +14,7 @@ from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
 from kappamq.broker.delivery.retry import Retries
 from kappamq.broker.events import ClockStepped, Tick
+from kappamq.broker.pulling.filtering import SQL92
 from kappamq.broker.requests.request import Handler, merged
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
@@ -167,9 +168,18 @@ class Delivery:
 
     def start(self) -> None:
         """This node may write from now on."""
-        self._around.locks.begin(self._around.clock.liveness())
+        around = self._around
+        around.locks.begin(around.clock.liveness())
+        self._note_filters()
         self.delays.begin()
         self.agenda.start()
+
+    def _note_filters(self) -> None:
+        """Conditions that consumers have brought while nobody here could note them."""
+        for group in list(self._around.clients.consumers):
+            for subscription in self._around.clients.live_subscriptions(group).values():
+                if subscription.expression_type == SQL92:
+                    self._around.tables.filters.subscribed(group, subscription)
 
     def close(self) -> None:
         """Nothing is begun or written any more. Who is still at work for this role hears so."""
