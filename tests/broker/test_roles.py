@@ -21,7 +21,7 @@ from kappamq.broker.delivery.delivery import Delivery
 from kappamq.broker.delivery.retry import Retries
 from kappamq.broker.roles import SERVED
 from kappamq.broker.sending.appending import Draft
-from kappamq.broker.sending.gate import NOT_MASTER
+from kappamq.broker.sending.gate import FAILED, NOT_MASTER
 from kappamq.broker.sending.replies import Replies
 from kappamq.broker.sending.send import Sends
 from kappamq.broker.sending.send_requests import SendRequests
@@ -31,7 +31,7 @@ from kappamq.broker.timers.timers import Timers
 from kappamq.broker.transactions.checks import TransactionChecks
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.transactions import Transactions
-from kappamq.errors import NotAvailable, NotMaster
+from kappamq.errors import GroupNotFound, NotAvailable, NotMaster
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, LockBatch, SubscriptionData
 from kappamq.protocol.codes import ResponseCode
@@ -126,6 +126,38 @@ async def committed(client: Speaker) -> int:
     answer = await client.ask(QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0))
     assert answer.code == 0, answer.remark
     return OffsetResponse.decode(answer.ext).offset
+
+
+def test_without_the_role_tables_are_what_the_log_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"first")).code == 0
+            assert (await client.subscribe("g", "t")).code == 0
+            broker.pending_resets.add("g", "t", {0: 1})
+            await broker.end_role()
+            tables = {table.file: table.to_snapshot() for table in broker.metadata._tables if table.kinds}
+            assert broker.groups.get("new") is None
+            with pytest.raises(GroupNotFound, match="not the master"):
+                broker.groups.existing("new")
+            with pytest.raises(NotMaster):
+                broker.topics.ensure("new", 1)
+            broker.gate.close(
+                FAILED, NotAvailable("a disk that fails is no reason to go on without the log"), for_all=True
+            )
+            with pytest.raises(NotMaster):
+                broker.metadata.commit("group", {"groupName": "new"}, anyway=True)
+            broker.gate.open(FAILED)
+            # What a node does to itself, or is told by its clients, is no error.
+            broker.topics.permission_changed()
+            broker.topics.template_changed()
+            assert not broker.pending_resets.must_move("c1", ("g", "t", 0), 1, 1, 0.0)
+            assert (await client.subscribe("g", "t", "a", version=2)).code == 0
+            assert {table.file: table.to_snapshot() for table in broker.metadata._tables if table.kinds} == tables
+            await broker.begin_role()
+            assert not broker.pending_resets.must_move("c1", ("g", "t", 0), 1, 1, 0.0)
+            assert broker.pending_resets.get("g", "t", 0) is None, "it has heard"
+
+    run(scenario())
 
 
 def test_without_the_role_nothing_is_deleted(tmp_path: Path) -> None:

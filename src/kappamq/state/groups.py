@@ -71,6 +71,8 @@ class Groups:
             return f"subscription group [{name[:_SHOWN]}] does not exist and cannot: {error}"
         if len(self.table) >= self._config.groups_max and self._config.auto_create_group:
             return f"subscription group [{name}] does not exist, and there are {len(self.table)} already (groups_max)"
+        if self._config.auto_create_group:
+            return f"subscription group [{name}] does not exist yet: this broker is not the master, which makes it with a heartbeat"
         return (
             f"subscription group [{name}] does not exist: create it with mqadmin updateSubGroup, "
             "or allow autoCreateSubscriptionGroup"
