@@ -83,11 +83,6 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
         "kernel.delays_ms self._kernel.store_host self._kernel.transfer_bytes_max self._kernel.transfer_count_max".split(),
         "settings of the kernel",
     ),
-    "broker/delivery/delivery.py": dict.fromkeys(
-        "broker.appender.placers broker.consumers.on_condition broker.sends.place_retried broker.sends.prepare "
-        "broker.sends.retry_topic broker.upkeep.keepers broker.upkeep.saved_seldom".split(),
-        "still to become arguments or events (issue 10, item 7)",
-    ),
     "broker/clients/lock_requests.py": {"self._locks.safe_up_to": "a number that only the waiter for the log knows"},
     "broker/pulling/read_ahead.py": {"self._blocks[number].told": "a value of its own"},
     "broker/pulling/sql_pull.py": dict.fromkeys(("kernel.get_bytes", "kernel.get_count"), "counters of the kernel"),

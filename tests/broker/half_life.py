@@ -100,7 +100,9 @@ class HalfLife:
         self.clients = Clients(self.config, Events())
         self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker, lambda *asked: None)  # type: ignore[arg-type]
         self.jobs: list[Coroutine[Any, Any, None]] = []
-        self.checks = TransactionChecks(self.config, self.clock, self.log, self.clients, self._worker, self.jobs.append)
+        self.checks = TransactionChecks(
+            self.config, self.clock, self.log, self.clients, self._worker, lambda _part, job: self.jobs.append(job)
+        )
         if self.topics.get("t") is None:
             self.topics.update(TopicConfig("t", 1, 1, 6))
 

@@ -27,6 +27,8 @@ def test_who_hears_what(tmp_path: Path) -> None:
                 "LogShortened": ["Broker.log_shortened"],
                 "ClockStepped": ["Delivery.clock_stepped"],
                 "CommitsRecorded": ["Stats.commits_recorded"],
+                "SentBack": ["Stats.sent_back"],
+                "Tick": ["Delivery.tick"],
             }
 
     run(test())

@@ -14,12 +14,9 @@ from kappamq.broker.admin.runtime_info import Others
 from kappamq.broker.clients.consumer_requests import Consumers
 from kappamq.broker.clients.expiry import ClientExpiry
 from kappamq.broker.clients.group_notices import GroupNotices
-from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.delivery.agenda import Agenda
-from kappamq.broker.delivery.delivery import Delivery
+from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
 from kappamq.broker.events import (
-    ClockStepped,
     ConnectionLost,
     LogFilePrepared,
     MembersChanged,
@@ -35,13 +32,13 @@ from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.table import REQUEST_SIZES, REQUESTS
+from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.sending.send import Sends
-from kappamq.broker.sending.send_requests import SendRequests
 from kappamq.broker.tables import Tables
 from kappamq.broker.telemetry.stats import Stats
+from kappamq.broker.timers.admin import TimerAdmin
 from kappamq.broker.upkeep.clock_watch import ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.upkeep.jobs import Jobs
@@ -101,7 +98,10 @@ class Broker:
         self._started.callback(self.reader.stop)
         try:
             self._open_store()
-            await self._start_serving()
+            await self._load_tables()
+            self._build()
+            self._listen()
+            await self._serve()
         except BaseException:
             await self._started.aclose()
             raise
@@ -123,114 +123,104 @@ class Broker:
         level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
         log.log(level, "%s", found.story(time.perf_counter() - began))
 
-    async def _start_serving(self) -> None:
-        config, net, clock, store, events, reader = (
-            self.config, self.net_config, self.clock, self.store, self.events, self.reader
-        )  # fmt: skip
-        # The log, and the tables that are made of it.
-        self.gate = gate = Gate(self.kernel)
-        self.next_file = NextLogFile(store.log, gate, clock, events)
-        self.writer = writer = LogWriter(store, gate, clock, net.inflight_bytes_max, self.next_file.finish)
-        events.on(LogFilePrepared, writer.log_file_prepared)
-        self.metadata = Metadata(
-            store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8), writer
-        )
-        self.clients = clients = Clients(config, events)
-        self.tables = tables = Tables(
-            BrokerSettings(broker=config, store=self.store_config, net=net), store, self.metadata, clients, events
-        )
+    async def _load_tables(self) -> None:
+        """The one way into the log, and the tables that are made of it."""
+        config, net, clock, store, events = self.config, self.net_config, self.clock, self.store, self.events
+        self.workers = Workers()
+        self._started.callback(self.workers.stop)
+        self.gate = Gate(self.kernel)
+        self.next_file = NextLogFile(store.log, self.gate, clock, events)
+        self.writer = LogWriter(store, self.gate, clock, net.inflight_bytes_max, self.next_file.finish)
+        snapshots = Snapshots(self.store_config.root / "config", store.files)
+        self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
+        self.clients = Clients(config, events)
+        settings = BrokerSettings(broker=config, store=self.store_config, net=net)
+        self.tables = tables = Tables(settings, store, self.metadata, self.clients, events)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.pending_resets, self.settings, self.queue_ends = tables.pending_resets, tables.settings, tables.queue_ends
-        self.delivery = Delivery(self)
-        for table in self.delivery.tables:
+        self.delivery_tables = DeliveryTables(config, self.metadata, clock)
+        for table in self.delivery_tables.all():
             self.metadata.add(table)
-        # Who we are: records that loading the tables brings about say so.
-        self.workers = workers = Workers()
-        self._started.callback(workers.stop)
+        # Records say where they were stored, also those that loading brings about: first it must be known where we are.
         # A port that is given is not bound before everything is in its place: clients that know it are back at once.
-        listeners = [] if config.port else bind_free_pair(config.listen_host, net.listen_backlog)
-        self._started.callback(close_all, listeners)
-        self.port = config.port or int(listeners[0].getsockname()[1])
+        self._listeners = [] if config.port else bind_free_pair(config.listen_host, net.listen_backlog)
+        self._started.callback(close_all, self._listeners)
+        self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config, self.topics, self.address_of, self.port + 1, workers.read, outgoing_context(net)
+            config, self.topics, self.address_of, self.port + 1, self.workers.read, outgoing_context(net)
         )
         self._started.push_async_callback(self.registration.stop)
         await self.registration.learn_address()
         for note in (*self.recovered.notes, *self.metadata.load(tables.fit)):
             log.warning("%s", note)
-        self.locks.begin(clock.liveness())
-        # What serves requests.
+
+    def _build(self) -> None:
+        """Everything that lives as long as the process; what needs the right to write is built by the role."""
+        config, clock, store, events, reader = self.config, self.clock, self.store, self.events, self.reader
+        clients, tables, writer, read, write = (
+            self.clients, self.tables, self.writer, self.workers.read, self.workers.write
+        )  # fmt: skip
         self.damage = Counts()
-        self.lost_pages = LostPages(store, self.damage, workers.read, self.run, writer.flush_done)
-        repairs = EntryRepair(store, self.damage, self.lost_pages, workers.read, workers.write, self.run)
+        self.lost_pages = LostPages(store, self.damage, read, self.run, writer.flush_done)
+        repairs = EntryRepair(store, self.damage, self.lost_pages, read, write, self.run)
         self.pulling = pulling = Pulling(
-            config, store, clock, tables, clients, self.parked, repairs, reader, workers.read, self.run, events
+            config, store, clock, tables, clients, self.parked, repairs, reader, read, self.run, events
         )
         self.pulls, self.subscriptions, self.filtering = pulling.pulls, pulling.subscriptions, pulling.filtering
-        self.stats = Stats(store.kernel, clock, config.cluster, store.log.end, workers.read, lambda: self.pulls.missed)
+        self.stats = Stats(self.kernel, clock, config.cluster, store.log.end, read, lambda: self.pulls.missed)
         self.upkeep = Upkeep(
-            config, store, writer, self.next_file, workers, gate, self.metadata, self.offsets, clock, events,
-            self.stats.entered,
+            config, store, writer, self.next_file, self.workers, self.gate, self.metadata, self.offsets, clock, events,
+            self.stats.entered, self.delivery_tables.saved_seldom,
         )  # fmt: skip
         self._started.push_async_callback(self.upkeep.stop)
-        self.topic_files = TopicFiles(store, writer, self.upkeep, workers, self.run)
+        self.topic_files = TopicFiles(store, writer, self.upkeep, self.workers, self.run)
         self.queue_ends_keeper = QueueEndsKeeper(
-            self.queue_ends, store, workers.read, self.upkeep.write_derived, writer.confirmed
+            self.queue_ends, store, read, self.upkeep.write_derived, writer.confirmed
         )
         self.upkeep.keepers.append(self.queue_ends_keeper)
-        self.appender = Appender(store, writer, self.metadata, clock)
-        self.agenda = Agenda(clock)
-        unique_ids = UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF)
-        self.sends = Sends(store, config, clock, self.topics, self.appender, unique_ids, gate, self.registration.told)
         self.notices = GroupNotices(config, self.groups, reader.turns, self.run)
-        self.client_expiry = ClientExpiry(clients, self.locks, clock)
+        self.client_expiry = ClientExpiry(clients, clock)
         self.consumers = Consumers(
             config, store, clock, self.topics, self.groups, clients, self.offsets, self.pending_resets, self.subscriptions,
-            self.filtering, workers.read, reader.turns, self.stats.asked,
+            self.filtering, read, reader.turns, self.stats.asked, self.delivery_tables.filters.subscribed,
         )  # fmt: skip
-        self.locking = Locking(config, clock, self.topics, self.groups, clients, self.locks, writer, reader)
-        # What is served from here on counts by message time: first it must be clear what that is.
+        self.own_records = Appender(store, writer, self.metadata, clock)
         self.clock_watch = ClockWatch(
-            clock, store, tables.clock, self.delivery.timer_progress, self.appender, self.boot_id, events
-        )
-        self._listen()
-        self.clock_watch.begin(ours=self.recovered.writer != "foreign")
-        self.delivery.serve()
-        events.on(ClockStepped, self.delivery.clock_stepped)
+            clock, store, tables.clock, self.delivery_tables.timer_progress, self.own_records, self.boot_id, events, self.gate
+        )  # fmt: skip
+        self.bursts = Bursts(store, writer, clock, self.net_config, reader, self.pulls, events)
+        self.server = Server(self.bursts, self.net_config, clock)
+        self._started.push_async_callback(self.server.stop)
+        self.role = MasterRole(self._surroundings(), self.bursts, self.upkeep, self.clock_watch)
+        self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
         self.scrubber = Scrubber(
-            store, self.damage, clock, workers.write, self.upkeep.write_snapshot_again, self.delivery.timers,
-            self.topics.first_offset,
+            store, self.damage, clock, write, self.upkeep.write_snapshot_again, self.role.timers, self.topics.first_offset
         )  # fmt: skip
         self._started.push_async_callback(self.scrubber.stop)
-        self.bursts = bursts = Bursts(store, writer, clock, net, reader, self.pulls, events)
-        self.server = Server(bursts, net, clock)
-        self._started.push_async_callback(self.server.stop)
         self.administration = Administration(
-            config, store, clock, tables, clients, pulling, self.delivery.filters, writer, self.appender, gate, workers, self.upkeep,
-            self.topic_files, reader, self.stats, self.address_of, self.registration.told, self._others(),
+            config, store, clock, tables, clients, pulling, self.delivery_tables.filters, writer, self.own_records, self.gate,
+            self.workers, self.upkeep, self.topic_files, reader, self.stats, self.address_of, self.registration.told, self._others(),
         )  # fmt: skip
-        sends = SendRequests(self.sends, config, writer, reader.beside, self.run)
-        for part in (sends, self.pulls, self.consumers, self.locking, self.delivery, self.administration):
-            bursts.add_handlers(part.handlers())
-        REQUESTS.check(bursts.handlers)
-        self.settings.restore()
-        for listener in listeners or bind_pair(config.listen_host, config.port, net.listen_backlog):
-            self.server.serve(listener)
-        self.upkeep.start()
-        if store.log.min:  # ends that an earlier version, or a Java broker, did not record
-            self.run(self.queue_ends_keeper.renew_below(store.log.min))
-        self.scrubber.start()
-        self.agenda.start()
-        reader.start()
-        warn_if_exposed(f"broker {config.name}", config.listen_host)
-        await self.registration.start()
+        for part in (
+            self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
+        ):  # fmt: skip
+            self.bursts.add_handlers(part.handlers())
+        REQUESTS.check(self.bursts.handlers)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            self.config, self.clock, self.store, self.writer, self.gate, self.metadata, self.events, self.topics, self.groups,
+            self.clients, self.offsets, self.locks, self.delivery_tables, self.reader,
+            UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF), self.workers.read,
+            self.upkeep.write_derived, self.run, self.registration.told, lambda: self.address, self.boot_id,
+        )  # fmt: skip
 
     def _others(self) -> Others:
         return Others(
             connections=lambda: len(self.server.connections),
-            timers=self.delivery.timer_admin.runtime,
-            delay_position=self.delivery.delays.position,
+            timers=self.timer_admin.runtime,
+            delay_position=self.delivery_tables.delay_positions.position,
             parked_pulls=lambda: self.parked.count,
             conflicts=self.clients.conflicts,
             wall_clock=self.clock_watch.runtime,
@@ -250,8 +240,41 @@ class Broker:
         events.on(MembersChanged, self.notices.members_changed)
         events.on(SentBack, self.stats.sent_back)
         events.on(ConnectionLost, self.client_expiry.connection_lost)
+        events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
+
+    async def _serve(self) -> None:
+        # What is served from here on counts by message time: first it must be clear what that is.
+        self.clock_watch.begin(ours=self.recovered.writer != "foreign")
+        self.settings.restore()
+        self.upkeep.start()
+        self._started.push_async_callback(self.end_role)
+        await self.begin_role()
+        host, backlog = self.config.listen_host, self.net_config.listen_backlog
+        for listener in self._listeners or bind_pair(host, self.port, backlog):
+            self.server.serve(listener)
+        if self.store.log.min:  # ends that an earlier version, or a Java broker, did not record
+            self.run(self.queue_ends_keeper.renew_below(self.store.log.min))
+        self.scrubber.start()
+        self.reader.start()
+        warn_if_exposed(f"broker {self.config.name}", host)
+        await self.registration.start()
+
+    # -- the role that may write -------------------------------------------------------------------------------------------
+
+    async def begin_role(self) -> None:
+        """This node is the master from now on: it stores and delivers messages."""
+        await self.role.begin()
+
+    async def end_role(self) -> None:
+        """Another node is the master: this one answers pulls and queries, and refuses what would have to be stored."""
+        await self.role.end(drain_s=self.store_config.sync_flush_timeout_ms / 1000)
+
+    @property
+    def delivery(self) -> Delivery:
+        """Raises NotMaster while this node does not have the role."""
+        return self.role.delivery
 
     # -- seen from outside -------------------------------------------------------------------------------------------------
 
@@ -270,12 +293,11 @@ class Broker:
             await self.registration.stop()
             await self.server.stop_listening()
             await self.scrubber.stop()
-            await self.agenda.stop()
-            await self.delivery.stop()
             self.writer.end_turn()
             await self._jobs.finish(self.config.stop_timeout_ms / 1000)
             await self.server.stop()
             self.reader.stop()
+            await self.end_role()  # not before: until now clients could commit offsets
             await self.upkeep.stop()
         finally:
             self.store.close()

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from kappamq.clock import Clock
-from kappamq.errors import KappaError, ProtocolError, StoreError
+from kappamq.errors import KappaError, NotMaster, ProtocolError, StoreError
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import decode
@@ -129,7 +129,8 @@ class Metadata:
         """Append the record of a change and apply it; returns the log offset at which that is safe.
 
         Raises KappaError if the log takes nothing, and then nothing has changed; with `anyway` (it has happened, recorded or
-        not) the table changes all the same, and only the snapshot will have it."""
+        not) the table changes all the same, and only the snapshot will have it. A node that may not write changes nothing in
+        either case (NotMaster): its tables are what the master's records say."""
         table = self._by_kind[kind]
         now = self._clock.message_ms()
         end = self._store.kernel.append_offset
@@ -139,6 +140,8 @@ class Metadata:
             try:
                 end = self._append(kind, change, now)
                 self._changed_to[table.file] = end
+            except NotMaster:
+                raise
             except KappaError as error:
                 if not anyway:
                     raise

@@ -1,4 +1,4 @@
-"""Silent clients and their locks are forgotten, and so is whoever hangs up."""
+"""Silent clients are let go, and whoever hangs up is forgotten."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.events import Events
 from kappamq.protocol.bodies.clients import HeartbeatData, ProducerData
-from kappamq.state.locks import QueueLocks
-from tests.state.committing import committing
 
 
 class Peer:
@@ -30,8 +28,7 @@ def beat(clients: Clients, peer: Any, now: float) -> None:
 def test_who_is_silent_is_closed_and_who_hangs_up_is_forgotten() -> None:
     clock = VirtualClock()
     clients = Clients(BrokerConfig(client_expiry_ms=10_000), Events())
-    locks = committing(lambda commit: QueueLocks("b", 60.0, commit))
-    expiry = ClientExpiry(clients, locks, clock)
+    expiry = ClientExpiry(clients, clock)
     silent, alive = Peer(), Peer()
     beat(clients, silent, clock.liveness())
     clock.advance(6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from kappamq.broker.clients.registry import Clients
@@ -15,7 +16,7 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import HOT_BYTES
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, QueryNotFound
+from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, NotMaster, QueryNotFound
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import (
@@ -61,7 +62,7 @@ class Consumers:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
-        turns: FairTurns, asked: Asked,
+        turns: FairTurns, asked: Asked, on_condition: Callable[[str, SubscriptionData], None],
     ) -> None:  # fmt: skip
         """`asked`: told when a consumer has asked where to begin, and what it was told."""
         self._config = config
@@ -77,7 +78,7 @@ class Consumers:
         self._worker = worker
         self._turns = turns
         self._asked = asked
-        self.on_condition: Callable[[str, SubscriptionData], None] = lambda group, subscription: None
+        self._on_condition = on_condition  # a group filters by SQL
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -148,14 +149,15 @@ class Consumers:
         if self._topics.get(names.retry_topic(group.name)) is None:
             topics = (self._topics.get(subscription.topic) for subscription in consumer.subscriptions)
             order = any(topic is not None and topic.order for topic in topics)
-            retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
+            with suppress(NotMaster):  # the master hears these heartbeats, too
+                retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
 
     def subscribed(self, event: Subscribed) -> None:
         """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
         group, topic, subscription = event.group, event.topic, event.subscription
         self._subscriptions.drop(group, topic, False)
         if subscription is not None and subscription.expression_type == SQL92:
-            self.on_condition(group, subscription)
+            self._on_condition(group, subscription)
         if subscription is not None and self._filtering.is_for_kernel(subscription):
             config, known = self._topics.get(topic), self._groups.get(group)
             if (

@@ -1,19 +1,17 @@
-"""Clients and queue locks that were not heard of for too long are forgotten, looked at once a second."""
+"""Clients that were not heard of for too long are let go, looked at once a second; so is whoever hangs up."""
 
 from __future__ import annotations
 
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.events import ConnectionLost, Tick
 from kappamq.clock import Clock
-from kappamq.state.locks import QueueLocks
 
 _EXPIRE_S = 1.0
 
 
 class ClientExpiry:
-    def __init__(self, clients: Clients, locks: QueueLocks, clock: Clock) -> None:
+    def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
-        self._locks = locks
         self._clock = clock
         self._expire_at = 0.0
 
@@ -22,7 +20,6 @@ class ClientExpiry:
         if now < self._expire_at:
             return
         self._expire_at = now + _EXPIRE_S
-        self._locks.expire(now)
         for connection in self._clients.expire(now):
             connection.close("no heartbeat for too long")
 

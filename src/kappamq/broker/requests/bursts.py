@@ -68,6 +68,13 @@ class Bursts:
         """Raises RuntimeError if a code has a handler already."""
         self.handlers = merged((self.handlers, handlers))
 
+    def replace_handlers(self, handlers: Mapping[int, Handler]) -> None:
+        """From the next request on these serve their codes. Each of them must have a handler already."""
+        unknown = handlers.keys() - self.handlers.keys()
+        if unknown:
+            raise RuntimeError(f"request codes {sorted(unknown)} have no handler that could be replaced")
+        self.handlers = {**self.handlers, **handlers}
+
     def stop(self) -> None:
         """Refuse requests from now on; what the kernel answers alone is still answered."""
         self._stopping = True

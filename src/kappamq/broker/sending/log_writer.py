@@ -250,6 +250,14 @@ class LogWriter:
         for sender in held:
             sender.resume()
 
+    def give_up(self, why: str) -> None:
+        """Whoever still waits for the log hears that it is not known whether it is stored."""
+        for mark in self._marks.all():
+            for waiting, answers, _since, size in mark.give_up():
+                waiting.send(unknown(answers, why))
+                waiting.settle(size)
+        self._release_held()
+
     # -- failure -----------------------------------------------------------------------------------------------------------
 
     def _has_failed(self) -> bool:
@@ -262,11 +270,7 @@ class LogWriter:
         """Nothing can be stored any more: everybody who waits hears so, and so does everybody who comes."""
         error = NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker")
         self._gate.close(FAILED, error, for_all=True)
-        for mark in self._marks.all():
-            for waiting, answers, _since, size in mark.give_up():
-                waiting.send(unknown(answers, why))
-                waiting.settle(size)
-        self._release_held()
+        self.give_up(why)
 
 
 class _Coroutine:

@@ -60,7 +60,7 @@ class Scrubber:
         clock: Clock,
         write: Worker,
         write_again: Worker,
-        timers: Timers,
+        timers: Callable[[], Timers | None],
         deleted_below: DeletedBelow,
     ) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class Scrubber:
         self._clock = clock
         self._write = write
         self._write_again = write_again  # a snapshot and its .bak, from memory: whether that was possible
-        self._timers = timers
+        self._timers = timers  # None while this node is not the master: then their files are nobody's
         self._deleted_below = deleted_below
         self._repair = StoreRepair(store, deleted_below)
         self._thread = ThreadPoolExecutor(1, "kappamq-scrub")
@@ -228,10 +228,11 @@ class Scrubber:
         return problem.fix is not None
 
     async def _mend_timers(self, problem: Problem) -> bool | None:
-        if self._are_timers_built_again or not await self._timers.on_files(self._is_wrong_timer, problem):
+        timers = self._timers()
+        if timers is None or self._are_timers_built_again or not await timers.on_files(self._is_wrong_timer, problem):
             return None  # it was being written, or one problem was enough
         self._are_timers_built_again = True
-        self._timers.files_are_damaged(str(problem))
+        timers.files_are_damaged(str(problem))
         return True
 
     def _is_wrong_timer(self, problem: Problem) -> bool:

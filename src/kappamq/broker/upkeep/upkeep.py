@@ -6,11 +6,11 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from kappamq.broker.events import LogShortened, Tick
-from kappamq.broker.sending.gate import DISK_FULL, FILES, Gate
+from kappamq.broker.sending.gate import DISK_FULL, FILES, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.upkeep.next_file import NextLogFile
 from kappamq.broker.upkeep.workers import Workers
@@ -62,14 +62,16 @@ class Upkeep:
         clock: WatchedClock,
         events: Events,
         entered: Callable[[DerivedWork], Awaitable[None]],
+        saved_seldom: Collection[str] = (),
     ) -> None:
-        """`entered`: told when queue entries have got to their files."""
+        """`entered`: told when queue entries have got to their files. `saved_seldom`: snapshots, besides that of the offsets, of
+        what changes all the time: written now and then, and at the end."""
         self._config = config
         self._events = events
         self._store = store
         self._next_file = next_file
         self._workers = workers
-        self.read, self.write = workers.read, workers.write
+        self._read, self._write = workers.read, workers.write
         self._entered = entered
         self._log_writer = writer
         self._gate = gate
@@ -89,8 +91,8 @@ class Upkeep:
         self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
         self.keepers: list[Keeper] = []
-        # Snapshots of what changes all the time: written now and then, and at the end.
-        self.saved_seldom = {offsets.file}
+        self._role_keepers: Sequence[Keeper] | None = None  # of the role that may write, while this node has it
+        self._saved_seldom = frozenset({offsets.file, *saved_seldom})
 
     def start(self) -> None:
         config = self._store.config
@@ -133,6 +135,18 @@ class Upkeep:
         asyncio.get_running_loop().remove_reader(self._store.flush_fd)
         self._workers.stop()
 
+    # -- the role that may write -------------------------------------------------------------------------------------------
+
+    def begin_role(self, keepers: Sequence[Keeper]) -> None:
+        """This node may write: offsets are recorded, and old log files deleted once these keepers no longer need them."""
+        self._role_keepers = keepers
+
+    async def end_role(self) -> None:
+        """Nobody knows any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
+        self._role_keepers = None
+        async with self._cleaning:
+            pass
+
     # -- tasks -------------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
@@ -170,12 +184,12 @@ class Upkeep:
                     or self._last_work is None
                     or self._last_work.dispatched != work.dispatched
                 ):
-                    await self.write(self._store.write_derived, work)
+                    await self._write(self._store.write_derived, work)
                     self._last_work = work
                     await self._entered(work)
                 if work.complete and now - self._synced_at > _SYNC_DERIVED_S:
                     self._synced_at = now
-                    await self.write(self._store.sync_derived, self._last_work)
+                    await self._write(self._store.sync_derived, self._last_work)
             except OSError as error:
                 self._cannot_write(error, now)
             else:
@@ -200,16 +214,22 @@ class Upkeep:
         else that of the offsets, which change all the time, is written now and then, and at the end."""
         now = self._clock.liveness()
         due = last or now >= self._save_offsets_at
+        if self._role_keepers is not None and not self.record_commits():
+            due = True
+        if due:
+            self._save_offsets_at = now + _SAVE_OFFSETS_S
+        work = self._metadata.collect(leave=() if due else self._saved_seldom)
+        if work:
+            await self._save(work)
+
+    def record_commits(self) -> bool:
+        """Consumer offsets into the log; False if it does not take them."""
         try:
             self._offsets.record_commits()
         except KappaError as error:
             log.info("consumer offsets were not recorded: %s", error)
-            due = True
-        if due:
-            self._save_offsets_at = now + _SAVE_OFFSETS_S
-        work = self._metadata.collect(leave=() if due else self.saved_seldom)
-        if work:
-            await self._save(work)
+            return False
+        return True
 
     async def _save(self, work: list[Collected]) -> set[str]:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
@@ -221,7 +241,7 @@ class Upkeep:
             self._metadata.due_again({item[0] for item in work} - {item[0] for item in kept})
             work = kept
         try:
-            await self.write(self._metadata.save, work)
+            await self._write(self._metadata.save, work)
             self._snapshots_fail = False
         except OSError as error:
             if not self._snapshots_fail:
@@ -248,21 +268,30 @@ class Upkeep:
                 await asyncio.sleep(1.0)  # what is entered now would only pile up
                 continue
             at, size = self._store.next_catch_up
-            await self.read(self._store.warm, at, size)
+            await self._read(self._store.warm, at, size)
             self._store.catch_up()
             await self.write_derived()
 
     async def clean(self) -> None:
         """Delete what has expired; refuse writes while the disk is too full."""
-        usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+        usage = retention.Usage(*await self._read(self._store.files.usage, self._store.config.root))
         self._guard_disk(usage)
         await self.delete_expired(usage)
 
     async def delete_expired(self, usage: retention.Usage | None = None, asked: bool = False) -> int:
-        """Delete log files whose time is over, and what was derived from them; how many went."""
+        """Delete log files whose time is over, and what was derived from them; how many went.
+
+        None without the role that may write: what waits in old files could not be stored again. Raises NotMaster if that was
+        `asked` for."""
         async with self._cleaning:
+            role_keepers = self._role_keepers
+            if role_keepers is None:
+                if asked:
+                    raise not_master()
+                return 0
+            keepers = [*self.keepers, *role_keepers]
             if usage is None:
-                usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+                usage = retention.Usage(*await self._read(self._store.files.usage, self._store.config.root))
             plan = self._plan(usage, asked)
             if not plan.delete:
                 return 0
@@ -271,16 +300,18 @@ class Upkeep:
             for _ in range(2):
                 if self._metadata.needed_from < log_min:
                     await self._save(self._metadata.collect(renew_below=log_min))
-            for keeper in self.keepers:
+            for keeper in keepers:
                 try:
                     await keeper.renew_below(log_min)
                 except (KappaError, OSError) as error:  # then its part of the log stays
                     log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
-            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in self.keepers)])
+            if self._role_keepers is not role_keepers:
+                return 0  # the role has ended meanwhile
+            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in keepers)])
             plan = self._plan(usage, asked, needed_from)
             for deletion in plan.delete:
                 log.info("deleting log file %020d: %s", deletion.start, deletion.why)
-                await self.read(self._store.log.discard, self._store.log.detach(deletion.start))
+                await self._read(self._store.log.discard, self._store.log.detach(deletion.start))
             if plan.delete:
                 await self._raise_minimums()
             return len(plan.delete)
@@ -302,16 +333,16 @@ class Upkeep:
     async def _raise_minimums(self) -> None:
         await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
-        for topic, queue_id in await self.write(lambda: list(self._store.queues.queues())):
+        for topic, queue_id in await self._write(lambda: list(self._store.queues.queues())):
             low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
-            new_low = await self.read(self._store.first_at_or_behind, topic, queue_id, log_min)
+            new_low = await self._read(self._store.first_at_or_behind, topic, queue_id, log_min)
             if new_low > low:
                 self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
-                if await self.write(self._store.queues.delete_below, topic, queue_id, new_low):
+                if await self._write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
         if log_min == self._store.log.min:
             self._store.kernel.mins_raised = True
-        await self.write(self._store.index.expire, log_min)
+        await self._write(self._store.index.expire, log_min)
         self._events.publish(LogShortened(log_min))
 
     def _guard_disk(self, usage: retention.Usage) -> None:
