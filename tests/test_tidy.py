@@ -329,6 +329,29 @@ def test_what_is_filled_in_from_outside_is_seen(line: str, found: set[str]) -> N
     assert set_from_outside(ast.parse(line)) == found
 
 
+def callbacks_filled_in(tree: ast.Module) -> set[str]:
+    """Attributes of other objects that a module makes call something: a lambda, or a name that says so."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if not isinstance(target, ast.Attribute) or ast.unparse(target.value) in ("self", "cls"):
+                continue
+            if isinstance(node.value, ast.Lambda) or target.attr.startswith("on_"):
+                found.add(ast.unparse(target))
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_nobody_fills_in_callbacks_of_others(module: Module) -> None:
+    found = callbacks_filled_in(module.tree)
+    assert not found, f"{module.name} fills in {sorted(found)} from outside: make it an argument, or an event"
+
+
+def test_callbacks_that_are_filled_in_are_seen() -> None:
+    tree = ast.parse("self.on_end = f; a.on_end = f; self.a.call = lambda: 5; a.count = 5; cls.f = lambda: 5")
+    assert callbacks_filled_in(tree) == {"a.on_end", "self.a.call"}
+
+
 def test_errors_import_only_the_codes() -> None:
     errors = Module(SOURCE / "errors.py")
     assert {name for name in errors.imported if name.startswith("kappamq.")} == {"kappamq.protocol.codes"}
