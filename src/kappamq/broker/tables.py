@@ -45,12 +45,12 @@ class Tables:
         for table in own:
             metadata.add(table)
         events.on(SettingsChanged, self.topics.settings_changed)
-        events.on(LogShortened, self._log_shortened)
+        events.on(LogShortened, self.log_shortened)
         events.on(TopicDeleted, self.offsets.topic_deleted)
         events.on(TopicDeleted, self.pending_resets.topic_deleted)
         events.on(TopicForgotten, self.queue_ends.topic_forgotten)
 
-    def _log_shortened(self, event: LogShortened) -> None:
+    def log_shortened(self, event: LogShortened) -> None:
         self.topics.forget_deleted(event.log_min)
 
     def fit(self) -> None:
