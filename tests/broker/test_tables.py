@@ -15,31 +15,27 @@ from kappamq.events import Events
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state.events import SettingsChanged
 from kappamq.state.metadata import Metadata
+from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
 from tests.broker.test_folds import Directly
 from tests.store.stores import Writer, config, opened
 
 
 class Life:
-    def __init__(self, root: Path, store: object) -> None:
+    def __init__(self, root: Path, store: MessageStore) -> None:
         self.events, self.clock = Events(), VirtualClock()
         self.config = BrokerConfig(name="b")
-        settings = BrokerSettings(broker=self.config, store=config(root), net=NetConfig())
-        self.metadata = Metadata(
-            store,
-            Snapshots(root / "config", store.files),
-            self.clock,
-            bytes(8),
-            Directly(store, self.clock),  # type: ignore
-        )
-        self.tables = Tables(settings, store, self.metadata, Clients(self.config, self.events), self.events)  # type: ignore
+        settings = BrokerSettings(broker=self.config, store=store.config, net=NetConfig())
+        snapshots, writer = Snapshots(root / "config", store.files), Directly(store, self.clock)
+        self.metadata = Metadata(store, snapshots, self.clock, bytes(8), writer)
+        self.tables = Tables(settings, store, self.metadata, Clients(self.config, self.events), self.events)
         self.metadata.load(self.tables.fit)
 
 
 def test_a_deleted_topic_takes_offsets_along_and_is_forgotten_with_its_messages(tmp_path: Path) -> None:
     with opened(config(tmp_path)) as store:
-        tables = Life(tmp_path, store).tables
-        events = tables.topics._events
+        life = Life(tmp_path, store)
+        tables, events = life.tables, life.events
         tables.topics.update(TopicConfig("t", 1, 1, 6))
         writer = Writer(store)
         writer.send(b"x")
