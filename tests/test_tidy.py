@@ -67,7 +67,7 @@ DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
     "native/pure_record.py": {"mmap": "the name of a type"},
     "native/mapping.py": {"mmap": "the twin of mapping.c: what Files.map gives out for a real disk"},
     "native/__init__.py": {"MappedFile()": "chooses between the compiled map and its twin, for Files.map"},
-    "broker/broker.py": {".read_text()": "the boot id, in /proc"},
+    "broker/machine.py": {".read_text()": "the boot id, in /proc"},
     "broker/upkeep/clock_watch.py": {"os.readlink": "the time namespace, in /proc"},
     "broker/naming/address.py": {"fcntl": "asks the network interfaces for their addresses"},
 }
@@ -79,36 +79,10 @@ VALUES = set(
 )
 # module -> what it sets of others in spite of that, and why
 SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
-    "broker/admin/administration.py": {
-        **dict.fromkeys(
-            "broker.clients.expiry_s broker.clients.group_expiry_s kernel.transfer_bytes_max kernel.transfer_count_max".split(),
-            "a setting was changed at run time, and the part keeps a copy of it",
-        ),
-        **dict.fromkeys(
-            "broker.consumers.on_asked broker.delivery.retries.on_sent_back broker.upkeep.on_entered broker.upkeep.record_s "
-            "settings.beside settings.on_change settings.save".split(),
-            "still to become arguments or events (issue 10, item 7)",
-        ),
-    },
-    "broker/broker.py": {
-        **dict.fromkeys(
-            ("kernel.delays_ms", "self.kernel.store_host", "self.bursts.stopping"),
-            "a setting that is known late, or changes",
-        ),
-        **dict.fromkeys(
-            "bursts.on_commits bursts.on_lost bursts.on_pulls self.clients.may_notify self.clients.notify "
-            "self.queue_ends.confirmed self.queue_ends.worker self.queue_ends.write_derived self.registration.on_connected "
-            "self.registration.on_order_topics self.store.deleted_below self.store.on_grown "
-            "self.upkeep.on_tick".split(),
-            "still to become arguments or events (issue 10, item 7)",
-        ),
-    },
-    "broker/delivery/delivery.py": dict.fromkeys(
-        "broker.appender.placers broker.consumers.on_condition broker.sends.place_retried broker.sends.prepare "
-        "broker.sends.retry_topic broker.upkeep.keepers broker.upkeep.saved_seldom".split(),
-        "still to become arguments or events (issue 10, item 7)",
+    "broker/machine.py": dict.fromkeys(
+        "kernel.delays_ms self._kernel.store_host self._kernel.transfer_bytes_max self._kernel.transfer_count_max".split(),
+        "settings of the kernel",
     ),
-    "broker/clients/consumer_requests.py": {"clients.on_subscribed": "still to become an event (issue 10, item 7)"},
     "broker/clients/lock_requests.py": {"self._locks.safe_up_to": "a number that only the waiter for the log knows"},
     "broker/pulling/read_ahead.py": {"self._blocks[number].told": "a value of its own"},
     "broker/pulling/sql_pull.py": dict.fromkeys(("kernel.get_bytes", "kernel.get_count"), "counters of the kernel"),
@@ -122,10 +96,9 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
     "broker/upkeep/scrub.py": dict.fromkeys(
         ("self._counts.found", "self._counts.repaired"), "counters that several add to"
     ),
-    "broker/upkeep/upkeep.py": {
-        "self._log_writer.finish_preparing": "still to become an argument (issue 10, item 7)",
-        **dict.fromkeys(("self._store.kernel.hot_from", "self._store.kernel.mins_raised"), "settings of the kernel"),
-    },
+    "broker/upkeep/upkeep.py": dict.fromkeys(
+        ("self._store.kernel.hot_from", "self._store.kernel.mins_raised"), "settings of the kernel"
+    ),
 }
 LINES_MAX = 500
 MODULES_MAX = 15
@@ -354,6 +327,29 @@ def test_nobody_fills_in_attributes_of_others(module: Module) -> None:
 )
 def test_what_is_filled_in_from_outside_is_seen(line: str, found: set[str]) -> None:
     assert set_from_outside(ast.parse(line)) == found
+
+
+def callbacks_filled_in(tree: ast.Module) -> set[str]:
+    """Attributes of other objects that a module makes call something: a lambda, or a name that says so."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if not isinstance(target, ast.Attribute) or ast.unparse(target.value) in ("self", "cls"):
+                continue
+            if isinstance(node.value, ast.Lambda) or target.attr.startswith("on_"):
+                found.add(ast.unparse(target))
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_nobody_fills_in_callbacks_of_others(module: Module) -> None:
+    found = callbacks_filled_in(module.tree)
+    assert not found, f"{module.name} fills in {sorted(found)} from outside: make it an argument, or an event"
+
+
+def test_callbacks_that_are_filled_in_are_seen() -> None:
+    tree = ast.parse("self.on_end = f; a.on_end = f; self.a.call = lambda: 5; a.count = 5; cls.f = lambda: 5")
+    assert callbacks_filled_in(tree) == {"a.on_end", "self.a.call"}
 
 
 def test_errors_import_only_the_codes() -> None:

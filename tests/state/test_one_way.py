@@ -25,6 +25,7 @@ from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.errors import NotAvailable
+from kappamq.events import Events
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.clients import SubscriptionData, SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
@@ -32,7 +33,7 @@ from kappamq.state import metadata as module
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
-from kappamq.state.metadata import TOPIC, Metadata, Table
+from kappamq.state.metadata import TOPIC, Metadata, Table, Writer
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
 from kappamq.state.topics import Topics
@@ -172,11 +173,13 @@ def test_every_table_of_a_broker_is_known_here() -> None:
 class Node:
     """All tables of a broker that are folds, on a store of their own."""
 
-    def __init__(self, root: Path, boot: str = BOOT) -> None:
+    def __init__(self, root: Path, boot: str = BOOT, writer: Writer | None = None) -> None:
         self.clock = VirtualClock()
         self.store = make(config(root, message_bytes_max=4 << 10, flush="async"))
         self.store.open(boot)
-        self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
+        snapshots = Snapshots(root / "config", self.store.files)
+        to_log: Any = writer or Directly(self.store, self.clock)
+        self.metadata = Metadata(self.store, snapshots, self.clock, bytes(8), to_log)
         settings, now_ms, commit = BrokerConfig(name="b"), self.metadata.now_ms, self.metadata.commit
         self.topics = Topics(settings, self.store.kernel, now_ms, commit)
         self.groups = Groups(settings, now_ms, commit)
@@ -200,7 +203,6 @@ class Node:
     def load(self) -> None:
         assert self.metadata.load() == []
         self.clock.not_before(self.store.last_ms)
-        self.metadata.go_live(Directly(self.store, self.clock))  # type: ignore[arg-type]
 
     def write(self) -> None:
         self.store.write(self.clock.message_ms())
@@ -346,13 +348,17 @@ def test_every_table_can_be_reset_and_loaded_again(tmp_path: Path) -> None:
 
 def test_tables_that_are_no_folds_can_be_reset(tmp_path: Path) -> None:
     store = config(tmp_path)
-    node_settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 5)
+    node_settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 5, Events())
     node_settings.change({"maxTransferCountOnMessageInMemory": "7"})
     metrics = TimerMetrics(lambda: 5)
     metrics.add("t", 3)
     counts = HalfCounts(lambda: 5)
     counts.from_snapshot({"transactionCount": {"t": {"count": 3}}})
-    made = [Settings(BrokerConfig(), store, NetConfig(), lambda: 5), TimerMetrics(lambda: 5), HalfCounts(lambda: 5)]
+    made = [
+        Settings(BrokerConfig(), store, NetConfig(), lambda: 5, Events()),
+        TimerMetrics(lambda: 5),
+        HalfCounts(lambda: 5),
+    ]
     for table, new in zip((node_settings, metrics, counts), made, strict=True):
         before = table.to_snapshot()
         table.reset()
@@ -436,7 +442,6 @@ def test_what_the_start_changes_is_recorded(tmp_path: Path) -> None:
     node.metadata.reset()
     node.metadata.load(lambda: (setattr(node.offsets, "_end", lambda topic, queue_id: 40), node.offsets.clamp())[1])
     assert node.offsets.get("g", "t", 0) == 40
-    node.metadata.go_live(Directly(node.store, node.clock))  # type: ignore[arg-type]
     node.write()
     node.close()
     node = Node(tmp_path)  # where nothing is clamped
@@ -465,8 +470,7 @@ def test_a_refused_change_changes_nothing_unless_it_has_happened(tmp_path: Path)
         def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
             raise NotAvailable("the disk is full")
 
-    node = Node(tmp_path)
-    node.metadata.go_live(Full())
+    node = Node(tmp_path, writer=Full())
     before = node.state()
     with pytest.raises(NotAvailable):
         node.groups.update(SubscriptionGroupConfig(name="g"))

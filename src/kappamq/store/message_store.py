@@ -41,8 +41,14 @@ _STAMP_AHEAD_MS = 60_000  # a record may claim to be so much younger than its fi
 
 class MessageStore:
     def __init__(
-        self, config: StoreConfig, kernel_module: KernelModule, kernel: Kernel, files: Files | None = None
+        self,
+        config: StoreConfig,
+        kernel_module: KernelModule,
+        kernel: Kernel,
+        files: Files | None = None,
+        grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
     ) -> None:
+        """`grown`: called with the watched queues that have new messages, once per turn."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -58,13 +64,12 @@ class MessageStore:
             index_apply=kernel_module.index_apply,
             index_link=kernel_module.index_link,
         )
-        self.derived = Derived(root, kernel, self.queues, self.index, self.files)
-        self.derived.fingerprint = lambda offset: fingerprint(self, offset)
-        self.derived.flushed = lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms)
+        self.derived = Derived(
+            root, kernel, self.queues, self.index, self.files, lambda offset: fingerprint(self, offset),
+            lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms),
+        )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
-        self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
-        # Message numbers of a queue below this were deleted with their topic; None: nobody knows.
-        self.deleted_below: Callable[[str, int], int | None] = lambda topic, queue_id: None
+        self._grown = grown
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
         self.clock_steps = ClockSteps()  # where the wall clock was set; the broker finds out
@@ -329,7 +334,7 @@ class MessageStore:
             self._index_at = start + eaten
         self.marks.dispatched.advance(start + eaten)
         if woken:
-            self.on_grown(woken)
+            self._grown(woken)
         return int(eaten)
 
     # -- derived files -----------------------------------------------------------------------------------------------------

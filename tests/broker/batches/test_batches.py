@@ -11,8 +11,7 @@ from tests.broker.running import Speaker
 @on_broker()
 async def test_everything_is_wired(broker: Broker, client: Speaker) -> None:
     batches = broker.delivery.batches
-    assert batches.participant in broker.upkeep.keepers
-    assert batches.participant.tick in broker.upkeep.on_tick
-    assert [part.due_ms() for part in batches.parts] == [None, None]
+    assert batches.participant in broker.delivery.keepers
+    assert [part.due_ms() for part in (batches.coordinator, batches.publishing)] == [None, None]
     assert await batches.decisions("unknown", "b", {}) == Decisions()
     assert batches.rows_of("s", "x", []) == 0

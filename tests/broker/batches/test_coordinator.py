@@ -31,7 +31,9 @@ async def test_a_new_attempt_takes_the_place_of_an_open_one(broker: Broker, clie
     await it.decide(4, new, 1, chunk)
     await it.published(4)
     broker.delivery.batches.participant.settle("s")
-    await eventually_async(lambda: not broker.delivery.staged.table, text="what the old attempt staged is dropped")
+    await eventually_async(
+        lambda: not broker.delivery_tables.staged.table, text="what the old attempt staged is dropped"
+    )
     assert [record.body for record in await client.read("t")] == [b"new"]
 
 
@@ -80,11 +82,11 @@ def test_what_nobody_decides_is_aborted(tmp_path: Path) -> None:
             assert transaction is not None
             chunk = await it.stage(0, transaction, b"a")
             await timed_broker.pass_ms(59_000)
-            assert broker.delivery.scopes.table["s"].open is not None
+            assert broker.delivery_tables.scopes.table["s"].open is not None
             await timed_broker.pass_ms(2000)
-            assert broker.delivery.scopes.table["s"].open is None
+            assert broker.delivery_tables.scopes.table["s"].open is None
             broker.delivery.batches.participant.settle("s")
-            await eventually_async(lambda: not broker.delivery.staged.table, text="it is dropped")
+            await eventually_async(lambda: not broker.delivery_tables.staged.table, text="it is dropped")
             failed = ResponseCode.TRANSACTION_FAILED
             await refused(
                 client,
@@ -108,6 +110,6 @@ def test_the_number_of_remembered_batches_is_bounded(tmp_path: Path, monkeypatch
                 transaction = await it.begin(number)
                 assert transaction is not None
                 await it.decide(number, transaction, 0)
-            assert list(broker.delivery.scopes.table["s"].decided) == [2, 3, 4]
+            assert list(broker.delivery_tables.scopes.table["s"].decided) == [2, 3, 4]
 
     run(test())

@@ -26,7 +26,7 @@ async def test_staged_bytes_are_bounded(broker: Broker, client: Speaker) -> None
     await refused(client, it.chunk(0, transaction, body, 1), busy, "staged_bytes_max", body=body)
     assert not await it.abort(0, transaction)
     broker.delivery.batches.participant.settle("s")
-    await eventually_async(lambda: broker.delivery.staged.bytes == 0, text="what was aborted is dropped")
+    await eventually_async(lambda: broker.delivery_tables.staged.bytes == 0, text="what was aborted is dropped")
     again = await it.begin(0)
     assert again is not None
     await it.stage(0, again, b"x" * 200_000)
@@ -57,7 +57,7 @@ async def test_staged_chunks_keep_their_log_files(broker: Broker, client: Speake
     assert broker.delivery.batches.participant.needed_from == before
     await it.abort(0, transaction)
     broker.delivery.batches.participant.settle("s")
-    await eventually_async(lambda: not broker.delivery.staged.table, text="it is dropped")
+    await eventually_async(lambda: not broker.delivery_tables.staged.table, text="it is dropped")
     assert broker.delivery.batches.participant.needed_from == broker.kernel.append_offset
 
 

@@ -37,7 +37,7 @@ def test_a_participant_waits_for_its_coordinator(tmp_path: Path, monkeypatch: py
             await cluster.stop_broker(scope.coordinator)
             asking = cluster.brokers[other].delivery.batches.participant
             await eventually_async(lambda: "s" in asking._complaints, text="it cannot be asked")
-            assert cluster.brokers[other].delivery.staged.bytes > 0
+            assert cluster.brokers[other].delivery_tables.staged.bytes > 0
             await cluster.start_broker(scope.coordinator)
             outcome = await scope.decide(ticket, [part])
             assert outcome.published

@@ -95,7 +95,7 @@ def test_after_a_crash_it_goes_on_where_it_was(tmp_path: Path, kernel: str, monk
                 broker.writer.end_turn()
                 copies.append(await crash_copy(broker, tmp_path / f"copy{step}"))
                 broker.delivery.batches.publishing._not_before_ms = 0
-                broker.agenda.wake()
+                broker.delivery.agenda.wake()
             await it.published(0)
         monkeypatch.setattr(Publishing, "_publish", publish)
         for copy in copies:
@@ -103,6 +103,8 @@ def test_after_a_crash_it_goes_on_where_it_was(tmp_path: Path, kernel: str, monk
                 await Batcher(client).published(0)
                 wanted = [b"%d%c" % (number, letter) for number in range(5) for letter in b"ab"]
                 assert [record.body for record in await client.read("t")] == wanted
-                await eventually_async(lambda broker=broker: not broker.delivery.staged.table, text="nothing is left")
+                await eventually_async(
+                    lambda broker=broker: not broker.delivery_tables.staged.table, text="nothing is left"
+                )
 
     run(test())

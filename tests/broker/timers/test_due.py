@@ -32,9 +32,14 @@ async def parked(it: Timed, *delays: int) -> list[Timer]:
 
 
 def due_timers(it: Timed) -> DueTimers:
-    broker, delivery = it.broker, it.broker.delivery
+    broker, tables = it.broker, it.broker.delivery_tables
     return DueTimers(
-        broker.store, broker.topics, broker.appender, delivery.timer_progress, delivery.timer_metrics, asyncio.to_thread
+        broker.store,
+        broker.topics,
+        broker.delivery.copies,
+        tables.timer_progress,
+        tables.timer_metrics,
+        asyncio.to_thread,
     )
 
 
@@ -50,7 +55,7 @@ def test_in_order_and_up_to_the_limit(tmp_path: Path) -> None:
             )
             assert due.deliver(START_MS + 25, START_MS + 25, nobody_recalled) is None
             assert (due.delivered, due.first_ms) == (2, START_MS + 30)
-            assert it.broker.delivery.timer_progress.due_ms == START_MS + 20
+            assert it.broker.delivery_tables.timer_progress.due_ms == START_MS + 20
             assert [timer.due_ms for timer in due.of_slot(START_MS)] == [START_MS + 30]
             await it.settle()
             assert await it.bodies() == [b"10", b"20"]

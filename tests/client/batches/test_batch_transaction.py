@@ -33,7 +33,7 @@ async def bodies(cluster: RealCluster, topic: str, queues: int = 2) -> list[byte
 
 
 def staged(broker: Broker) -> int:
-    return len(broker.delivery.staged.table)
+    return len(broker.delivery_tables.staged.table)
 
 
 async def nothing_staged(cluster: RealCluster) -> None:
@@ -59,7 +59,7 @@ def test_all_messages_are_published_once_on_two_brokers(tmp_path: Path) -> None:
             assert Counter(await bodies(cluster, "t")) == Counter(wanted)
             await nothing_staged(cluster)
             for broker in cluster.brokers.values():
-                scope = broker.delivery.scopes.table["scope"]
+                scope = broker.delivery_tables.scopes.table["scope"]
                 assert not scope.publishing
 
     run(test())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from kappamq.broker.batches.batch_requests import BATCH_CODES
 from kappamq.client import AsyncProducer
 from kappamq.client.batches import scope as scope_module
 from kappamq.client.batches.scope import CHECKSUM_MASK, Part, Ticket, open_scope
@@ -70,12 +72,14 @@ def test_without_its_coordinator_a_scope_cannot_be_used(tmp_path: Path, monkeypa
     run(test())
 
 
+def _not_known(_request: object) -> NoReturn:
+    raise NotSupported("as RocketMQ answers")
+
+
 def test_a_broker_that_does_not_know_them_is_named(tmp_path: Path) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
-            handlers = cluster.broker.bursts.handlers
-            for code in [code for code in handlers if code >= 710_000]:
-                del handlers[code]
+            cluster.broker.bursts.replace_handlers(dict.fromkeys(BATCH_CODES, _not_known))
             with pytest.raises(NotSupported, match="does not know batch transactions, only KappaMQ brokers do"):
                 await open_scope(producer.start(), "s", "me")
 

@@ -57,7 +57,7 @@ def test_a_lost_answer_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
             stager = Stager(core, producer.config, ticket, producer._next_id)
             await stager.add(Message("t", b"a"))
             part = await stager.finish()
-            assert len(cluster.broker.delivery.staged.table[ticket.transaction or ""].chunks) == 3
+            assert len(cluster.broker.delivery_tables.staged.table[ticket.transaction or ""].chunks) == 3
             await scope.decide(ticket, [part])
             assert await bodies(cluster, "t") == [b"a"]
 

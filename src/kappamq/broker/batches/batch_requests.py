@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from kappamq.broker.batches.coordinator import Coordinator
 from kappamq.broker.batches.participant import Participant, Sent
@@ -43,6 +44,7 @@ from kappamq.state.staged import StagedChunks
 from kappamq.store.message_store import MessageStore
 
 _WAIT_MS_MAX = 30_000
+BATCH_CODES: Final = tuple(code for code in RequestCode if RequestCode.OPEN_SCOPE <= code <= RequestCode.REMOVE_SCOPE)
 
 
 class BatchRequests:

@@ -12,7 +12,7 @@ from kappamq.broker.batches.coordinator import Coordinator
 from kappamq.broker.batches.participant import Participant
 from kappamq.broker.batches.peers import Peers
 from kappamq.broker.batches.publishing import Publishing
-from kappamq.broker.delivery.agenda import Agenda, Part
+from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.send import Sends
 from kappamq.broker.upkeep.slices import Worker
@@ -85,11 +85,6 @@ class BatchTransactions:
             self.requests.read_slowly,
             self.participant.settle,
         )
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """For the agenda."""
-        return self.coordinator, self.publishing
 
     # -- calls of this broker to itself ------------------------------------------------------------------------------------
 

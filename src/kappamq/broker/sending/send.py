@@ -9,10 +9,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, Placed, member
+from kappamq.broker.delivery.retry import Retries
+from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, member
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.timers.placing import recall_handle
 from kappamq.broker.transactions.half_records import is_half
+from kappamq.broker.transactions.transactions import Transactions
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, InvalidParameter, NotSupported, ProtocolError
@@ -94,6 +96,8 @@ class Sends:
         unique_ids: UniqueIds,
         gate: Gate,
         told: Callable[[], Awaitable[None]],
+        retries: Retries,
+        transactions: Transactions,
     ) -> None:
         self._store = store
         self._config = config
@@ -103,9 +107,8 @@ class Sends:
         self._unique_ids = unique_ids
         self.check_gate = gate.check
         self.told = told  # waits until the name servers know of every topic
-        self.retry_topic: Callable[[str], TopicConfig]  # makes the retry topic of a send
-        self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
-        self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
+        self._retries = retries
+        self._transactions = transactions
 
     # -- whether it is taken -----------------------------------------------------------------------------------------------
 
@@ -113,7 +116,7 @@ class Sends:
         """Where a message goes; its topic is made if that is allowed. Raises the KappaError that its sender should hear."""
         self.check_gate()
         is_fresh = self._topics.get(header.topic) is None
-        topic = self._topics.for_send(header, self.retry_topic)
+        topic = self._topics.for_send(header, self._retries.topic_for_send)
         queue_id = self.queue_of(header, topic)
         self.check_supported(header, topic)
         return Target(topic, queue_id, is_fresh)
@@ -166,11 +169,11 @@ class Sends:
         topic, queue_id = target.topic, target.queue_id
         draft = self.draft(sent, topic, queue_id)
         if names.is_retry_topic(topic.name):
-            self.place_retried(draft, header, sent.version)
+            self._retries.place(draft, header, sent.version)
             queue_id = draft.queue_id
         waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
         if is_half(draft.properties, draft.reconsume_times):
-            placed = self.prepare(draft, header.producer_group)
+            placed = self._transactions.prepare(draft, header.producer_group)
         else:
             self._take_for_plain(draft)
             placed = self._appender.append(draft)
@@ -292,7 +295,7 @@ class Sends:
 
     def check_again(self, header: SendMessage) -> None:
         """Between reading a batch beside the loop and appending it: its topic may have changed, or gone."""
-        self.queue_of(header, self._topics.for_send(header, self.retry_topic))
+        self.queue_of(header, self._topics.for_send(header, self._retries.topic_for_send))
 
     def append_batch(self, read: ReadBatch) -> Stored:
         """Store all messages of a batch or, with an error, none."""
