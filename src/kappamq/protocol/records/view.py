@@ -223,6 +223,11 @@ class Front:
         return max(0, PREFIX.unpack_from(self._data)[0]) if len(self._data) >= PREFIX.size else 0
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the bytes of all fields are there."""
+        return len(self._data) == FRONT_BYTES
+
+    @property
     def is_record(self) -> bool:
         return self._data[MAGIC_AT : MAGIC_AT + 4] in _MAGICS and self.size >= FIXED_BYTES
 
