@@ -58,6 +58,7 @@ _LOCATED_AT_ONCE: Final = 256
 _HEADS: Final = HEAD[8, 8], HEAD[20, 8], HEAD[8, 20], HEAD[20, 20]
 """By the two bits of the system flag that say which addresses are IPv6."""
 assert (SYS_BORN_IPV6, SYS_STORE_IPV6) == (1 << 4, 2 << 4)
+_unpack_place: Final = PLACE.unpack
 _FRONT = struct.Struct(">iiiiiqqiq")
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
@@ -176,19 +177,16 @@ class RecordView:
         return self.head[13]
 
     @property
-    def _all_properties(self) -> bytes:
-        at = self._place[12]
-        return bytes(self._data[at : at + self._place[13]])
-
-    @property
     def tail_crc(self) -> bool:
         """Whether a checksum over the whole record ends it."""
-        return properties.has_tail_crc(self._all_properties)
+        at = self._place[12]
+        return properties.has_tail_crc(bytes(self._data[at : at + self._place[13]]))
 
     @property
     def property_bytes(self) -> bytes:
         """The properties as they are stored, without the tail checksum."""
-        text = self._all_properties
+        at = self._place[12]
+        text = bytes(self._data[at : at + self._place[13]])
         return text[: -properties.TAIL_CRC_BYTES] if properties.has_tail_crc(text) else text
 
     @property
@@ -292,10 +290,10 @@ def view_at(buffer: Buffer, position: int = 0, check_crc: bool = True) -> Record
 
     Raises RecordError. With `check_crc` both checksums are verified, the one after the properties only if present."""
     rest: Buffer = memoryview(buffer)[position:] if position else buffer
-    places, count, _bytes, _why = _locate(rest, -1, check_crc, 1)
-    if count:
-        place = PLACE.unpack(places)
-        if not _is_odd(place):
+    places = _locate(rest, -1, check_crc, 1)[0]
+    if places:
+        place = _unpack_place(places)
+        if not place[15] and (place[11] <= TOPIC_BYTES_MAX_V1 or not _is_odd(place)):
             return RecordView(rest, place)
     return RecordView(rest, _examine(rest, 0, check_crc, position))
 
