@@ -126,7 +126,7 @@ class _Scan:
             if not isinstance(record, RecordView):  # damaged: nobody can tell whether it was wanted
                 self.at = Front(records, record.position).queue_offset + 1
                 break
-            self._properties.look_at(record.property_bytes)
+            self._properties.look_at(record.all_property_bytes)
             if wanted(self._properties):
                 if self.kept and self.kept_bytes + record.size > self._bytes_max:
                     return False

@@ -177,16 +177,20 @@ class RecordView:
         return self.head[13]
 
     @property
+    def all_property_bytes(self) -> bytes:
+        """The properties as they are stored, with the tail checksum."""
+        at = self._place[12]
+        return bytes(self._data[at : at + self._place[13]])
+
+    @property
     def tail_crc(self) -> bool:
         """Whether a checksum over the whole record ends it."""
-        at = self._place[12]
-        return properties.has_tail_crc(bytes(self._data[at : at + self._place[13]]))
+        return properties.has_tail_crc(self.all_property_bytes)
 
     @property
     def property_bytes(self) -> bytes:
         """The properties as they are stored, without the tail checksum."""
-        at = self._place[12]
-        text = bytes(self._data[at : at + self._place[13]])
+        text = self.all_property_bytes
         return text[: -properties.TAIL_CRC_BYTES] if properties.has_tail_crc(text) else text
 
     @property
@@ -316,7 +320,7 @@ def walk(buffer: Buffer, check_crc: bool = True) -> Iterator[RecordView | Record
         # So many at a time: whoever goes on elsewhere behind a damaged record does not pay for all that follow it here.
         places, count, read, _why = _locate(rest, -1, check_crc, _LOCATED_AT_ONCE)
         for place in PLACE.iter_unpack(places):
-            if _is_odd(place):
+            if place[15] or (place[11] > TOPIC_BYTES_MAX_V1 and _is_odd(place)):
                 read = place[0]
                 break
             yield RecordView(rest, place)
