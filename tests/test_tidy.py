@@ -100,6 +100,33 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
         ("self._store.kernel.hot_from", "self._store.kernel.mins_raised"), "settings of the kernel"
     ),
 }
+# These read the bytes of records through protocol/records/view.py only.
+READS_RECORDS = {"store", "broker", "client", "cli", "spark", "state"}
+RECORD_LAYOUT = set("HEAD MAGIC_V1 MAGIC_V2 PREFIX".split())
+# path -> where bytes are taken apart by hand in spite of that -> what they are
+BYTES_BY_HAND: dict[str, dict[str, str]] = {
+    "broker/naming/address.py": {"struct": "the operating system's list of interfaces"},
+    "broker/pulling/pull.py": {"int.from_bytes()": "the size in a queue entry"},
+    "broker/requests/bursts.py": {"int.from_bytes()": "the length of a frame"},
+    "broker/sending/log_writer.py": {"int.from_bytes()": "the length of a frame"},
+    "broker/timers/upcoming.py": {"struct": "timers, packed in memory"},
+    "client/group/balance.py": {"int.from_bytes()": "a number made of a hash"},
+    "spark/columns/batches.py": {
+        "BORN_HOST_AT": "columns of addresses, from the places that `locate` has noted",
+        "int.from_bytes()": "the port in an address",
+    },
+    "spark/columns/numpy_places.py": dict.fromkeys(
+        ("MAGIC_V1", "MAGIC_V2", "struct"), "the kernel's pass, with numpy where executors have no kernel"
+    ),
+    "store/checkpoint.py": dict.fromkeys(("int.from_bytes()", "struct"), "the checkpoint"),
+    "store/files.py": {"struct": "fcntl's lock"},
+    "store/index/growing.py": {"int.from_bytes()": "a slot of the index"},
+    "store/index/repair.py": {"int.from_bytes()": "a field of the index"},
+    "store/index/view.py": {"int.from_bytes()": "a slot of the index"},
+    "store/log/commit_log.py": {"struct": "the end mark of a file is written"},
+    "store/log/log_ranges.py": {"int.from_bytes()": "the head of a file with parts of a rebuild"},
+    "store/timer/entries.py": {"struct": "the files of the timer wheel"},
+}
 LINES_MAX = 500
 MODULES_MAX = 15
 
@@ -274,6 +301,59 @@ def test_only_files_touch_the_disk(module: Module) -> None:
 )
 def test_what_goes_to_the_disk_is_seen(line: str, found: set[str]) -> None:
     assert disk_calls(ast.parse(line)) == found
+
+
+def bytes_by_hand(tree: ast.Module) -> set[str]:
+    """How a module takes bytes apart, and what it knows of the layout of records."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found |= {name.name for name in names if name.name == "struct"}
+            case ast.ImportFrom(module="struct"):
+                found.add("struct")
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith(
+                ("kappamq.native", "kappamq.protocol.records")
+            ):
+                found |= {name.name for name in names if is_layout(name.name)}
+            case ast.Attribute(value=ast.Name(id="records" | "record" | "fields" | "layout"), attr=name):
+                found |= {name} if is_layout(name) else set()
+            case ast.Attribute(value=ast.Name(id="int"), attr="from_bytes"):
+                found.add("int.from_bytes()")
+    return found
+
+
+def is_layout(name: str) -> bool:
+    return name in RECORD_LAYOUT or name.endswith("_AT")
+
+
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if module.folder in READS_RECORDS], ids=lambda module: module.name
+)
+def test_records_are_read_through_views(module: Module) -> None:
+    found, excepted = bytes_by_hand(module.tree), set(BYTES_BY_HAND.get(module.name, ()))
+    assert not found - excepted, (
+        f"{module.name} takes bytes apart ({sorted(found - excepted)}): read records with protocol/records/view.py"
+    )
+    assert not excepted - found, f"{module.name} no longer needs its exception: {sorted(excepted - found)}"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import struct", {"struct"}),
+        ("from struct import Struct", {"struct"}),
+        ("size = int.from_bytes(data[:4], 'big')", {"int.from_bytes()"}),
+        ("from kappamq.protocol.records.record import LOG_OFFSET_AT, Record", {"LOG_OFFSET_AT"}),
+        ("from kappamq.native.layout import ENTRY, HEAD, MAGIC_V1", {"HEAD", "MAGIC_V1"}),
+        ("records.PREFIX.unpack_from(data)", {"PREFIX"}),
+        ("from kappamq.store.timer.entries import WAIT_AT", set()),
+        ("from kappamq.protocol.records.view import Front, view_at", set()),
+        ("view_at(data).stored_ms", set()),
+    ],
+)
+def test_what_is_taken_apart_by_hand_is_seen(line: str, found: set[str]) -> None:
+    assert bytes_by_hand(ast.parse(line)) == found
 
 
 def set_from_outside(tree: ast.Module) -> set[str]:

@@ -217,6 +217,7 @@ class Round:
             self.both.pull(
                 topic, queue_id, offset, r.choice([1, 32, 1000]), self.codes(), r.randrange(99), r.random() < 0.5, warm
             )
+            self.both.fetch(topic, queue_id, offset, r.choice([1, 32, 1000]), warm)
         self.both.tail_entries(topic, queue_id, offset, r.choice([0, 1, 5]))
 
     def append(self) -> None:

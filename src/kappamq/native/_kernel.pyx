@@ -676,6 +676,14 @@ cdef class Kernel:
         )
 
     def pull(self, str topic not None, queue_id, offset, count_max, codes, int32_t opaque, bint binary, bint warm):
+        cdef asker_t asker
+        asker.opaque, asker.binary = opaque, binary
+        return self._pull(topic, queue_id, offset, count_max, codes, &asker, warm)
+
+    def fetch(self, str topic not None, queue_id, offset, count_max, bint warm):
+        return self._pull(topic, queue_id, offset, count_max, None, NULL, warm)
+
+    cdef _pull(self, str topic, queue_id, offset, count_max, codes, const asker_t *asker, bint warm):
         cdef _Codes wanted = _Codes(codes)
         cdef int64_t payload[3]
         cdef bytes reply
@@ -684,8 +692,8 @@ cdef class Kernel:
             found = NULL
             queue_id = 0
         gather_clear(&self.k.replies)
-        cdef int verdict = kernel_pull(self.k, found, queue_id, clipped(offset), clipped(count_max), wanted.codes, opaque, binary,
-                                       warm, &self.k.replies, payload)
+        cdef int verdict = kernel_pull(self.k, found, queue_id, clipped(offset), clipped(count_max), wanted.codes, asker, warm,
+                                       &self.k.replies, payload)
         check(verdict)
         if verdict == FOUND:
             reply = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>self.k.replies.total)

@@ -384,7 +384,7 @@ static int plain_pull(struct kernel *kernel, const struct plain *plain, bool bin
     struct pull *result = &kernel->pulls[kernel->pull_count];
     int64_t count = pull->count_max < kernel->transfer_count_max ? pull->count_max : kernel->transfer_count_max;
     int verdict = kernel_pull(kernel, topic, pull->queue_id, pull->offset, count, (struct codes){row->codes, row->code_count, row->all},
-                              plain->opaque, binary, false, &kernel->replies, result->payload);
+                              &(struct asker){plain->opaque, binary}, false, &kernel->replies, result->payload);
     if (verdict == NO_MEMORY)
         return NO_MEMORY;
     row_asked(row, pull->queue_id, pull->offset);

@@ -34,12 +34,12 @@ from kappamq.native.layout import (
     PullVerdict,
     SegmentFull,
 )  # fmt: skip
-from kappamq.native.pure_append import Appends, check_host
+from kappamq.native.pure_append import Appends
 from kappamq.native.pure_batches import batch_body, property_texts
 from kappamq.native.pure_columns import columns, locate
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Topic
-from kappamq.native.pure_record import Buffer, encode, scan, split_batch
+from kappamq.native.pure_record import Buffer, check_host, encode, scan, split_batch
 from kappamq.native.pure_replies import Replies
 from kappamq.native.pure_scan import (
     LITE_PULL,
@@ -282,7 +282,7 @@ class Kernel(Appends):
         if pull.sys_flag & PULL_COMMIT and pull.sys_flag & PULL_SUSPEND:
             commits.append((row, pull.queue_id, pull.commit_offset))
         count = min(pull.count_max, self.transfer_count_max)
-        verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, header.opaque, binary, False)
+        verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, (header.opaque, binary), False)
         asked[pull.queue_id] = pull.offset
         if verdict == FOUND:
             replies.append(payload)
@@ -311,11 +311,15 @@ class Kernel(Appends):
 
         With `warm` the caller vouches that the records are in memory; COLD then means that they are not where they should be."""
         found = self.topics.get(topic.encode())
-        return PullVerdict(*self._pull(found, queue_id, offset, count_max, codes, opaque, binary, warm))
+        return PullVerdict(*self._pull(found, queue_id, offset, count_max, codes, (opaque, binary), warm))
+
+    def fetch(self, topic: str, queue_id: int, offset: int, count_max: int, warm: bool) -> PullVerdict:
+        """As `pull`; what is FOUND are the records alone. The caller counts those that it hands on."""
+        return PullVerdict(*self._pull(self.topics.get(topic.encode()), queue_id, offset, count_max, None, None, warm))
 
     def _pull(
-        self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int,
-        binary: bool, warm: bool,
+        self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None,
+        asker: tuple[int, bool] | None, warm: bool,
     ) -> tuple[int, Any]:  # fmt: skip
         verdict, next_offset, low, end, chosen = self.select(
             topic, queue_id, offset, count_max, self.transfer_bytes_max, codes, warm
@@ -325,9 +329,11 @@ class Kernel(Appends):
         if verdict != FOUND:
             return verdict, (next_offset, low, end)
         body = self.collect(chosen)
+        if asker is None:
+            return FOUND, body
         self.get_count += len(chosen)
         self.get_bytes += len(body)
-        return FOUND, self._replies.pulled(opaque, binary, next_offset, low, end, body)
+        return FOUND, self._replies.pulled(*asker, next_offset, low, end, body)
 
 
 __all__ = [

@@ -20,7 +20,7 @@ from kappamq.native.layout import (
     SegmentFull,
 )
 from kappamq.native.pure_queues import Queue, Queues
-from kappamq.native.pure_record import GroupMember, Member, encode, split_batch
+from kappamq.native.pure_record import GroupMember, Member, check_host, encode, split_batch
 
 _NUMBERS = struct.Struct(">iiiiqqq")
 
@@ -209,11 +209,6 @@ class Appends(Queues):
             log_offset += len(record)
             mark = b""
         return records
-
-
-def check_host(host: bytes) -> None:
-    if len(host) != 8 and len(host) != 20:
-        raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
 
 
 def _check_members(members: list[GroupMember], now_ms: int) -> None:

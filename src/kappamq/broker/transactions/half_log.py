@@ -22,7 +22,8 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, InvalidParameter, ProtocolError, TopicNotFound
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
-from kappamq.protocol.records.record import LOG_OFFSET_AT, Record, decode
+from kappamq.protocol.records.record import Record, decode
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
@@ -334,14 +335,13 @@ class HalfLog:
         files = self._store.log
         if log_offset < files.min:
             return None
-        head = files.slice(log_offset, LOG_OFFSET_AT + 8)
-        if len(head) < LOG_OFFSET_AT + 8 or int.from_bytes(head[LOG_OFFSET_AT:], "big") != log_offset:
+        front = Front(files.slice(log_offset, FRONT_BYTES))
+        if front.log_offset != log_offset:
             return None
-        size = int.from_bytes(head[:4], "big", signed=True)
-        if not 0 < size <= self._store.config.message_bytes_max + _RECORD_EXTRA_BYTES:
+        if not 0 < front.size <= self._store.config.message_bytes_max + _RECORD_EXTRA_BYTES:
             return None
         try:
-            return decode(bytes(files.slice(log_offset, size)))
+            return decode(bytes(files.slice(log_offset, front.size)))
         except ProtocolError:
             return None
 
