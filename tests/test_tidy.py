@@ -67,7 +67,7 @@ DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
     "native/pure_record.py": {"mmap": "the name of a type"},
     "native/mapping.py": {"mmap": "the twin of mapping.c: what Files.map gives out for a real disk"},
     "native/__init__.py": {"MappedFile()": "chooses between the compiled map and its twin, for Files.map"},
-    "broker/broker.py": {".read_text()": "the boot id, in /proc"},
+    "broker/machine.py": {".read_text()": "the boot id, in /proc"},
     "broker/upkeep/clock_watch.py": {"os.readlink": "the time namespace, in /proc"},
     "broker/naming/address.py": {"fcntl": "asks the network interfaces for their addresses"},
 }
@@ -75,40 +75,14 @@ DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
 # another object. These are no parts but values, which are made, filled and handed on; in the code they bear these names.
 VALUES = set(
     "answer beat block changed client draft frame group half lease level offset passed position renewed report request "
-    "reset result server table topic wanted".split()
+    "reset result scope server staged table topic wanted".split()
 )
 # module -> what it sets of others in spite of that, and why
 SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
-    "broker/admin/administration.py": {
-        **dict.fromkeys(
-            "broker.clients.expiry_s broker.clients.group_expiry_s kernel.transfer_bytes_max kernel.transfer_count_max".split(),
-            "a setting was changed at run time, and the part keeps a copy of it",
-        ),
-        **dict.fromkeys(
-            "broker.consumers.on_asked broker.delivery.retries.on_sent_back broker.upkeep.on_entered broker.upkeep.record_s "
-            "settings.beside settings.on_change settings.save".split(),
-            "still to become arguments or events (issue 10, item 7)",
-        ),
-    },
-    "broker/broker.py": {
-        **dict.fromkeys(
-            ("kernel.delays_ms", "self.kernel.store_host", "self.bursts.stopping"),
-            "a setting that is known late, or changes",
-        ),
-        **dict.fromkeys(
-            "bursts.on_commits bursts.on_lost bursts.on_pulls self.clients.may_notify self.clients.notify "
-            "self.queue_ends.confirmed self.queue_ends.worker self.queue_ends.write_derived self.registration.on_connected "
-            "self.registration.on_order_topics self.store.deleted_below self.store.on_grown "
-            "self.upkeep.on_tick".split(),
-            "still to become arguments or events (issue 10, item 7)",
-        ),
-    },
-    "broker/delivery/delivery.py": dict.fromkeys(
-        "broker.appender.placers broker.consumers.on_condition broker.sends.place_retried broker.sends.prepare "
-        "broker.sends.retry_topic broker.upkeep.keepers broker.upkeep.saved_seldom".split(),
-        "still to become arguments or events (issue 10, item 7)",
+    "broker/machine.py": dict.fromkeys(
+        "kernel.delays_ms self._kernel.store_host self._kernel.transfer_bytes_max self._kernel.transfer_count_max".split(),
+        "settings of the kernel",
     ),
-    "broker/clients/consumer_requests.py": {"clients.on_subscribed": "still to become an event (issue 10, item 7)"},
     "broker/clients/lock_requests.py": {"self._locks.safe_up_to": "a number that only the waiter for the log knows"},
     "broker/pulling/read_ahead.py": {"self._blocks[number].told": "a value of its own"},
     "broker/pulling/sql_pull.py": dict.fromkeys(("kernel.get_bytes", "kernel.get_count"), "counters of the kernel"),
@@ -122,10 +96,36 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
     "broker/upkeep/scrub.py": dict.fromkeys(
         ("self._counts.found", "self._counts.repaired"), "counters that several add to"
     ),
-    "broker/upkeep/upkeep.py": {
-        "self._log_writer.finish_preparing": "still to become an argument (issue 10, item 7)",
-        **dict.fromkeys(("self._store.kernel.hot_from", "self._store.kernel.mins_raised"), "settings of the kernel"),
+    "broker/upkeep/upkeep.py": dict.fromkeys(
+        ("self._store.kernel.hot_from", "self._store.kernel.mins_raised"), "settings of the kernel"
+    ),
+}
+# These read the bytes of records through protocol/records/view.py only.
+READS_RECORDS = {"store", "broker", "client", "cli", "spark", "state"}
+RECORD_LAYOUT = set("HEAD MAGIC_V1 MAGIC_V2 PREFIX".split())
+# path -> where bytes are taken apart by hand in spite of that -> what they are
+BYTES_BY_HAND: dict[str, dict[str, str]] = {
+    "broker/naming/address.py": {"struct": "the operating system's list of interfaces"},
+    "broker/pulling/pull.py": {"int.from_bytes()": "the size in a queue entry"},
+    "broker/requests/bursts.py": {"int.from_bytes()": "the length of a frame"},
+    "broker/sending/log_writer.py": {"int.from_bytes()": "the length of a frame"},
+    "broker/timers/upcoming.py": {"struct": "timers, packed in memory"},
+    "client/group/balance.py": {"int.from_bytes()": "a number made of a hash"},
+    "spark/columns/batches.py": {
+        "BORN_HOST_AT": "columns of addresses, from the places that `locate` has noted",
+        "int.from_bytes()": "the port in an address",
     },
+    "spark/columns/numpy_places.py": dict.fromkeys(
+        ("MAGIC_V1", "MAGIC_V2", "struct"), "the kernel's pass, with numpy where executors have no kernel"
+    ),
+    "store/checkpoint.py": dict.fromkeys(("int.from_bytes()", "struct"), "the checkpoint"),
+    "store/files.py": {"struct": "fcntl's lock"},
+    "store/index/growing.py": {"int.from_bytes()": "a slot of the index"},
+    "store/index/repair.py": {"int.from_bytes()": "a field of the index"},
+    "store/index/view.py": {"int.from_bytes()": "a slot of the index"},
+    "store/log/commit_log.py": {"struct": "the end mark of a file is written"},
+    "store/log/log_ranges.py": {"int.from_bytes()": "the head of a file with parts of a rebuild"},
+    "store/timer/entries.py": {"struct": "the files of the timer wheel"},
 }
 LINES_MAX = 500
 MODULES_MAX = 15
@@ -303,6 +303,59 @@ def test_what_goes_to_the_disk_is_seen(line: str, found: set[str]) -> None:
     assert disk_calls(ast.parse(line)) == found
 
 
+def bytes_by_hand(tree: ast.Module) -> set[str]:
+    """How a module takes bytes apart, and what it knows of the layout of records."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found |= {name.name for name in names if name.name == "struct"}
+            case ast.ImportFrom(module="struct"):
+                found.add("struct")
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith(
+                ("kappamq.native", "kappamq.protocol.records")
+            ):
+                found |= {name.name for name in names if is_layout(name.name)}
+            case ast.Attribute(value=ast.Name(id="records" | "record" | "fields" | "layout"), attr=name):
+                found |= {name} if is_layout(name) else set()
+            case ast.Attribute(value=ast.Name(id="int"), attr="from_bytes"):
+                found.add("int.from_bytes()")
+    return found
+
+
+def is_layout(name: str) -> bool:
+    return name in RECORD_LAYOUT or name.endswith("_AT")
+
+
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if module.folder in READS_RECORDS], ids=lambda module: module.name
+)
+def test_records_are_read_through_views(module: Module) -> None:
+    found, excepted = bytes_by_hand(module.tree), set(BYTES_BY_HAND.get(module.name, ()))
+    assert not found - excepted, (
+        f"{module.name} takes bytes apart ({sorted(found - excepted)}): read records with protocol/records/view.py"
+    )
+    assert not excepted - found, f"{module.name} no longer needs its exception: {sorted(excepted - found)}"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import struct", {"struct"}),
+        ("from struct import Struct", {"struct"}),
+        ("size = int.from_bytes(data[:4], 'big')", {"int.from_bytes()"}),
+        ("from kappamq.protocol.records.record import LOG_OFFSET_AT, Record", {"LOG_OFFSET_AT"}),
+        ("from kappamq.native.layout import ENTRY, HEAD, MAGIC_V1", {"HEAD", "MAGIC_V1"}),
+        ("records.PREFIX.unpack_from(data)", {"PREFIX"}),
+        ("from kappamq.store.timer.entries import WAIT_AT", set()),
+        ("from kappamq.protocol.records.view import Front, view_at", set()),
+        ("view_at(data).stored_ms", set()),
+    ],
+)
+def test_what_is_taken_apart_by_hand_is_seen(line: str, found: set[str]) -> None:
+    assert bytes_by_hand(ast.parse(line)) == found
+
+
 def set_from_outside(tree: ast.Module) -> set[str]:
     """Attributes of other objects that a module assigns."""
     found: set[str] = set()
@@ -354,6 +407,29 @@ def test_nobody_fills_in_attributes_of_others(module: Module) -> None:
 )
 def test_what_is_filled_in_from_outside_is_seen(line: str, found: set[str]) -> None:
     assert set_from_outside(ast.parse(line)) == found
+
+
+def callbacks_filled_in(tree: ast.Module) -> set[str]:
+    """Attributes of other objects that a module makes call something: a lambda, or a name that says so."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if not isinstance(target, ast.Attribute) or ast.unparse(target.value) in ("self", "cls"):
+                continue
+            if isinstance(node.value, ast.Lambda) or target.attr.startswith("on_"):
+                found.add(ast.unparse(target))
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_nobody_fills_in_callbacks_of_others(module: Module) -> None:
+    found = callbacks_filled_in(module.tree)
+    assert not found, f"{module.name} fills in {sorted(found)} from outside: make it an argument, or an event"
+
+
+def test_callbacks_that_are_filled_in_are_seen() -> None:
+    tree = ast.parse("self.on_end = f; a.on_end = f; self.a.call = lambda: 5; a.count = 5; cls.f = lambda: 5")
+    assert callbacks_filled_in(tree) == {"a.on_end", "self.a.call"}
 
 
 def test_errors_import_only_the_codes() -> None:

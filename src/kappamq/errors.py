@@ -110,6 +110,10 @@ class NotAvailable(KappaError):
     code, retry = ResponseCode.SERVICE_NOT_AVAILABLE, Retry.ELSEWHERE
 
 
+class NotMaster(NotAvailable):
+    """This node does not have the right to write: it takes neither messages nor changes of its tables, whatever the reason."""
+
+
 class VersionNotSupported(KappaError):
     code = ResponseCode.VERSION_NOT_SUPPORTED
 

@@ -19,6 +19,7 @@ from kappamq.broker.transactions.transactions import Transactions
 from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError
+from kappamq.events import Events
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.frame import Frame, FrameDecoder, decode, request
 from kappamq.protocol.headers.client import CheckTransaction, EndTransaction
@@ -76,7 +77,9 @@ class HalfLife:
         self.clock = clock or VirtualClock()
         self.store = make(config(root, message_bytes_max=4 << 10), kernels()[-1])
         self.recovered = self.store.open(boot)
-        self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
+        self.turns = turns = Turns(self.store, self.clock)
+        snapshots = Snapshots(root / "config", self.store.files)
+        self.metadata = Metadata(self.store, snapshots, self.clock, bytes(8), turns)  # type: ignore[arg-type]
         self.config = BrokerConfig(name="broker", **settings)
         self.topics = Topics(self.config, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
         self.offsets = Offsets(
@@ -90,16 +93,16 @@ class HalfLife:
         self.metadata.add(reopened)
         self.metadata.load(self.offsets.clamp)
         self.clock.not_before(self.store.last_ms)
-        self.turns = turns = Turns(self.store, self.clock)
-        self.metadata.go_live(turns)  # type: ignore[arg-type]
         appender = Appender(self.store, turns, self.metadata, self.clock)  # type: ignore[arg-type]
         self.appender = appender
         self.log = HalfLog(self.config, self.clock, self.store, turns, appender, self.topics, self.offsets, reopened)  # type: ignore[arg-type]
         self.log.rebuild()
-        self.clients = Clients(1e9, 1e9)
+        self.clients = Clients(self.config, Events())
         self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker, lambda *asked: None)  # type: ignore[arg-type]
         self.jobs: list[Coroutine[Any, Any, None]] = []
-        self.checks = TransactionChecks(self.config, self.clock, self.log, self.clients, self._worker, self.jobs.append)
+        self.checks = TransactionChecks(
+            self.config, self.clock, self.log, self.clients, self._worker, lambda _part, job: self.jobs.append(job)
+        )
         if self.topics.get("t") is None:
             self.topics.update(TopicConfig("t", 1, 1, 6))
 

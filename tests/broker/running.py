@@ -97,7 +97,7 @@ async def crash_copy(broker: Broker, target: Path) -> Path:
     """Copy the files of a running broker as kill -9 would leave them.
 
     The thread that writes derived files makes the copy, so that none of them comes or goes meanwhile."""
-    return Path(await broker.upkeep.write(shutil.copytree, broker.store.config.root, target))
+    return Path(await broker.workers.write(shutil.copytree, broker.store.config.root, target))
 
 
 class Speaker:

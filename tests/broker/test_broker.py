@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kappamq.broker import broker as broker_module
-from kappamq.broker.broker import Broker, within_descriptors
+from kappamq.broker.broker import Broker
 from kappamq.clock import SystemClock, VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError
 from kappamq.net.serving.server import bind
-from kappamq.protocol.headers.admin import DeleteTopic
-from kappamq.protocol.headers.client import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
-from tests.broker.operating import beat, fill, make_topic, ok, on_broker
-from tests.broker.running import Speaker, run, running, speaking
+from kappamq.protocol.headers.client import GetMaxOffset, QueryConsumerOffset
+from tests.broker.operating import beat, fill, make_topic, ok
+from tests.broker.running import run, running, speaking
 from tests.net.running import connected
 from tests.waiting import eventually_async as eventually
 
@@ -68,30 +64,6 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, which: int) ->
     run(test())
 
 
-def test_any_free_pair_of_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first choice has a neighbour that is taken."""
-
-    async def test() -> None:
-        taken: list[Any] = []
-        start = broker_module.Server.start
-
-        async def unlucky(server: Any, host: str, port: int) -> int:
-            if port and not taken:
-                taken.append(bind(host, port, 1))
-            return await start(server, host, port)
-
-        monkeypatch.setattr(broker_module.Server, "start", unlucky)
-        async with running(tmp_path) as broker:
-            (neighbour,) = taken
-            assert broker.port - 2 != neighbour.getsockname()[1]
-            assert len(broker.server._sockets) == 2, "the first try listens no more"
-            async with speaking(broker) as client:
-                assert (await client.send("t", b"x")).code == 0
-            neighbour.close()
-
-    run(test())
-
-
 def test_message_time_goes_back_with_the_clock_but_not_unnoticed(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, clock=VirtualClock(message_ms=2_000_000)) as broker, speaking(broker) as client:
@@ -124,30 +96,6 @@ def test_offsets_beyond_the_end_of_a_queue_are_brought_back(tmp_path: Path) -> N
     run(test())
 
 
-def test_the_boot_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KAPPAMQ_BOOT_ID", raising=False)
-    real = broker_module._boot_id()
-    assert real == broker_module._boot_id() != ""
-    monkeypatch.setenv("KAPPAMQ_BOOT_ID", "after the power cut")
-    assert broker_module._boot_id() == "after the power cut"
-
-
-@pytest.mark.parametrize(
-    ("limit", "connections", "files", "told"),
-    [(resource.RLIM_INFINITY, 16_000, 2048, False), (65_536, 16_000, 2048, False), (1024, 384, 128, True)],
-)
-def test_sockets_and_files_fit_into_what_may_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: int, connections: int,
-    files: int, told: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (limit, limit))
-    given = StoreConfig(root=tmp_path), NetConfig()
-    store, net = within_descriptors(*given)
-    assert (net.connections_max, store.open_files_max) == (connections, files)
-    assert store is not given[0], "a copy: settings are written into it"
-    assert ("ulimit -n" in caplog.text) == told
-
-
 # -- running ---------------------------------------------------------------------------------------------------------------
 
 
@@ -170,93 +118,6 @@ def test_clients_without_a_heartbeat_are_let_go(tmp_path: Path) -> None:
             assert (await alive.ask(GetMaxOffset(topic="t", queue_id=0))).code == 0
 
     run(test())
-
-
-@on_broker(store={"flush_interval_ms": 60_000})
-async def test_files_of_a_deleted_topic_go_when_the_deletion_is_on_disk(broker: Broker, client: Speaker) -> None:
-    """A crash in between would bring the topic back, without its messages; `python -m benchmarks crash` found that."""
-    await make_topic(client, "t", 1)
-    await fill(client, "t", [3])
-    await broker.upkeep.write_derived()
-    deletion = broker.kernel.append_offset
-    flushed: list[int] = []
-    forget = broker.store.forget_topic
-
-    def spy(name: str) -> None:
-        flushed.append(broker.store.marks.flushed.offset)
-        forget(name)
-
-    broker.store.forget_topic = spy  # type: ignore[method-assign]
-    await ok(client, DeleteTopic(topic="t"))
-    await make_topic(client, "t", 1)
-    await fill(client, "t", [2])
-    await eventually(lambda: bool(flushed))
-    assert flushed[0] > deletion
-    await broker.upkeep.write_derived()
-    assert [record.queue_offset for record in await client.read("t", offset=3)] == [3, 4], "of the new one nothing goes"
-
-
-@on_broker()
-async def test_a_deletion_on_its_way_to_the_disk_keeps_nobody_waiting(broker: Broker, client: Speaker) -> None:
-    await make_topic(client, "t", 1)
-    await fill(client, "t", [3])
-    await broker.upkeep.write_derived()
-    folder = broker.store_config.root / "consumequeue" / "t"
-    safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    on_disk = broker.writer.confirmed
-    broker.writer.confirmed = lambda end: safe  # type: ignore[method-assign]
-    await ok(client, DeleteTopic(topic="t"))
-    broker.writer.confirmed = on_disk  # type: ignore[method-assign]
-    assert await asyncio.wait_for(broker.upkeep.write(lambda: "written"), 10) == "written"
-    await make_topic(client, "t", 1)
-    await fill(client, "t", [2])
-    entries = asyncio.ensure_future(broker.upkeep.write_derived())
-    await broker.upkeep.write(lambda: None)
-    assert not entries.done(), "entries of the new topic come after the files of the old one have gone"
-    assert folder.exists()
-    safe.set_result(None)
-    await asyncio.wait_for(entries, 10)
-    assert [record.queue_offset for record in await client.read("t", offset=3)] == [3, 4]
-    assert folder.exists()
-
-
-def test_files_stay_if_the_deletion_does_not_get_to_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("kappamq.broker.broker._DELETION_SAFE_S", 0.01)
-
-    async def test() -> None:
-        async with running(tmp_path) as broker, speaking(broker) as client:
-            await make_topic(client, "t", 1)
-            await fill(client, "t", [3])
-            await broker.upkeep.write_derived()
-            with monkeypatch.context() as patch:
-                patch.setattr(broker.writer, "confirmed", lambda end: asyncio.get_running_loop().create_future())
-                assert broker.topics.delete("t")
-                await eventually(lambda: not broker._jobs)
-            assert "queue files of the deleted topic t stay until the next start: no answer" in caplog.text
-            assert (tmp_path / "consumequeue" / "t").exists()
-            await asyncio.wait_for(broker.upkeep.write_derived(), 10)
-
-    run(test())
-
-
-@on_broker()
-async def test_a_topic_deleted_in_all_its_parts(broker: Broker, client: Speaker) -> None:
-    await make_topic(client, "t")
-    await fill(client, "t", [3])
-    await client.subscribe("g", "t")
-    await client.pull("t", 0)
-    await ok(client, UpdateConsumerOffset(consumer_group="g", topic="t", queue_id=0, commit_offset=2))
-    await broker.upkeep.write_derived()
-    folder = broker.store_config.root / "consumequeue" / "t"
-    assert folder.exists()
-    assert broker.topics.delete("t")
-    await eventually(lambda: not folder.exists() and not broker._jobs)
-    assert broker.offsets.get("g", "t", 0) is None
-    await make_topic(client, "t")
-    assert (await client.send("t", b"again")).ext["queueOffset"] == "3", "numbers are not given twice"
-    assert [record.body for record in await client.read("t", offset=3)] == [b"again"]
 
 
 def test_background_jobs_that_fail_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -299,7 +160,7 @@ def test_a_stop_waits_for_jobs_but_not_for_ever(tmp_path: Path) -> None:
             broker.run(endless())
             await asyncio.wait_for(broker.stop(), 10)
             assert (tmp_path / "abort").exists() is False, "stopped cleanly all the same"
-            for task in broker._jobs:
+            for task in broker._jobs._running:
                 task.cancel()
 
     run(test())

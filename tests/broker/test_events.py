@@ -13,20 +13,38 @@ def test_who_hears_what(tmp_path: Path) -> None:
             assert broker.events.listeners() == {
                 "TopicChanged": ["Subscriptions.topic_changed", "Registration.topic_has_changed"],
                 "TopicDeleted": [
-                    "Subscriptions.topic_deleted",
                     "Offsets.topic_deleted",
                     "PendingResets.topic_deleted",
+                    "Subscriptions.topic_deleted",
                     "LastPulls.topic_deleted",
-                    "Broker.topic_deleted",
+                    "TopicFiles.topic_deleted",
                     "Stats.topic_deleted",
                 ],
                 "TopicForgotten": ["QueueEnds.topic_forgotten"],
                 "GroupChanged": ["Subscriptions.group_changed", "LastPulls.group_changed"],
                 "ResetChanged": ["Subscriptions.reset_changed"],
                 "Resubscribed": ["Pulls.resubscribed"],
-                "LogShortened": ["Broker.log_shortened"],
+                "Subscribed": ["Consumers.subscribed"],
+                "MembersChanged": ["GroupNotices.members_changed"],
+                "ConnectionLost": ["Pulls.connection_lost", "ClientExpiry.connection_lost"],
+                "LogShortened": ["Tables.log_shortened"],
+                "LogFilePrepared": ["LogWriter.log_file_prepared"],
+                "SettingsChanged": [
+                    "Topics.settings_changed",
+                    "Registration.settings_changed",
+                    "KernelCopies.settings_changed",
+                ],
                 "ClockStepped": ["Delivery.clock_stepped"],
                 "CommitsRecorded": ["Stats.commits_recorded"],
+                "SentBack": ["Stats.sent_back"],
+                "Tick": [
+                    "ClockWatch.ticked",
+                    "Pulls.ticked",
+                    "ClientExpiry.ticked",
+                    "LostPages.ticked",
+                    "Stats.ticked",
+                    "Delivery.tick",
+                ],
             }
 
     run(test())

@@ -56,7 +56,13 @@ class Life:
         self.clock = VirtualClock()
         self.store = make(config(root, message_bytes_max=4 << 10))
         self.store.open(BOOT)
-        self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
+        self.metadata = Metadata(
+            self.store,
+            Snapshots(root / "config", self.store.files),
+            self.clock,
+            bytes(8),
+            Directly(self.store, self.clock),
+        )  # type: ignore[arg-type]
         broker = BrokerConfig(name="broker")
         self.topics = Topics(broker, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
         self.groups = Groups(broker, self.metadata.now_ms, self.metadata.commit)
@@ -66,7 +72,6 @@ class Life:
         self.notes = self.metadata.load()
         self.topics.hide_deleted()
         self.clock.not_before(self.store.last_ms)
-        self.metadata.go_live(Directly(self.store, self.clock))  # type: ignore[arg-type]
 
     def write(self) -> None:
         self.offsets.record_commits()

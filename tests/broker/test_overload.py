@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.broker.broker import within_descriptors
+from kappamq.broker.machine import within_descriptors
 from kappamq.clock import VirtualClock
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
@@ -196,7 +196,7 @@ def test_requests_that_take_their_time_are_bounded(tmp_path: Path) -> None:
             async def slow() -> None:
                 await gate.wait()
 
-            broker.queries._flush_derived = slow
+            broker.administration.queries._flush_derived = slow
             query = QueryMessage(topic="t", key="k", count_max=1, begin_ms=0, end_ms=1)
             waiting = [asyncio.ensure_future(client.ask(query, body=bytes(30_000))) for _ in range(10)]
             await eventually(lambda: sum(answer.done() for answer in waiting) == 8)
@@ -225,7 +225,7 @@ def test_answers_that_are_much_larger_than_their_requests_are_made_a_few_at_a_ti
                 await go_on.wait()
                 return work(*arguments)
 
-            broker.queries._worker = worker
+            broker.administration.queries._worker = worker
             reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
             view = {"offset": str(broker.store.log.min)}
             writer.write(b"".join(Frame(code=33, opaque=number, ext=view).encode() for number in range(20)))

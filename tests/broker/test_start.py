@@ -18,12 +18,12 @@ def test_clients_that_know_the_port_wait_until_it_is_ready(tmp_path: Path, monke
     async def main() -> None:
         asked, go_on = asyncio.Event(), asyncio.Event()
 
-        async def slow(self: Registration) -> str | None:
+        async def slow(self: Registration) -> None:
             asked.set()
             await go_on.wait()
-            return "127.0.0.1"
+            self._address.learn("127.0.0.1")
 
-        monkeypatch.setattr(Registration, "local_address", slow)
+        monkeypatch.setattr(Registration, "learn_address", slow)
         port = choose_port("broker", "127.0.0.1", 0, 0, (0, -2))
 
         async def serve() -> None:

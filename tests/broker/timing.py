@@ -37,7 +37,7 @@ AT_ONCE = " ".join(["0s"] * 18)
 
 async def settled(broker: Broker) -> None:
     """Everything that is due by now has happened, and can be seen."""
-    agenda = broker.agenda
+    agenda = broker.delivery.agenda
     agenda.wake()
 
     def is_quiet() -> bool:

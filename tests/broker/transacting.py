@@ -104,11 +104,11 @@ async def pass_time(broker: Broker, clock: VirtualClock, seconds: float) -> None
     """Message time passes, and everything that is due within it happens in order."""
     until = clock.message_ms() + round(seconds * 1000)
     while True:
-        due = broker.agenda.next_ms()
-        if due is not None and due <= until and not broker.agenda.is_working:
+        due = broker.delivery.agenda.next_ms()
+        if due is not None and due <= until and not broker.delivery.agenda.is_working:
             clock.not_before(due)
-            broker.agenda.run_due(clock.message_ms())
-        elif not broker.agenda.is_working:
+            broker.delivery.agenda.run_due(clock.message_ms())
+        elif not broker.delivery.agenda.is_working:
             break
         await asyncio.sleep(0)
     clock.not_before(until)

@@ -17,6 +17,7 @@ EXPECTED = {
     "quickstart.py": "received first flush with keys cup-1",
     "async_listener.py": "received 100 messages",
     "order_by_key.py": "cleo -> ordered, paid, packed, sent",
+    "batch_transaction.py": "the same again, as after a crash, day 1: 2 messages, written before: True",
     "batches.py": "1000 messages in 5 requests; the topic holds 1000",
     "find_messages.py": "by key  a cup of oolong",
     "send.py": "5 messages stored",

@@ -133,7 +133,7 @@ class Round:
         r = self.r
         steps = [
             (self.burst, 30), (self.write, 12), (self.entries, 5), (self.pull, 8), (self.append, 3), (self.scan, 3),
-            (self.append_group, 3),
+            (self.append_group, 3), (self.append_batch, 3),
             (self.settings, 4), (self.tables, 3), (self.split, 2), (self.index, 2), (self.odd_calls, 1),
         ]  # fmt: skip
         weighted = [step for step, weight in steps for _ in range(weight)]
@@ -217,6 +217,7 @@ class Round:
             self.both.pull(
                 topic, queue_id, offset, r.choice([1, 32, 1000]), self.codes(), r.randrange(99), r.random() < 0.5, warm
             )
+            self.both.fetch(topic, queue_id, offset, r.choice([1, 32, 1000]), warm)
         self.both.tail_entries(topic, queue_id, offset, r.choice([0, 1, 5]))
 
     def append(self) -> None:
@@ -229,6 +230,14 @@ class Round:
             # more than memory keeps of a queue when it runs short
             members = [("tea", 1, 0, 0, self.now, HOSTS[0], 0, 0, b"x", b"")] * 1100
         self.both.append_group(members, self.now)
+
+    def append_batch(self) -> None:
+        r = self.r
+        topic, queue_id, _flag, _sys_flag, born_ms, born, _times, prepared, *_ = self.any_append()
+        note = tuple(self.any_append()[:-1])
+        self.both.append_batch(
+            note, topic, queue_id, born_ms, born, prepared, frames.batch_body(r) if r.random() < 0.9 else b"", self.now
+        )
 
     def any_append(self) -> list[Any]:
         """Arguments of `append`, good and bad."""

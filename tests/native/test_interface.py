@@ -67,3 +67,4 @@ def test_states_and_verdicts_have_names(kind: str) -> None:
     assert kernel.queue_state("t", 0).first == 3
     assert isinstance(kernel.queue_state("t", 0), QueueState)
     assert isinstance(kernel.pull("t", 0, 0, 32, None, 1, False, False), PullVerdict)
+    assert isinstance(kernel.fetch("t", 0, 0, 32, False), PullVerdict)

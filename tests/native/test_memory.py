@@ -81,6 +81,7 @@ def history(module: ModuleType, counter: ctypes.c_int, fail_in: int) -> tuple[li
     else:
         seen.append(result[4:])
     seen.append(until_done(lambda: kernel.pull("tea", 1, 0, 32, frozenset([0]), 1, True, True)))
+    seen.append(until_done(lambda: kernel.fetch("tea", 1, 0, 32, True)))
     seen += [kernel.queue_state("tea", queue_id) for queue_id in range(4)]
     # Keys that were entered before the failure are entered again with the retry: the index looks them up by offset.
     index = kernel.take_index()

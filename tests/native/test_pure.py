@@ -21,8 +21,7 @@ from kappamq.native.layout import (
     PAUSE,
     SegmentFull,
 )
-from kappamq.native.pure import check_host
-from kappamq.native.pure_record import parse
+from kappamq.native.pure_record import check_host, parse
 from tests.native import requests
 from tests.native.conftest import BORN, HOST, NOW, SETTINGS
 from tests.native.requests import KEY, answers, member, properties, pull, send

@@ -551,6 +551,12 @@ def test_selects_as_the_obvious_loop_does(
         publish(kernel)
         kernel.log_min = log_min
         verdict, payload = kernel.pull("tea", 0, offset, count, codes, 7, False, True)
+        if codes is None:
+            given = kernel.get_count, kernel.get_bytes
+            fetched = kernel.fetch("tea", 0, offset, count, True)
+            wanted = requests.answers(payload)[0][1] if verdict == FOUND else payload
+            assert fetched == (verdict, wanted), "the records of the reply, or the same reason"
+            assert (kernel.get_count, kernel.get_bytes) == given, "whoever hands them on counts them"
         if offset >= len(records):
             assert verdict == (EMPTY if offset == len(records) else TOO_LARGE)
             continue

@@ -10,6 +10,7 @@ from kappamq.broker.clients.registry import Clients, ConsumerGroup
 from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import NotAvailable
+from kappamq.events import Events
 from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.state.filters import FILTERS_MAX, ConsumerFilters, FilterData
 from tests.broker.pulling.test_filtering import beat, condition
@@ -21,7 +22,7 @@ DAY_S = 86_400
 
 
 def filters_of(broker: Broker) -> dict[str, object]:
-    return broker.delivery.filters.to_snapshot()["filterDataByTopic"]
+    return broker.delivery_tables.filters.to_snapshot()["filterDataByTopic"]
 
 
 def test_over_a_restart_and_a_day(tmp_path: Path) -> None:
@@ -31,14 +32,14 @@ def test_over_a_restart_and_a_day(tmp_path: Path) -> None:
         async with running(tmp_path, clock=clock, net={"idle_s": 0}) as broker:
             async with speaking(broker) as client:
                 await beat(client, "g", condition("t", "n > 1", version=3), condition("u", "*", kind="TAG"))
-                data = broker.delivery.filters.get("g", "t")
+                data = broker.delivery_tables.filters.get("g", "t")
                 assert data is not None
                 assert (data.expression, data.version, data.dead_ms) == ("n > 1", 3, 0)
                 await beat(client, "g", condition("t", "n > 1", version=4))
                 await beat(client, "g", condition("t", "n > 2", version=5))
             born = data.born_ms
             clock.advance(2)
-            await eventually(lambda: (broker.delivery.filters.get("g", "t") or data).dead_ms > 0)
+            await eventually(lambda: (broker.delivery_tables.filters.get("g", "t") or data).dead_ms > 0)
         stored = json.loads((tmp_path / "config" / "consumerFilter.json").read_text())
         entry = stored["filterDataByTopic"]["t"]["groupFilterData"]["g"]
         assert entry.pop("deadTime") >= born
@@ -56,11 +57,11 @@ def test_over_a_restart_and_a_day(tmp_path: Path) -> None:
             assert list(filters_of(broker)) == ["t"]
             async with speaking(broker) as client:
                 await beat(client, "g", condition("t", "n > 2", version=6))
-                revived = broker.delivery.filters.get("g", "t")
+                revived = broker.delivery_tables.filters.get("g", "t")
                 assert revived is not None
                 assert (revived.born_ms, revived.dead_ms) == (born, 0)
             clock.advance(2)
-            await eventually(lambda: (broker.delivery.filters.get("g", "t") or revived).dead_ms > 0)
+            await eventually(lambda: (broker.delivery_tables.filters.get("g", "t") or revived).dead_ms > 0)
             clock.advance(DAY_S - 10)
             clock.advance(1)
             assert filters_of(broker)
@@ -78,7 +79,7 @@ def test_found_again_without_the_snapshot(tmp_path: Path) -> None:
             await beat(client, "g", condition("t", "n > 1"))
         (tmp_path / "config" / "consumerFilter.json").unlink()
         async with running(tmp_path) as broker:
-            data = broker.delivery.filters.get("g", "t")
+            data = broker.delivery_tables.filters.get("g", "t")
             assert data is not None
             assert data.expression == "n > 1"
 
@@ -95,7 +96,7 @@ def test_javas_file() -> None:
     filters = committing(lambda commit: ConsumerFilters(BrokerConfig(), lambda: 1794792999000, commit))
     filters.from_snapshot(json.loads(text))
     assert filters.get("g", "T") == FilterData("T", "g", "a > 1", "SQL92", 1794792160123, 1794792161000, 0)
-    clients = Clients(120, 600)
+    clients = Clients(BrokerConfig(), Events())
     filters.tick(clients.live_subscriptions, 1.0)
     assert filters.get("g", "T") == FilterData("T", "g", "a > 1", "SQL92", 1794792160123, 1794792161000, 1794792999000)
     clients.consumers["g"] = ConsumerGroup("g", {None: None}, {"T": condition("T", "a > 1")})  # type: ignore[dict-item]

@@ -44,7 +44,10 @@ class Node:
         self.files = FaultyFiles()  # of the snapshots only
         self.store = make(config(root), kind)
         self.snapshots = Snapshots(root / "config", self.files)
-        self.metadata = Metadata(self.store, self.snapshots, self.clock, BORN)
+        self.gate = Gate(self.store.kernel)
+        self.loop = asyncio.new_event_loop()
+        self.log_writer = self.loop.run_until_complete(self.make_writer())
+        self.metadata = Metadata(self.store, self.snapshots, self.clock, BORN, self.log_writer)
         settings = BrokerConfig(name="b")
         self.topics = Topics(settings, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
         self.groups = Groups(settings, self.metadata.now_ms, self.metadata.commit)
@@ -57,10 +60,6 @@ class Node:
         except BaseException:
             self.store.close(clean=False)
             raise
-        self.gate = Gate(self.store.kernel)
-        self.loop = asyncio.new_event_loop()
-        self.log_writer = self.loop.run_until_complete(self.make_writer())
-        self.metadata.go_live(self.log_writer)
         self.writer = Writer(self.store, self.clock.message_ms())
 
     async def make_writer(self) -> LogWriter:

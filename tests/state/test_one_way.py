@@ -25,6 +25,7 @@ from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.errors import NotAvailable
+from kappamq.events import Events
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.clients import SubscriptionData, SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
@@ -32,9 +33,11 @@ from kappamq.state import metadata as module
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
-from kappamq.state.metadata import TOPIC, Metadata, Table
+from kappamq.state.metadata import TOPIC, Metadata, Table, Writer
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
+from kappamq.state.scopes import Scopes
+from kappamq.state.staged import StagedChunks
 from kappamq.state.topics import Topics
 from kappamq.store.snapshots import Snapshots
 from tests.broker.test_folds import Directly
@@ -53,6 +56,8 @@ FOLDS: dict[type, set[str]] = {
     DelayPositions: {"offsets", "version"},
     TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},
     Reopened: {"places"},
+    Scopes: {"table", "open", "decided", "publishing", "dropped"},
+    StagedChunks: {"table", "bytes", "chunks", "waiting", "dropped"},
 }
 """Every table that is a fold, and what of it the log decides; also attributes of what lies in it. The other tables are no folds:
 settings are one node's, and what is only counted (timer metrics, open transactions) is counted again."""
@@ -172,11 +177,13 @@ def test_every_table_of_a_broker_is_known_here() -> None:
 class Node:
     """All tables of a broker that are folds, on a store of their own."""
 
-    def __init__(self, root: Path, boot: str = BOOT) -> None:
+    def __init__(self, root: Path, boot: str = BOOT, writer: Writer | None = None) -> None:
         self.clock = VirtualClock()
         self.store = make(config(root, message_bytes_max=4 << 10, flush="async"))
         self.store.open(boot)
-        self.metadata = Metadata(self.store, Snapshots(root / "config", self.store.files), self.clock, bytes(8))
+        snapshots = Snapshots(root / "config", self.store.files)
+        to_log: Any = writer or Directly(self.store, self.clock)
+        self.metadata = Metadata(self.store, snapshots, self.clock, bytes(8), to_log)
         settings, now_ms, commit = BrokerConfig(name="b"), self.metadata.now_ms, self.metadata.commit
         self.topics = Topics(settings, self.store.kernel, now_ms, commit)
         self.groups = Groups(settings, now_ms, commit)
@@ -189,9 +196,11 @@ class Node:
         self.delays = DelayPositions(now_ms)
         self.timers = TimerProgress()
         self.reopened = Reopened()
+        self.scopes = Scopes(now_ms)
+        self.staged = StagedChunks(now_ms)
         self.tables: list[Table] = [
             self.topics, self.groups, self.offsets, self.resets, self.locks, self.filters, self.ends, self.clocks, self.delays,
-            self.timers, self.reopened,
+            self.timers, self.reopened, self.scopes, self.staged,
         ]  # fmt: skip
         for table in self.tables:
             self.metadata.add(table)
@@ -200,7 +209,6 @@ class Node:
     def load(self) -> None:
         assert self.metadata.load() == []
         self.clock.not_before(self.store.last_ms)
-        self.metadata.go_live(Directly(self.store, self.clock))  # type: ignore[arg-type]
 
     def write(self) -> None:
         self.store.write(self.clock.message_ms())
@@ -239,7 +247,8 @@ STEPS = st.lists(
         step("reset gone", names), step("lock", names, names, few, st.integers(0, 100)), step("unlock", names, names, few),
         step("expire", st.integers(0, 300)), step("filter", names, names, names, few), step("look", st.integers(0, 9)),
         step("ends", names, few), step("ends gone", names), step("delay", few, st.integers(0, 99)), step("due", few, few),
-        step("clock", st.integers(-5, 5)), step("reopened", few, few), step("wait", st.integers(1, 5)), step("write"), step("save"),
+        step("clock", st.integers(-5, 5)), step("reopened", few, few), step("scope", few), step("batch", few, few), step("chunk", few, few),
+        step("wait", st.integers(1, 5)), step("write"), step("save"),
     ),
     max_size=30,
 )  # fmt: skip
@@ -279,11 +288,21 @@ def do(node: Node, name: str, *given: Any) -> None:
             "clock", {"step": [end, seconds * 1000, node.clock.message_ms()], "boot": "b", "offset": seconds, "ahead": 0}
         ),
         "reopened": lambda at, low: node.metadata.commit(*node.reopened.change(at, low)),
+        "scope": lambda scope: node.metadata.commit("scope", [f"n{scope}", f"owner {scope}", "b"]),
+        "batch": lambda scope, number: do_batch(node, f"n{scope}", number),
+        "chunk": lambda transaction, place: node.metadata.commit(
+            "chunk-staged", [f"t{transaction}", "n0", transaction, [place, end, 7, 2, 100 + place, "t", 0]]
+        ),
         "wait": node.clock.advance,
         "write": node.write,
         "save": node.save,
     }  # fmt: skip
     doing[name](*given)
+
+
+def do_batch(node: Node, scope: str, number: int) -> None:
+    if node.scopes.get(scope) is not None:
+        node.metadata.commit("batch-begun", [scope, f"t{number}", number])
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,7 +337,7 @@ def change_all(node: Node, number: int) -> None:
         ("topic", name, 2), ("topic", "gone", number), ("topic gone", "gone"), ("group", name, number), ("forbid", name, "t", False),
         ("commit", name, "t", 0, number), ("record",), ("reset", name, "t", number), ("lock", name, "c", number, 0),
         ("filter", name, "t", "x", number), ("ends", name, number), ("delay", number, number), ("due", number, number),
-        ("clock", number), ("reopened", number, 0),
+        ("clock", number), ("reopened", number, 0), ("scope", number), ("batch", number, number), ("chunk", number, number),
     ):  # fmt: skip
         do(node, *what)
 
@@ -346,13 +365,17 @@ def test_every_table_can_be_reset_and_loaded_again(tmp_path: Path) -> None:
 
 def test_tables_that_are_no_folds_can_be_reset(tmp_path: Path) -> None:
     store = config(tmp_path)
-    node_settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 5)
+    node_settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 5, Events())
     node_settings.change({"maxTransferCountOnMessageInMemory": "7"})
     metrics = TimerMetrics(lambda: 5)
     metrics.add("t", 3)
     counts = HalfCounts(lambda: 5)
     counts.from_snapshot({"transactionCount": {"t": {"count": 3}}})
-    made = [Settings(BrokerConfig(), store, NetConfig(), lambda: 5), TimerMetrics(lambda: 5), HalfCounts(lambda: 5)]
+    made = [
+        Settings(BrokerConfig(), store, NetConfig(), lambda: 5, Events()),
+        TimerMetrics(lambda: 5),
+        HalfCounts(lambda: 5),
+    ]
     for table, new in zip((node_settings, metrics, counts), made, strict=True):
         before = table.to_snapshot()
         table.reset()
@@ -436,7 +459,6 @@ def test_what_the_start_changes_is_recorded(tmp_path: Path) -> None:
     node.metadata.reset()
     node.metadata.load(lambda: (setattr(node.offsets, "_end", lambda topic, queue_id: 40), node.offsets.clamp())[1])
     assert node.offsets.get("g", "t", 0) == 40
-    node.metadata.go_live(Directly(node.store, node.clock))  # type: ignore[arg-type]
     node.write()
     node.close()
     node = Node(tmp_path)  # where nothing is clamped
@@ -465,8 +487,7 @@ def test_a_refused_change_changes_nothing_unless_it_has_happened(tmp_path: Path)
         def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
             raise NotAvailable("the disk is full")
 
-    node = Node(tmp_path)
-    node.metadata.go_live(Full())
+    node = Node(tmp_path, writer=Full())
     before = node.state()
     with pytest.raises(NotAvailable):
         node.groups.update(SubscriptionGroupConfig(name="g"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from tests.waiting import eventually
 BOOT = "this boot"
 BORN = bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big")
 START_MS = 1_700_000_000_000
+
+
+Grown = Callable[[list[tuple[str, int]]], None]
 
 
 def kernels() -> list[str]:
@@ -39,21 +42,28 @@ def config(root: Path, **changes: Any) -> StoreConfig:
     return StoreConfig(root=root, **(small | changes))
 
 
-def make(settings: StoreConfig, kind: str = "twin", files: Files | None = None) -> MessageStore:
+def make(
+    settings: StoreConfig, kind: str = "twin", files: Files | None = None, grown: Grown = lambda queues: None
+) -> MessageStore:
     module = native.load(kind)
     kernel = module.Kernel(
         segment_bytes=settings.segment_bytes, store_host=BORN, region="r", cluster="c", trace_on=True, tail_crc=settings.tail_crc,
         message_bytes_max=settings.message_bytes_max, frame_bytes_max=16 << 20, header_bytes_max=256 << 10,
         pending_bytes_max=32 << 10, transfer_bytes_max=settings.transfer_bytes_max, transfer_count_max=1024,
     )  # fmt: skip
-    return MessageStore(settings, module, kernel, files)
+    return MessageStore(settings, module, kernel, files, grown)
 
 
 @contextmanager
 def opened(
-    settings: StoreConfig, kind: str = "twin", boot: str = BOOT, clean: bool = True, files: Files | None = None
+    settings: StoreConfig,
+    kind: str = "twin",
+    boot: str = BOOT,
+    clean: bool = True,
+    files: Files | None = None,
+    grown: Grown = lambda queues: None,
 ) -> Iterator[MessageStore]:
-    store = make(settings, kind, files)
+    store = make(settings, kind, files, grown)
     store.recovered = store.open(boot)  # type: ignore[attr-defined]
     try:
         yield store

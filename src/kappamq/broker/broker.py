@@ -1,75 +1,72 @@
-"""Builds the parts of a broker and wires them; no other logic."""
+"""The whole machine: builds the parts of a broker from each other; no other logic."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import resource
 import time
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from kappamq import native
 from kappamq.broker.admin.administration import Administration
-from kappamq.broker.admin.queries import Queries
-from kappamq.broker.admin.settings import Settings
+from kappamq.broker.admin.runtime_info import Others
 from kappamq.broker.clients.consumer_requests import Consumers
+from kappamq.broker.clients.expiry import ClientExpiry
 from kappamq.broker.clients.group_notices import GroupNotices
-from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.delivery.agenda import Agenda
-from kappamq.broker.delivery.delivery import Delivery
-from kappamq.broker.events import ClockStepped, LogShortened, Resubscribed
+from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
+from kappamq.broker.events import (
+    ConnectionLost,
+    LogFilePrepared,
+    MembersChanged,
+    SentBack,
+    Subscribed,
+    Tick,
+)
+from kappamq.broker.machine import KernelCopies, boot_id, new_kernel, within_descriptors
 from kappamq.broker.naming.address import Address
+from kappamq.broker.naming.ports import bind_free_pair, bind_pair, close_all
 from kappamq.broker.naming.registration import Registration
-from kappamq.broker.pulling.filtering import Filtering
-from kappamq.broker.pulling.kernel_rows import Subscriptions
-from kappamq.broker.pulling.pull import Pulls
-from kappamq.broker.pulling.read_ahead import ReadAhead
+from kappamq.broker.pulling.parked import ParkedPulls
+from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.bursts import Bursts
-from kappamq.broker.requests.table import REQUESTS
+from kappamq.broker.requests.table import REQUEST_SIZES, REQUESTS
+from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.sending.send import Sends
-from kappamq.broker.sending.send_requests import SendRequests
-from kappamq.broker.upkeep.clock_watch import ClockTable, ClockWatch
+from kappamq.broker.tables import Tables
+from kappamq.broker.telemetry.stats import Stats
+from kappamq.broker.timers.admin import TimerAdmin
+from kappamq.broker.upkeep.clock_watch import ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
-from kappamq.broker.upkeep.queue_ends import QueueEnds
+from kappamq.broker.upkeep.jobs import Jobs
+from kappamq.broker.upkeep.next_file import NextLogFile
+from kappamq.broker.upkeep.queue_ends import QueueEndsKeeper
 from kappamq.broker.upkeep.scrub import Scrubber
+from kappamq.broker.upkeep.topic_files import TopicFiles
 from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.broker.upkeep.workers import Workers
 from kappamq.clock import Clock, WatchedClock
+from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.events import Events
+from kappamq.net.requests.reader import RequestReader
 from kappamq.net.serving.exposure import warn_if_exposed
-from kappamq.net.serving.limits import shares
 from kappamq.net.serving.server import Server
 from kappamq.net.tls import outgoing_context
-from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.records.ids import UniqueIds
-from kappamq.state.events import GroupChanged, ResetChanged, TopicChanged, TopicDeleted, TopicForgotten
-from kappamq.state.groups import Groups
-from kappamq.state.locks import QueueLocks
-from kappamq.state.metadata import Metadata, Table
-from kappamq.state.offsets import Offsets
-from kappamq.state.resets import PendingResets
-from kappamq.state.topics import Topics
+from kappamq.state.events import CommitsRecorded, SettingsChanged, TopicChanged, TopicDeleted
+from kappamq.state.metadata import Metadata
 from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered
 from kappamq.store.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
-
-_PENDING_BYTES_MAX = 4 << 20
-_EXPIRE_S = 1.0
-_DELETION_SAFE_S = 30.0
 
 
 class Broker:
@@ -90,281 +87,195 @@ class Broker:
         self.port = config.port
         self.recovered = Recovered()
         self.events = Events()
-        self._jobs: set[asyncio.Task[None]] = set()
-        self._expire_at = 0.0
+        self._jobs = Jobs()
+        self.run = self._jobs.run
         self._started = AsyncExitStack()  # how to stop what was started, should the start fail
         self._running = False
 
     async def start(self) -> None:
         """Open the store, listen, register. Returns when clients can send and pull."""
-        config, clock = self.config, self.clock
-        self.kernel = kernel = self.kernel_module.Kernel(
-            segment_bytes=self.store_config.segment_bytes, store_host=bytes(8), region=config.region, cluster=config.cluster,
-            trace_on=config.trace_on, tail_crc=self.store_config.tail_crc, message_bytes_max=self.store_config.message_bytes_max,
-            frame_bytes_max=self.net_config.frame_bytes_max, header_bytes_max=self.net_config.header_bytes_max,
-            pending_bytes_max=_PENDING_BYTES_MAX, transfer_bytes_max=self.store_config.transfer_bytes_max,
-            transfer_count_max=self.store_config.transfer_count_max,
-        )  # fmt: skip
-        kernel.delays_ms = config.delays_ms
-        self.store = store = MessageStore(self.store_config, self.kernel_module, kernel, self._files)
-        self.gate = Gate(kernel)
-        self.metadata = Metadata(store, Snapshots(self.store_config.root / "config", store.files), clock, bytes(8))
-        self.clients = Clients(config.client_expiry_ms / 1000, config.group_expiry_ms / 1000, self.events)
-        commit, now_ms = self.metadata.commit, self.metadata.now_ms
-        self.topics = Topics(config, kernel, now_ms, commit, self.events)
-        self.groups = Groups(config, now_ms, commit, self.events)
-        self.offsets = Offsets(
-            now_ms,
-            commit,
-            self.events,
-            end=lambda topic, queue_id: kernel.queue_state(topic, queue_id).end,
-            first=self.topics.first_offset,
-        )
-        self.pending_resets = PendingResets(
-            commit, lambda: store.marks.confirmed.offset, self.events, self.clients.member_count
-        )
-        self.locks = QueueLocks(config.name, config.queue_lock_ms / 1000, commit)
-        self.settings = Settings(config, self.store_config, self.net_config, now_ms)
-        self.clock_table = ClockTable(store)
-        self.queue_ends = QueueEnds(store, self.metadata.commit)
-        self.delivery = Delivery(self)
-        own: list[Table] = [
-            self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock_table,
-            self.queue_ends,
-        ]  # fmt: skip
-        for table in own + self.delivery.tables:
-            self.metadata.add(table)
-        self.boot_id = _boot_id()
-        began = time.perf_counter()
-        self.recovered = found = store.open(self.boot_id)
-        # After a crash whoever starts it wants to know; else only who asks.
-        level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
-        log.log(level, "%s", found.story(time.perf_counter() - began))
+        self.reader = RequestReader(REQUEST_SIZES, self.net_config)
+        self._started.callback(self.reader.stop)
         try:
-            await self._start_serving()
+            self._open_store()
+            await self._load_tables()
+            self._build()
+            self._listen()
+            await self._serve()
         except BaseException:
-            await self._give_up()
+            await self._started.aclose()
             raise
         self._running = True
 
-    async def _give_up(self) -> None:
-        """Not everything could be started: nothing of it stays."""
-        try:
-            await self._started.aclose()
-        finally:
-            self.store.close()
+    def _open_store(self) -> None:
+        config, net = self.config, self.net_config
+        self.kernel = new_kernel(self.kernel_module, config, self.store_config, net)
+        self.kernel_copies = KernelCopies(self.kernel, self.store_config)
+        self.parked = ParkedPulls(
+            self.kernel, self.reader.turns, self.run, config.parked_pulls_max, net.connection_inflight_max
+        )
+        self.store = MessageStore(self.store_config, self.kernel_module, self.kernel, self._files, self.parked.grown)
+        self.boot_id = boot_id()
+        began = time.perf_counter()
+        self.recovered = found = self.store.open(self.boot_id)
+        self._started.callback(self.store.close)
+        # After a crash whoever starts it wants to know; else only who asks.
+        level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
+        log.log(level, "%s", found.story(time.perf_counter() - began))
 
-    async def _start_serving(self) -> None:
-        config, clock, store, kernel = self.config, self.clock, self.store, self.kernel
-        for note in (*self.recovered.notes, *self.metadata.load(self._fit_tables)):
-            log.warning("%s", note)
-        self.writer = writer = LogWriter(store, self.gate, clock, self.net_config.inflight_bytes_max)
-        self.bursts = bursts = Bursts(store, writer, clock, self.net_config)
-        self._started.callback(bursts.reader.stop)
-        self.server = Server(bursts, self.net_config, clock)
-        self._started.push_async_callback(self.server.stop)
-        self.port = config.port or await self._start_on_free_pair()
-        self.upkeep = Upkeep(store, writer, self.gate, self.metadata, self.offsets, clock, self.events)
-        self._started.push_async_callback(self.upkeep.stop)
-        self.address_of = Address(config.advertise, self.port, config.listen_host)
+    async def _load_tables(self) -> None:
+        """The one way into the log, and the tables that are made of it."""
+        config, net, clock, store, events = self.config, self.net_config, self.clock, self.store, self.events
+        self.workers = Workers()
+        self._started.callback(self.workers.stop)
+        self.gate = Gate(self.kernel)
+        self.next_file = NextLogFile(store.log, self.gate, clock, events)
+        self.writer = LogWriter(store, self.gate, clock, net.inflight_bytes_max, self.next_file.finish)
+        snapshots = Snapshots(self.store_config.root / "config", store.files)
+        self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
+        self.clients = Clients(config, events)
+        settings = BrokerSettings(broker=config, store=self.store_config, net=net)
+        self.tables = tables = Tables(settings, store, self.metadata, self.clients, events)
+        self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
+        self.pending_resets, self.settings, self.queue_ends = tables.pending_resets, tables.settings, tables.queue_ends
+        self.delivery_tables = DeliveryTables(config, self.metadata, clock)
+        for table in self.delivery_tables.all():
+            self.metadata.add(table)
+        # Records say where they were stored, also those that loading brings about: first it must be known where we are.
+        # A port that is given is not bound before everything is in its place: clients that know it are back at once.
+        self._listeners = [] if config.port else bind_free_pair(config.listen_host, net.listen_backlog)
+        self._started.callback(close_all, self._listeners)
+        self.port = config.port or int(self._listeners[0].getsockname()[1])
+        self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config, self.topics, self.address_of.of, lambda: self.port + 1, self.upkeep.read, outgoing_context(self.net_config)
-        )  # fmt: skip
+            config, self.topics, self.address_of, self.port + 1, self.workers.read, outgoing_context(net)
+        )
         self._started.push_async_callback(self.registration.stop)
-        self.registration.on_connected = self._address_learnt
-        self._address_learnt(await self.registration.local_address())
-        self.metadata.go_live(writer)
-        self.appender = Appender(store, writer, self.metadata, clock)
-        self.agenda = Agenda(clock)
-        self.clients.may_notify = self._may_notify
-        self.clients.notify = GroupNotices(bursts.reader.turns, self.run).add
-        self.subscriptions = Subscriptions(
-            kernel,
-            lambda group, topic: (
-                not self.pending_resets.is_pending(group, topic) or self.clients.is_broadcasting(group)
-            ),
-        )
-        self.locks.begin(clock.liveness())
-        self.sends = Sends(
-            store,
-            config,
-            clock,
-            self.topics,
-            self.appender,
-            UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF),
-            self.gate,
-            self.registration.told,
-        )
-        self.filtering = Filtering(config, bursts.reader.beside.run)
-        self.damage = Counts()
-        self.lost_pages = LostPages(store, self.damage, self.upkeep.read, self.run, writer.flush_done)
-        self.pulls = Pulls(
-            store, config, clock, self.topics, self.groups, self.clients, self.offsets, self.pending_resets,
-            self.subscriptions, self.filtering, self.run, bursts.reader.turns, self.upkeep.read,
-            ReadAhead(store, clock, self.upkeep.read),
-            EntryRepair(store, self.damage, self.lost_pages, self.upkeep.read, self.upkeep.write, self.run),
-            self.net_config.connection_inflight_max,
+        await self.registration.learn_address()
+        for note in (*self.recovered.notes, *self.metadata.load(tables.fit)):
+            log.warning("%s", note)
+
+    def _build(self) -> None:
+        """Everything that lives as long as the process; what needs the right to write is built by the role."""
+        config, clock, store, events, reader = self.config, self.clock, self.store, self.events, self.reader
+        clients, tables, writer, read, write = (
+            self.clients, self.tables, self.writer, self.workers.read, self.workers.write
         )  # fmt: skip
+        self.damage = Counts()
+        self.lost_pages = LostPages(store, self.damage, read, self.run, writer.flush_done)
+        repairs = EntryRepair(store, self.damage, self.lost_pages, read, write, self.run)
+        self.pulling = pulling = Pulling(
+            config, store, clock, tables, clients, self.parked, repairs, reader, read, self.run, events
+        )
+        self.pulls, self.subscriptions, self.filtering = pulling.pulls, pulling.subscriptions, pulling.filtering
+        self.stats = Stats(self.kernel, clock, config.cluster, store.log.end, read, lambda: self.pulls.missed)
+        self.upkeep = Upkeep(
+            config, store, writer, self.next_file, self.workers, self.gate, self.metadata, self.offsets, clock, events,
+            self.stats.entered, self.delivery_tables.saved_seldom,
+        )  # fmt: skip
+        self._started.push_async_callback(self.upkeep.stop)
+        self.topic_files = TopicFiles(store, writer, self.upkeep, self.workers, self.run)
+        self.queue_ends_keeper = QueueEndsKeeper(
+            self.queue_ends, store, read, self.upkeep.write_derived, writer.confirmed
+        )
+        self.upkeep.keepers.append(self.queue_ends_keeper)
+        self.notices = GroupNotices(config, self.groups, reader.turns, self.run)
+        self.client_expiry = ClientExpiry(clients, clock)
         self.consumers = Consumers(
-            config,
-            store,
-            clock,
-            self.topics,
-            self.groups,
-            self.clients,
-            self.offsets,
-            self.pending_resets,
-            self.subscriptions,
-            self.filtering,
-            self.upkeep.read,
-            bursts.reader.turns,
-        )
-        self.locking = Locking(config, clock, self.topics, self.groups, self.clients, self.locks, writer, bursts.reader)
-        self.queries = Queries(store, self.upkeep.read, self.upkeep.write_derived)
-        self._wire()
-        # What is served from here on counts by message time: first it must be clear what that is.
+            config, store, clock, self.topics, self.groups, clients, self.offsets, self.pending_resets, self.subscriptions,
+            self.filtering, read, reader.turns, self.stats.asked, self.delivery_tables.filters.subscribed,
+        )  # fmt: skip
+        self.own_records = Appender(store, writer, self.metadata, clock)
         self.clock_watch = ClockWatch(
-            clock, store, self.clock_table, self.delivery.timer_progress, self.appender, self.boot_id, self.events
-        )
-        self.clock_watch.begin(ours=self.recovered.writer != "foreign")
-        self.delivery.serve()
-        self.events.on(ClockStepped, self.delivery.clock_stepped)
-        self.upkeep.on_tick.insert(0, self.clock_watch.look)
-        self.administration = Administration(self)
-        bursts.add_handlers(self.delivery.handlers())
-        REQUESTS.check(bursts.handlers)
-        if config.port:
-            # Not before: clients that know the port are back at once, and must find everything in its place.
-            for port in (config.port, config.port - 2):
-                await self.server.start(config.listen_host, port)
+            clock, store, tables.clock, self.delivery_tables.timer_progress, self.own_records, self.boot_id, events, self.gate
+        )  # fmt: skip
+        self.bursts = Bursts(store, writer, clock, self.net_config, reader, self.pulls, events)
+        self.server = Server(self.bursts, self.net_config, clock)
+        self._started.push_async_callback(self.server.stop)
+        self.role = MasterRole(self._surroundings(), self.bursts, self.upkeep, self.clock_watch)
+        self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
         self.scrubber = Scrubber(
-            store, self.damage, clock, self.upkeep.write, self.upkeep.write_snapshot_again, self.delivery.timers
-        )
+            store, self.damage, clock, write, self.upkeep.write_snapshot_again, self.role.timers, self.topics.first_offset
+        )  # fmt: skip
         self._started.push_async_callback(self.scrubber.stop)
+        self.administration = Administration(
+            config, store, clock, tables, clients, pulling, self.delivery_tables.filters, writer, self.own_records, self.gate,
+            self.workers, self.upkeep, self.topic_files, reader, self.stats, self.address_of, self.registration.told, self._others(),
+        )  # fmt: skip
+        for part in (
+            self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
+        ):  # fmt: skip
+            self.bursts.add_handlers(part.handlers())
+        REQUESTS.check(self.bursts.handlers)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            self.config, self.clock, self.store, self.writer, self.gate, self.metadata, self.events, self.topics, self.groups,
+            self.clients, self.offsets, self.locks, self.delivery_tables, self.reader,
+            UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF), self.workers.read,
+            self.upkeep.write_derived, self.run, self.registration.told, lambda: self.address,
+            outgoing_context(self.net_config), self.boot_id,
+        )  # fmt: skip
+
+    def _others(self) -> Others:
+        return Others(
+            connections=lambda: len(self.server.connections),
+            timers=self.timer_admin.runtime,
+            delay_position=self.delivery_tables.delay_positions.position,
+            parked_pulls=lambda: self.parked.count,
+            conflicts=self.clients.conflicts,
+            wall_clock=self.clock_watch.runtime,
+            damage=lambda: {**self.damage.table(), **self.scrubber.table()},
+        )
+
+    def _listen(self) -> None:
+        """Who hears what, besides what tables and pulls listen to; listeners are called in this order."""
+        events = self.events
+        events.on(TopicChanged, self.registration.topic_has_changed)
+        events.on(TopicDeleted, self.topic_files.topic_deleted)
+        events.on(TopicDeleted, self.stats.topic_deleted)
+        events.on(CommitsRecorded, self.stats.commits_recorded)
+        events.on(SettingsChanged, self.registration.settings_changed)
+        events.on(SettingsChanged, self.kernel_copies.settings_changed)
+        events.on(Subscribed, self.consumers.subscribed)
+        events.on(MembersChanged, self.notices.members_changed)
+        events.on(SentBack, self.stats.sent_back)
+        events.on(ConnectionLost, self.client_expiry.connection_lost)
+        events.on(LogFilePrepared, self.writer.log_file_prepared)
+        for part in (self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
+            events.on(Tick, part.ticked)
+
+    async def _serve(self) -> None:
+        # What is served from here on counts by message time: first it must be clear what that is.
+        self.clock_watch.begin(ours=self.recovered.writer != "foreign")
+        self.settings.restore()
         self.upkeep.start()
-        if store.log.min:  # ends that an earlier version, or a Java broker, did not record
-            self.run(self.queue_ends.renew_below(store.log.min))
+        self._started.push_async_callback(self.end_role)
+        await self.begin_role()
+        host, backlog = self.config.listen_host, self.net_config.listen_backlog
+        for listener in self._listeners or bind_pair(host, self.port, backlog):
+            self.server.serve(listener)
+        if self.store.log.min:  # ends that an earlier version, or a Java broker, did not record
+            self.run(self.queue_ends_keeper.renew_below(self.store.log.min))
         self.scrubber.start()
-        self.agenda.start()
-        bursts.reader.start()
-        warn_if_exposed(f"broker {config.name}", config.listen_host)
+        self.reader.start()
+        warn_if_exposed(f"broker {self.config.name}", host)
         await self.registration.start()
 
-    def _wire(self) -> None:
-        bursts = self.bursts
-        sends = SendRequests(self.sends, self.config, self.writer, bursts.reader.beside, self.run)
-        for served in (sends, self.pulls, self.consumers, self.locking, self.queries):
-            bursts.add_handlers(served.handlers())
-        bursts.on_pulls = self.pulls.left_by_kernel
-        bursts.on_commits = self.pulls.commits_by_kernel
-        bursts.on_lost += [self.pulls.lost, lambda connection: self.clients.lost(connection, self.clock.liveness())]
-        self.store.on_grown = self.pulls.grown
-        events = self.events
-        events.on(TopicChanged, self.subscriptions.topic_changed)
-        events.on(TopicChanged, self.registration.topic_has_changed)
-        for part in (self.subscriptions, self.offsets, self.pending_resets, self.pulls.last, self):
-            events.on(TopicDeleted, part.topic_deleted)
-        events.on(TopicForgotten, self.queue_ends.topic_forgotten)
-        events.on(GroupChanged, self.subscriptions.group_changed)
-        events.on(GroupChanged, self.pulls.last.group_changed)
-        events.on(ResetChanged, self.subscriptions.reset_changed)
-        events.on(Resubscribed, self.pulls.resubscribed)
-        events.on(LogShortened, self.log_shortened)
-        self.queue_ends.worker, self.queue_ends.write_derived = self.upkeep.read, self.upkeep.write_derived
-        self.queue_ends.confirmed = self.writer.confirmed
-        self.upkeep.keepers.append(self.queue_ends)
-        self.upkeep.on_tick += [
-            self.pulls.expire, self.pulls.ahead.expire, self._expire_clients, self.lost_pages.tick,
-        ]  # fmt: skip
-        self.registration.on_order_topics = self._order_topics
+    # -- the role that may write -------------------------------------------------------------------------------------------
 
-    # -- small reactions that tie parts together ---------------------------------------------------------------------------
+    async def begin_role(self) -> None:
+        """This node is the master from now on: it stores and delivers messages."""
+        await self.role.begin()
 
-    def run(self, job: Coroutine[Any, Any, None]) -> None:
-        """Go on with something in the background; errors are logged, a stop waits for it."""
-        task = asyncio.create_task(job)
-        self._jobs.add(task)
-        task.add_done_callback(self._job_done)
+    async def end_role(self) -> None:
+        """Another node is the master: this one answers pulls and queries, and refuses what would have to be stored."""
+        await self.role.end(drain_s=self.store_config.sync_flush_timeout_ms / 1000)
 
-    def _job_done(self, task: asyncio.Task[None]) -> None:
-        self._jobs.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a background job failed", exc_info=task.exception())
-
-    def log_shortened(self, event: LogShortened) -> None:
-        self.topics.forget_deleted(event.log_min)
-
-    def topic_deleted(self, event: TopicDeleted) -> None:
-        self.forget_topic(event.name)
-
-    def forget_topic(self, name: str) -> None:
-        """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files."""
-        for queue_id in self.kernel.queue_ids(name):
-            end = self.kernel.queue_state(name, queue_id).next  # numbering goes on if the topic is made again
-            self.kernel.set_queue(name, queue_id, end, end)
-        # Entries of a topic that is made again meanwhile are written after these files are gone.
-        gone = self.upkeep.hold_entries()
-        self.run(self._forget_files(name, self.kernel.append_offset, gone))
-
-    async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
-        """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""
-        try:
-            safe = self.writer.confirmed(deleted_at)
-            await asyncio.wait({safe}, timeout=_DELETION_SAFE_S)
-            error = (
-                safe.exception() if safe.done() else TimeoutError(f"no answer of the disk for {_DELETION_SAFE_S:g} s")
-            )
-            if error is not None:
-                log.warning("queue files of the deleted topic %s stay until the next start: %s", name, error)
-                return
-            await self.upkeep.write(self.store.forget_topic, name)
-            self.store.queues.forget_readers(name)
-        finally:
-            gone.set_result(None)
-
-    def _address_learnt(self, local_ip: str | None) -> None:
-        self.address_of.learn(local_ip)
-        self.kernel.store_host = self.address_of.packed
-
-    def _may_notify(self, group: str) -> bool:
-        known = self.groups.table.get(group)
-        return self.config.notify_consumer_changes and (known is None or known.notify_changed_enable)
-
-    def _order_topics(self, names: list[str]) -> None:
-        for name in names:
-            topic = self.topics.get(name)
-            if topic is not None and not topic.order:
-                changed = TopicConfig.from_json(topic.to_json())
-                changed.order = True
-                self.topics.update(changed)
-
-    def _expire_clients(self) -> None:
-        now = self.clock.liveness()
-        if now < self._expire_at:
-            return
-        self._expire_at = now + _EXPIRE_S
-        self.locks.expire(now)
-        for connection in self.clients.expire(now):
-            connection.close("no heartbeat for too long")
-
-    def _fit_tables(self) -> None:
-        """Queues were built from the log, tables from what was said of it: bring the two together."""
-        for name in self.topics.hide_deleted():
-            self.store.forget_topic(name)
-        self.topics.add_ends(self.queue_ends.restore())
-        self.store.deleted_below = self.topics.first_offset
-        self.offsets.clamp()
-
-    async def _start_on_free_pair(self) -> int:
-        """Any port that is free together with the one two below it."""
-        for _ in range(64):
-            port = await self.server.start(self.config.listen_host, 0)
-            try:
-                await self.server.start(self.config.listen_host, port - 2)
-                return port
-            except Exception:
-                await self.server.stop_listening()
-        raise OSError("no two free ports (n and n-2) were found in 64 tries")
+    @property
+    def delivery(self) -> Delivery:
+        """Raises NotMaster while this node does not have the role."""
+        return self.role.delivery
 
     # -- seen from outside -------------------------------------------------------------------------------------------------
 
@@ -377,44 +288,17 @@ class Broker:
         if not self._running:
             return
         self._running = False
-        self.bursts.stopping = True
+        self.bursts.stop()
         self.pulls.repairs.stop()
         try:
             await self.registration.stop()
             await self.server.stop_listening()
             await self.scrubber.stop()
-            await self.agenda.stop()
-            await self.delivery.stop()
             self.writer.end_turn()
-            if self._jobs:
-                await asyncio.wait(self._jobs, timeout=self.config.stop_timeout_ms / 1000)
+            await self._jobs.finish(self.config.stop_timeout_ms / 1000)
             await self.server.stop()
-            self.bursts.reader.stop()
+            self.reader.stop()
+            await self.end_role()  # not before: until now clients could commit offsets
             await self.upkeep.stop()
         finally:
             self.store.close()
-
-
-def within_descriptors(store: StoreConfig, net: NetConfig) -> tuple[StoreConfig, NetConfig]:
-    """Copies whose sockets and files fit into what this process may open."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return replace(store), replace(net)
-    connections, files = shares(limit, net.connections_max, store.open_files_max)
-    if (connections, files) != (net.connections_max, store.open_files_max):
-        log.warning(
-            "this process may open %d files: %d connections (not %d) and %d queue files at once; `ulimit -n` raises it",
-            *(limit, connections, net.connections_max, files),
-        )
-    return replace(store, open_files_max=files), replace(net, connections_max=connections)
-
-
-def _boot_id() -> str:
-    """Changes when the machine starts: what the page cache held before is gone. Power-cut tests set it instead of restarting."""
-    given = os.environ.get("KAPPAMQ_BOOT_ID")
-    if given is not None:
-        return given
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

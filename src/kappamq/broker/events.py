@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kappamq.net.serving.connection import Connection
+from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.store.log.clock_steps import ClockStep
 
 if TYPE_CHECKING:
@@ -24,6 +26,45 @@ class ClockStepped:
     """The wall clock was set; message time follows it already, and the log has a record of it."""
 
     step: ClockStep
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """What a group wants of a topic is new or newer; None: it does not want it any more."""
+
+    group: str
+    topic: str
+    subscription: SubscriptionData | None
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Consumers have come to a group or left it, or its topics are others: its members have to share the queues anew."""
+
+    group: ConsumerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Ten times a second, as long as the broker runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilePrepared:
+    """The next log file was made, or there was no room for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """A consumer could not deal with a message of this topic, and its group will get it again."""
+
+    group: str
+    topic: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import bench, pipeline, query, send, serve, store, tail, topic
+from kappamq.cli import bench, pipeline, query, scope, send, serve, store, tail, topic
 from kappamq.cli.doctor import command as doctor
 from kappamq.cli.shared.options import OutputOption
 from kappamq.cli.shared.output import Format, Output
@@ -55,6 +55,7 @@ app.command("up")(serve.up)
 app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
 app.add_typer(topic.app, name="topic")
+app.add_typer(scope.app, name="scope")
 app.command("send")(send.send)
 app.command("tail")(tail.tail)
 app.add_typer(query.app, name="query")

@@ -47,6 +47,8 @@ class BrokerConfig:
     transaction_check_max: int = 15  # after this many checks without a decision it is given up
     transaction_checks_per_s: int = 1000  # larger: settled sooner, but producers get more checks at once
     transaction_keep_ms: int = 30 * 86_400_000  # given up after this, even if no producer was connected to check
+    batch_transaction_timeout_ms: int = 3_600_000  # a batch transaction that nobody decides is aborted after this
+    staged_bytes_max: int = 1 << 30  # undecided and unpublished chunks of batch transactions; beyond it: busy
 
     register_period_ms: int = 30_000  # smaller: name servers learn sooner of changes they missed
     register_timeout_ms: int = 24_000  # smaller: a slow name server counts as down sooner
@@ -112,6 +114,8 @@ class BrokerConfig:
         between("transaction_check_max", self.transaction_check_max, 1, 1_000_000)
         between("transaction_checks_per_s", self.transaction_checks_per_s, 1, 1_000_000)
         at_least("transaction_keep_ms", self.transaction_keep_ms, 1000)
+        between("batch_transaction_timeout_ms", self.batch_transaction_timeout_ms, 1000, 7 * 86_400_000)
+        at_least("staged_bytes_max", self.staged_bytes_max, 1 << 20)
         durations_ms("delay_levels", self.delay_levels)
         between("timer_delay_max_s", self.timer_delay_max_s, 1, 100 * 366 * 86_400)
         for name in (

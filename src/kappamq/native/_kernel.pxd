@@ -176,6 +176,9 @@ cdef extern from "kernel.h" nogil:
         int32_t queue_id
     struct gather_t "gather":
         size_t total
+    struct asker_t "asker":
+        int32_t opaque
+        c_bool binary
     struct codes_t "codes":
         int32_t *at
         size_t count
@@ -238,7 +241,7 @@ cdef extern from "kernel.h" nogil:
     span_t queue_unstored(const queue_t *)
     void kernel_stored(kernel_t *, queue_t *)
     void kernel_trim_tails(kernel_t *)
-    int kernel_pull(kernel_t *, const topic_t *, int32_t, int64_t, int64_t, codes_t, int32_t, c_bool, c_bool, gather_t *, int64_t *)
+    int kernel_pull(kernel_t *, const topic_t *, int32_t, int64_t, int64_t, codes_t, const asker_t *, c_bool, gather_t *, int64_t *)
     void gather_clear(gather_t *)
     void gather_copy(const gather_t *, uint8_t *)
     int kernel_burst(kernel_t *, const uint8_t *, size_t, size_t, span_t, int64_t, burst_t *)
@@ -250,6 +253,7 @@ cdef extern from "kernel.h" nogil:
         int64_t queue_offset
         int64_t size
     int kernel_append_group(kernel_t *, placed_t *, size_t, int64_t)
+    int kernel_append_batch(kernel_t *, placed_t *, queue_t *, const message_t *, span_t, int64_t, int64_t *)
     void kernel_taken(kernel_t *)
     void c_index_apply "index_apply"(uint8_t *, size_t, span_t, size_t, int32_t, int32_t, int64_t, uint8_t *, indexed_t *)
     void c_index_link "index_link"(uint8_t *, size_t, span_t, int32_t, int64_t, linked_t *)

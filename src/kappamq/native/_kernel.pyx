@@ -619,6 +619,39 @@ cdef class Kernel:
         finally:
             free(array)
 
+    def append_batch(self, tuple note not None, str topic not None, queue_id, born_ms, born, prepared, body, now_ms):
+        cdef placed_t first
+        cdef message_t common
+        cdef int64_t now = int64(now_ms), end = 0
+        memset(&first, 0, sizeof(placed_t))
+        memset(&common, 0, sizeof(message_t))
+        note_topic, note_queue, flag, sys_flag, note_born_ms, note_born, reconsume_times, note_prepared, note_body, note_text = note
+        cdef bytes note_bytes = as_bytes(note_body), note_properties = as_bytes(note_text), data = as_bytes(body)
+        first.message.born = host_span(note_born)
+        first.message.flag = int32(flag)
+        first.message.sys_flag = int32(sys_flag)
+        first.message.born_ms = int64(note_born_ms)
+        first.message.reconsume_times = int32(reconsume_times)
+        first.message.prepared = int64(note_prepared)
+        first.message.body = bytes_span(note_bytes)
+        first.message.properties = bytes_span(note_properties)
+        common.born = host_span(born)
+        common.born_ms = int64(born_ms)
+        common.prepared = int64(prepared)
+        int32(note_queue)
+        int32(queue_id)
+        if not data:
+            raise ValueError("a batch has at least one member")
+        first.queue = self._queue(note_topic, note_queue)
+        cdef queue_t *queue = self._queue(topic, queue_id)
+        cdef int verdict = kernel_append_batch(self.k, &first, queue, &common, bytes_span(data), now, &end)
+        check(verdict)
+        if verdict == LEFT:
+            return None
+        if verdict == FULL:
+            raise SegmentFull(first.size)
+        return end
+
     # -- a socket read ------------------------------------------------------------------------------------------------
 
     def burst(self, data, Py_ssize_t position, bytes born not None, int64_t now_ms):
@@ -643,6 +676,14 @@ cdef class Kernel:
         )
 
     def pull(self, str topic not None, queue_id, offset, count_max, codes, int32_t opaque, bint binary, bint warm):
+        cdef asker_t asker
+        asker.opaque, asker.binary = opaque, binary
+        return self._pull(topic, queue_id, offset, count_max, codes, &asker, warm)
+
+    def fetch(self, str topic not None, queue_id, offset, count_max, bint warm):
+        return self._pull(topic, queue_id, offset, count_max, None, NULL, warm)
+
+    cdef _pull(self, str topic, queue_id, offset, count_max, codes, const asker_t *asker, bint warm):
         cdef _Codes wanted = _Codes(codes)
         cdef int64_t payload[3]
         cdef bytes reply
@@ -651,8 +692,8 @@ cdef class Kernel:
             found = NULL
             queue_id = 0
         gather_clear(&self.k.replies)
-        cdef int verdict = kernel_pull(self.k, found, queue_id, clipped(offset), clipped(count_max), wanted.codes, opaque, binary,
-                                       warm, &self.k.replies, payload)
+        cdef int verdict = kernel_pull(self.k, found, queue_id, clipped(offset), clipped(count_max), wanted.codes, asker, warm,
+                                       &self.k.replies, payload)
         check(verdict)
         if verdict == FOUND:
             reply = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>self.k.replies.total)

@@ -256,10 +256,9 @@ static int keep_inherited(struct kernel *kernel, struct span properties)
     return DONE;
 }
 
-static int plain_batch(struct kernel *kernel, const struct plain *plain, struct queue *queue, bool binary, struct span body,
-                       struct span born, int64_t now_ms)
+/* The members of a batch, in kernel.members; LEFT if one of them is not plain. */
+static int split_plain(struct kernel *kernel, struct span body)
 {
-    const struct plain_send *send = &plain->send;
     struct span ignored;
     size_t at = 0;
     kernel->member_count = 0;
@@ -273,6 +272,43 @@ static int plain_batch(struct kernel *kernel, const struct plain *plain, struct 
             !plain_properties(member->properties, body.at + body.size, &ignored))
             return LEFT;
     }
+    return DONE;
+}
+
+int kernel_append_batch(struct kernel *kernel, struct placed *note, struct queue *queue, const struct message *common, struct span body,
+                        int64_t now_ms, int64_t *end)
+{
+    int verdict = split_plain(kernel, body);
+    if (verdict != DONE)
+        return verdict;
+    size_t count = kernel->member_count + 1;
+    if (bytes_reserve(&kernel->some, count * sizeof(struct placed)))
+        return NO_MEMORY;
+    struct placed *placed = (struct placed *)(void *)kernel->some.data;
+    placed[0] = *note; /* first: it bears the mark of the group, and the messages stay as their senders made them */
+    for (size_t n = 1; n < count; n++) {
+        const struct member *member = &kernel->members[n - 1];
+        placed[n] = (struct placed){.queue = queue, .message = *common};
+        placed[n].message.flag = member->flag;
+        placed[n].message.body = member->body;
+        placed[n].message.properties = member->properties;
+        placed[n].message.added = (struct span){kernel->added.data, kernel->added.size};
+    }
+    verdict = kernel_append_group(kernel, placed, count, now_ms);
+    note->size = 0; /* of the whole group: what a full segment has no room for */
+    for (size_t n = 0; n < count; n++)
+        note->size += placed[n].size;
+    *end = verdict == DONE ? placed[count - 1].log_offset + placed[count - 1].size : 0;
+    return verdict;
+}
+
+static int plain_batch(struct kernel *kernel, const struct plain *plain, struct queue *queue, bool binary, struct span body,
+                       struct span born, int64_t now_ms)
+{
+    const struct plain_send *send = &plain->send;
+    int split = split_plain(kernel, body);
+    if (split != DONE)
+        return split;
     size_t count = kernel->member_count;
     int64_t first = queue->next;
     bool answer = !(plain->flag & 2);
@@ -348,7 +384,7 @@ static int plain_pull(struct kernel *kernel, const struct plain *plain, bool bin
     struct pull *result = &kernel->pulls[kernel->pull_count];
     int64_t count = pull->count_max < kernel->transfer_count_max ? pull->count_max : kernel->transfer_count_max;
     int verdict = kernel_pull(kernel, topic, pull->queue_id, pull->offset, count, (struct codes){row->codes, row->code_count, row->all},
-                              plain->opaque, binary, false, &kernel->replies, result->payload);
+                              &(struct asker){plain->opaque, binary}, false, &kernel->replies, result->payload);
     if (verdict == NO_MEMORY)
         return NO_MEMORY;
     row_asked(row, pull->queue_id, pull->offset);

@@ -174,7 +174,7 @@ static size_t pull_head(uint8_t *start, bool binary, int32_t opaque, int64_t nex
 }
 
 int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_id, int64_t offset, int64_t count_max,
-                struct codes codes, int32_t opaque, bool binary, bool warm, struct gather *replies, int64_t payload[3])
+                struct codes codes, const struct asker *asker, bool warm, struct gather *replies, int64_t payload[3])
 {
     const struct queue *queue = topic ? topic_find_queue(topic, queue_id) : NULL;
     payload[0] = payload[1] = payload[2] = 0;
@@ -256,10 +256,12 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     if (!readable) {
         verdict = COLD;
     } else {
-        uint8_t head[384];
-        size_t size = pull_head(head, binary, opaque, payload[0], queue->min, queue->end, (size_t)total);
-        if (gather_text(replies, head, size))
-            verdict = NO_MEMORY;
+        if (asker) {
+            uint8_t head[384];
+            size_t size = pull_head(head, asker->binary, asker->opaque, payload[0], queue->min, queue->end, (size_t)total);
+            if (gather_text(replies, head, size))
+                verdict = NO_MEMORY;
+        }
         for (const uint8_t *entry = start; entry < at && verdict == FOUND; entry += ENTRY_BYTES) {
             int64_t log_offset = get64(entry);
             if (get32(entry + 8) == FILLER_BYTES || log_offset < kernel->log_min || !wanted(codes, get32(entry + 16)))
@@ -270,8 +272,10 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
         }
     }
     if (verdict == FOUND) {
-        kernel->get_count += count;
-        kernel->get_bytes += total;
+        if (asker) {
+            kernel->get_count += count;
+            kernel->get_bytes += total;
+        }
         return FOUND;
     }
     replies->count = pieces;

@@ -130,6 +130,20 @@ class Kernel(Protocol):
 
     def append_group(self, members: list[GroupMember], now_ms: int) -> list[tuple[int, int, int]]: ...
 
+    def append_batch(
+        self,
+        note: GroupMember,
+        topic: str,
+        queue_id: int,
+        born_ms: int,
+        born: bytes,
+        prepared: int,
+        body: bytes,
+        now_ms: int,
+    ) -> int | None:
+        """Append a note and the messages of a batch body as one group, each with what the broker adds to every message. Returns
+        the end of the group in the log; None, and nothing is appended, if a message is not plain."""
+
     def pull(
         self,
         topic: str,
@@ -141,6 +155,8 @@ class Kernel(Protocol):
         binary: bool,
         warm: bool,
     ) -> PullVerdict: ...
+
+    def fetch(self, topic: str, queue_id: int, offset: int, count_max: int, warm: bool) -> PullVerdict: ...
 
     def dispatch(self, buffer: Buffer, log_offset: int) -> tuple[int, list[tuple[str, int]]]: ...
 

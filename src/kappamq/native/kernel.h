@@ -415,9 +415,15 @@ struct codes {
     size_t count;
     bool all;
 };
-/* A verdict, with payload as in struct pull; FOUND adds the whole reply to `replies`. */
+/* Whom a pull is answered. */
+struct asker {
+    int32_t opaque;
+    bool binary;
+};
+/* A verdict, with payload as in struct pull; FOUND adds the whole reply to `replies`, or, without an asker, only the records: the
+ * caller decides which of them somebody gets, and counts these. */
 int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_id, int64_t offset, int64_t count_max,
-                struct codes codes, int32_t opaque, bool binary, bool warm, struct gather *replies, int64_t payload[3]);
+                struct codes codes, const struct asker *asker, bool warm, struct gather *replies, int64_t payload[3]);
 void gather_clear(struct gather *gather);
 void gather_copy(const struct gather *gather, uint8_t *to);
 
@@ -440,6 +446,9 @@ struct placed {
     int64_t log_offset, queue_offset, size;
 };
 int kernel_append_group(struct kernel *kernel, struct placed *members, size_t count, int64_t now_ms);
+/* Appends a note and the members of a batch as one group; LEFT if a member is not plain. */
+int kernel_append_batch(struct kernel *kernel, struct placed *note, struct queue *queue, const struct message *common, struct span body,
+                        int64_t now_ms, int64_t *end);
 void kernel_taken(struct kernel *kernel);
 
 /* Key index (index.c) */

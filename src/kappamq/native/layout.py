@@ -174,7 +174,8 @@ class PullVerdict(NamedTuple):
     verdict: int
     """FOUND, COLD, BROKEN, or why there is nothing."""
     payload: Any
-    """FOUND: the whole reply. COLD: (first log byte, one past the last). Else: (next offset, first, end) of the queue."""
+    """FOUND: the whole reply (of `fetch`: the records, back to back). COLD: (first log byte, one past the last). Else: (next offset,
+    first, end) of the queue."""
 
 
 PullTuple = tuple[int, int, int, int, int, int, int, int, bool, Any]

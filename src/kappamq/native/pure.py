@@ -17,23 +17,16 @@ from kappamq.native import pure_record
 from kappamq.native.flusher import Flusher
 from kappamq.native.layout import (
     BAD,
-    BATCH_NAME,
-    BATCH_PROPERTY_BYTES,
-    BLANK_BYTES,
     COLD,
     DONE,
     FOUND,
     FULL,
-    HEAD,
     LEFT,
     PAUSE,
-    PROPERTIES_BYTES_MAX,
     PULL_COMMIT,
     PULL_SUSPEND,
     QUEUE_OFFSET_MAX,
     REPLIES_BYTES_MAX,
-    SYS_TRANSACTION,
-    TAIL_CRC_BYTES,
     TOPIC_PULL,
     TOPIC_SEND,
     BurstTuple,
@@ -41,11 +34,12 @@ from kappamq.native.layout import (
     PullVerdict,
     SegmentFull,
 )  # fmt: skip
+from kappamq.native.pure_append import Appends
 from kappamq.native.pure_batches import batch_body, property_texts
 from kappamq.native.pure_columns import columns, locate
 from kappamq.native.pure_index import index_apply, index_link
-from kappamq.native.pure_queues import Queue, Queues, Topic
-from kappamq.native.pure_record import Buffer, GroupMember, Member, encode, scan, split_batch
+from kappamq.native.pure_queues import Queue, Topic
+from kappamq.native.pure_record import Buffer, check_host, encode, scan, split_batch
 from kappamq.native.pure_replies import Replies
 from kappamq.native.pure_scan import (
     LITE_PULL,
@@ -65,37 +59,31 @@ NAME: Final = "twin"
 
 _FRAME: Final = struct.Struct(">iI")
 _LANES_MAX: Final = 4096
-_NUMBERS = struct.Struct(">iiiiqqq")
 
 
-class Kernel(Queues):
+class Kernel(Appends):
     def __init__(
         self, *, segment_bytes: int, store_host: bytes, region: str, cluster: str, trace_on: bool, tail_crc: bool,
         message_bytes_max: int, frame_bytes_max: int, header_bytes_max: int, pending_bytes_max: int,
         transfer_bytes_max: int, transfer_count_max: int,
     ) -> None:  # fmt: skip
-        super().__init__(segment_bytes)
+        super().__init__(segment_bytes, tail_crc, pending_bytes_max)
         self._region, self._trace = region, "true" if trace_on else "false"
         self.store_host = store_host
-        self.tail_crc = tail_crc
         self.message_bytes_max = message_bytes_max
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max
-        self.pending_bytes_max = pending_bytes_max
         self.transfer_bytes_max = transfer_bytes_max
         self.transfer_count_max = transfer_count_max
         self.accepting = False  # plain sends go to Python while the store cannot take them
         self.force_slow = False  # tests: every frame goes to Python
         self.fast_frames = self.left_frames = 0
-        self.put_count = self.put_bytes = self.get_count = self.get_bytes = 0
+        self.get_count = self.get_bytes = 0
         self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{self._trace}\x02CLUSTER\x01{cluster}\x02".encode()
         # (number, version, tag hashes, offset of the last pull by queue id)
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None, dict[int, int]]] = {}
         # What the repeated fields of a send stand for: see plain_fixed. Emptied when a topic changes.
         self._lanes: dict[tuple[int | str, ...], tuple[Queue, int, int, int]] = {}
-        self._pending = bytearray()
-        self._written = 0  # log offset of the first pending byte
-        self._segment_end = 0
 
     @property
     def store_host(self) -> bytes:
@@ -141,11 +129,6 @@ class Kernel(Queues):
         if not 0 <= position <= segment_end < 1 << 62:
             raise ValueError(f"no log file holds the bytes [{position}, {segment_end})")
         self._written, self._segment_end = position, segment_end
-
-    @property
-    def append_offset(self) -> int:
-        """Where the next record goes."""
-        return self._written + len(self._pending)
 
     def take(self) -> tuple[int, bytes]:
         """(log offset, bytes) of everything appended since the last call."""
@@ -280,147 +263,6 @@ class Kernel(Queues):
             acks.append(self._replies.sent(header.opaque, binary, offsets, queue.id, offset, unique_key))
         return DONE
 
-    def _room(self, size: int) -> bool:
-        pending = len(self._pending)
-        if pending and pending + size > self.pending_bytes_max:
-            return False
-        return self._written + pending + size + BLANK_BYTES <= self._segment_end
-
-    def _append_members(
-        self,
-        queue: Queue,
-        sys_flag: int,
-        born_ms: int,
-        born: bytes,
-        reconsume_times: int,
-        members: list[Member],
-        now_ms: int,
-    ) -> list[int] | None:
-        """Log offsets of the members, all of them or none: [] if there is no room here, None if no record can hold one."""
-        topic = queue.topic
-        several = len(members) > 1
-        extra = (TAIL_CRC_BYTES if self.tail_crc else 0) + (BATCH_PROPERTY_BYTES if several else 0)
-        fixed = HEAD[len(born), len(self._store_host)].size + len(topic.field) + 2
-        total = 0
-        for _flag, body, properties in members:
-            if len(properties) + extra > PROPERTIES_BYTES_MAX:
-                return None
-            total += fixed + len(body) + len(properties) + extra
-            extra = TAIL_CRC_BYTES if self.tail_crc else 0
-        if queue.next > QUEUE_OFFSET_MAX - len(members):
-            return None
-        if not self._room(total):
-            return []
-        offsets: list[int] = []
-        mark = BATCH_NAME + b"%010d\x02" % total if several else b""
-        log_offset = self.append_offset
-        records: list[bytes] = []
-        for number, (flag, body, properties) in enumerate(members):
-            offsets.append(log_offset)
-            record = encode(
-                topic.magic, topic.field, queue.id, flag, sys_flag, born_ms, born, reconsume_times, 0, body, properties + mark, now_ms,
-                queue.next + number, log_offset, self._store_host, self.tail_crc,
-            )  # fmt: skip
-            assert record is not None
-            records.append(record)
-            log_offset += len(record)
-            mark = b""
-        self._pending += b"".join(records)
-        queue.next += len(members)
-        self.put_count += len(members)
-        self.put_bytes += total
-        return offsets
-
-    # -- the slow path ends here, too -------------------------------------------------------------------------------
-
-    def append(
-        self, topic: str, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
-        prepared: int, body: bytes, properties: bytes, now_ms: int,
-    ) -> tuple[int, int, int]:  # fmt: skip
-        """Append one record as given: (log offset, queue offset, size). Raises SegmentFull, or ValueError if it cannot be.
-
-        Records of prepared and rolled back transactions have no place in the queue: their offset is 0."""
-        check_host(born)
-        queue = self.queue(topic, queue_id)
-        made = queue.topic
-        counted = sys_flag & SYS_TRANSACTION in (0, 0x8)
-        log_offset, queue_offset = self.append_offset, queue.next if counted else 0
-        try:
-            record = encode(
-                made.magic, made.field, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties, now_ms,
-                queue_offset, log_offset, self._store_host, self.tail_crc,
-            )  # fmt: skip
-        except struct.error as error:
-            raise ValueError(f"no record can hold this: {error}") from None
-        if record is None or queue.next > QUEUE_OFFSET_MAX:
-            raise ValueError(
-                f"properties are longer than {PROPERTIES_BYTES_MAX} bytes, or the queue is full: {queue.next}"
-            )
-        if not self._room(len(record)):
-            raise SegmentFull(len(record))
-        self._pending += record
-        queue.next += counted
-        self.put_count += 1
-        self.put_bytes += len(record)
-        return log_offset, queue_offset, len(record)
-
-    def append_group(self, members: list[GroupMember], now_ms: int) -> list[tuple[int, int, int]]:
-        """Append records for any queues, consecutively, all or none even in a torn tail: what `append` returns, for each.
-
-        A member is (topic, queue id, flag, sys flag, born ms, born, reconsume times, prepared, body, properties)."""
-        if not members:
-            raise ValueError("a group has at least one member")
-        for _topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, _body, _properties in members:
-            check_host(born)
-            try:
-                _NUMBERS.pack(queue_id, flag, sys_flag, reconsume_times, born_ms, prepared, now_ms)
-            except struct.error as error:
-                raise ValueError(f"no record can hold this: {error}") from None
-        for member in members:
-            self.queue(member[0], member[1])
-        records = self._encode_group(members, 0, 0, now_ms)
-        total = sum(len(record) for _queue, record, _offset in records)
-        if not self._room(total):
-            raise SegmentFull(total)
-        placed: list[tuple[int, int, int]] = []
-        log_offset = self.append_offset
-        for queue, record, queue_offset in self._encode_group(members, total, log_offset, now_ms):
-            placed.append((log_offset, queue_offset, len(record)))
-            log_offset += len(record)
-            self._pending += record
-            sys_flag = members[len(placed) - 1][3]
-            queue.next += sys_flag & SYS_TRANSACTION in (0, 0x8)
-        self.put_count += len(members)
-        self.put_bytes += total
-        return placed
-
-    def _encode_group(
-        self, members: list[GroupMember], total: int, log_offset: int, now_ms: int
-    ) -> list[tuple[Queue, bytes, int]]:
-        records: list[tuple[Queue, bytes, int]] = []
-        mark = BATCH_NAME + b"%010d\x02" % total if len(members) > 1 else b""
-        taken: dict[Queue, int] = {}
-        for topic, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body, properties in members:
-            queue = self.queue(topic, queue_id)
-            if mark and properties and properties[-1] != 2:
-                properties += b"\x02"
-            queue_offset = 0
-            if sys_flag & SYS_TRANSACTION in (0, 0x8):
-                queue_offset = queue.next + taken.setdefault(queue, 0)
-                taken[queue] += 1
-            record = encode(
-                queue.topic.magic, queue.topic.field, queue_id, flag, sys_flag, born_ms, born, reconsume_times, prepared, body,
-                properties + mark, now_ms, queue_offset, log_offset, self._store_host, self.tail_crc,
-            )  # fmt: skip
-            if record is None or queue.next > QUEUE_OFFSET_MAX - len(members):
-                raise ValueError(
-                    f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or a queue is full"
-                )
-            records.append((queue, record, queue_offset))
-            log_offset += len(record)
-            mark = b""
-        return records
-
     # -- pulls ------------------------------------------------------------------------------------------------------
 
     def _plain_pull(
@@ -440,7 +282,7 @@ class Kernel(Queues):
         if pull.sys_flag & PULL_COMMIT and pull.sys_flag & PULL_SUSPEND:
             commits.append((row, pull.queue_id, pull.commit_offset))
         count = min(pull.count_max, self.transfer_count_max)
-        verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, header.opaque, binary, False)
+        verdict, payload = self._pull(topic, pull.queue_id, pull.offset, count, codes, (header.opaque, binary), False)
         asked[pull.queue_id] = pull.offset
         if verdict == FOUND:
             replies.append(payload)
@@ -469,11 +311,15 @@ class Kernel(Queues):
 
         With `warm` the caller vouches that the records are in memory; COLD then means that they are not where they should be."""
         found = self.topics.get(topic.encode())
-        return PullVerdict(*self._pull(found, queue_id, offset, count_max, codes, opaque, binary, warm))
+        return PullVerdict(*self._pull(found, queue_id, offset, count_max, codes, (opaque, binary), warm))
+
+    def fetch(self, topic: str, queue_id: int, offset: int, count_max: int, warm: bool) -> PullVerdict:
+        """As `pull`; what is FOUND are the records alone. The caller counts those that it hands on."""
+        return PullVerdict(*self._pull(self.topics.get(topic.encode()), queue_id, offset, count_max, None, None, warm))
 
     def _pull(
-        self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None, opaque: int,
-        binary: bool, warm: bool,
+        self, topic: Topic | None, queue_id: int, offset: int, count_max: int, codes: frozenset[int] | None,
+        asker: tuple[int, bool] | None, warm: bool,
     ) -> tuple[int, Any]:  # fmt: skip
         verdict, next_offset, low, end, chosen = self.select(
             topic, queue_id, offset, count_max, self.transfer_bytes_max, codes, warm
@@ -483,14 +329,11 @@ class Kernel(Queues):
         if verdict != FOUND:
             return verdict, (next_offset, low, end)
         body = self.collect(chosen)
+        if asker is None:
+            return FOUND, body
         self.get_count += len(chosen)
         self.get_bytes += len(body)
-        return FOUND, self._replies.pulled(opaque, binary, next_offset, low, end, body)
-
-
-def check_host(host: bytes) -> None:
-    if len(host) != 8 and len(host) != 20:
-        raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
+        return FOUND, self._replies.pulled(*asker, next_offset, low, end, body)
 
 
 __all__ = [

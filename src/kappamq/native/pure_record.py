@@ -82,6 +82,11 @@ def index_hash(value: int) -> int:
     return value & 0x7FFFFFFF if value <= 0x80000000 else 0x100000000 - value
 
 
+def check_host(host: bytes) -> None:
+    if len(host) != 8 and len(host) != 20:
+        raise ValueError(f"an address is 8 or 20 bytes (ip and port), not {len(host)}")
+
+
 # -- making --------------------------------------------------------------------------------------------------------
 
 

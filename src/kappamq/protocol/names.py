@@ -15,6 +15,8 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 KAPPAMQ_TOPIC_PREFIX: Final = "rmq_sys_kappamq_"
 """Topics of our own metadata records; clients cannot write to them."""
 METADATA_TOPIC: Final = "rmq_sys_kappamq_metadata"
+STAGED_TOPIC: Final = "rmq_sys_kappamq_staged"
+"""Chunks of batch transactions, in one queue."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kappamq.errors import IllegalMessage
-from kappamq.protocol.records import properties, record
+from kappamq.protocol.records import properties
+from kappamq.protocol.records.fields import RecordError
+from kappamq.protocol.records.view import view_at
 
 PRECISION_MS: Final = 1000
 _ASKING: Final = ((properties.TIMER_DELAY_SECONDS, 1000), (properties.TIMER_DELAY_MS, 1))
 _DELAYS: Final = tuple(f"{name}\x01".encode() for name, _factor in _ASKING)
 _DIGITS_MAX: Final = 18  # always fits into 64 bits
-_INT: Final = struct.Struct(">i")
 
 
 def number(pairs: Mapping[str, str], name: str) -> int | None:
@@ -56,23 +56,17 @@ class Parked(NamedTuple):
 def parked(data: bytes | memoryview) -> Parked | None:
     """Decode a record of the timer topic; None if it is not one. Decodes only what is needed, since it runs once per timer."""
     try:
-        sys_flag = _INT.unpack_from(data, record.SYS_FLAG_AT)[0]
-        at = record.STORED_MS_AT + (record.IPV6_EXTRA_BYTES if sys_flag & record.SYS_BORN_IPV6 else 0)
-        stored_ms = int.from_bytes(data[at : at + 8], "big")
-        at += 8 + (20 if sys_flag & record.SYS_STORE_IPV6 else 8) + 12
-        at += 4 + _INT.unpack_from(data, at)[0]
-        magic = _INT.unpack_from(data, record.MAGIC_AT)[0]
-        at += 1 + data[at] if magic == record.MAGIC_V1 else 2 + int.from_bytes(data[at : at + 2], "big")
-        text = bytes(data[at + 2 :])
+        record = view_at(data, check_crc=False)
+        text = record.property_bytes
         out_ms = int(value(text, b"TIMER_OUT_MS\x01"))
-    except (struct.error, IndexError, ValueError):
+    except (RecordError, ValueError):
         return None
     exact = value(text, b"TIMER_DELIVER_MS\x01")
     exact_ms = int(exact) if exact.isdigit() and len(exact) <= _DIGITS_MAX else 0
     is_delay = any(value(text, name) for name in _DELAYS)
     return Parked(
         due_ms(out_ms, exact_ms),
-        stored_ms,
+        record.stored_ms,
         value(text, b"REAL_TOPIC\x01"),
         value(text, b"TIMER_DEL_UNIQKEY\x01"),
         is_delay,

@@ -42,6 +42,13 @@ class ResetChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """These settings have other values now, by field, as in "store.transfer_bytes_max"."""
+
+    fields: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class CommitsRecorded:
     """Consumer offsets are on their way to the log: (topic, group) -> queue id -> offset."""
 

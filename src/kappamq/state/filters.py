@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kappamq.config.broker import BrokerConfig
+from kappamq.errors import NotMaster
 from kappamq.filters import bloom
 from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.state.metadata import Commit
@@ -119,7 +121,8 @@ class ConsumerFilters:
         return current is not None and current.expression_type == data.expression_type
 
     def _note(self, data: FilterData) -> None:
-        self._commit("filter", data.to_json(), anyway=True)
+        with suppress(NotMaster):  # else the master has heard of it, too
+            self._commit("filter", data.to_json(), anyway=True)
 
     def _set(self, data: FilterData) -> None:
         self._table[data.topic, data.group] = data

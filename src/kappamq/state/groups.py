@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission
+from kappamq.errors import GroupNotFound, InvalidParameter, NoPermission, NotMaster
 from kappamq.events import Events
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -34,7 +34,7 @@ class Groups:
         self.dirty = False
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made with defaults if it is new and settings allow it."""
+        """The group, made with defaults if it is new and settings allow it; a node that may not write makes none."""
         group = self.table.get(name)
         if group is None and self._config.auto_create_group:
             try:
@@ -42,8 +42,11 @@ class Groups:
             except InvalidParameter:
                 return None
             if len(self.table) < self._config.groups_max:
-                # If the log takes nothing, consumers go on, and it is made again after a restart.
-                group = self._update(SubscriptionGroupConfig(name=name), anyway=True)
+                try:
+                    # If the log takes nothing, consumers go on, and it is made again after a restart.
+                    group = self._update(SubscriptionGroupConfig(name=name), anyway=True)
+                except NotMaster:
+                    return None
         return group
 
     def existing(self, name: str) -> SubscriptionGroupConfig:
@@ -68,6 +71,8 @@ class Groups:
             return f"subscription group [{name[:_SHOWN]}] does not exist and cannot: {error}"
         if len(self.table) >= self._config.groups_max and self._config.auto_create_group:
             return f"subscription group [{name}] does not exist, and there are {len(self.table)} already (groups_max)"
+        if self._config.auto_create_group:
+            return f"subscription group [{name}] does not exist yet: this broker is not the master, which makes it with a heartbeat"
         return (
             f"subscription group [{name}] does not exist: create it with mqadmin updateSubGroup, "
             "or allow autoCreateSubscriptionGroup"

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from kappamq.clock import Clock
-from kappamq.errors import KappaError, ProtocolError, StoreError
+from kappamq.errors import KappaError, NotMaster, ProtocolError, StoreError
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import decode
@@ -92,8 +92,9 @@ Collected = tuple[str, dict[str, Any] | Callable[[], dict[str, Any]], int]
 
 
 class Metadata:
-    def __init__(self, store: MessageStore, snapshots: Snapshots, clock: Clock, born: bytes) -> None:
+    def __init__(self, store: MessageStore, snapshots: Snapshots, clock: Clock, born: bytes, writer: Writer) -> None:
         self._store = store
+        self._writer = writer
         self._snapshots = snapshots
         self._clock = clock
         self._born = born
@@ -101,24 +102,22 @@ class Metadata:
         self._by_kind: dict[str, Table] = {}
         self._records: dict[str, int] = {}  # how many metadata records there were when a table was last written
         self._changed_to: dict[str, int] = {}  # by file: the end of the last record that the table has applied
-        self._early: list[Change] = []  # made while the tables were loaded: recorded when there is a writer
+        self._is_loaded = False
+        self._early: list[Change] = []  # made while the tables were loaded: recorded at the end of that
         self._applying_ms: int | None = None
-        self._writer: Writer | None = None
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
         for kind in table.kinds:
             self._by_kind[kind] = table
 
-    def go_live(self, writer: Writer) -> None:
+    def _record_early(self) -> None:
         """From now on changes are recorded, first those that loading the tables has brought about."""
-        self._writer = writer
+        self._is_loaded = True
         early, self._early = self._early, []
         for kind, change in early:
             try:
-                self._changed_to[self._by_kind[kind].file] = self._append(
-                    writer, kind, change, self._clock.message_ms()
-                )
+                self._changed_to[self._by_kind[kind].file] = self._append(kind, change, self._clock.message_ms())
             except KappaError as error:
                 log.warning(
                     "a change that the start has made (%s) is not in the log, only in the snapshot: %s", kind, error
@@ -130,16 +129,19 @@ class Metadata:
         """Append the record of a change and apply it; returns the log offset at which that is safe.
 
         Raises KappaError if the log takes nothing, and then nothing has changed; with `anyway` (it has happened, recorded or
-        not) the table changes all the same, and only the snapshot will have it."""
+        not) the table changes all the same, and only the snapshot will have it. A node that may not write changes nothing in
+        either case (NotMaster): its tables are what the master's records say."""
         table = self._by_kind[kind]
         now = self._clock.message_ms()
         end = self._store.kernel.append_offset
-        if self._writer is None:
+        if not self._is_loaded:
             self._early.append((kind, change))
         else:
             try:
-                end = self._append(self._writer, kind, change, now)
+                end = self._append(kind, change, now)
                 self._changed_to[table.file] = end
+            except NotMaster:
+                raise
             except KappaError as error:
                 if not anyway:
                     raise
@@ -158,9 +160,11 @@ class Metadata:
         """Message time for tables: while a record is applied, the time it was stored, so that a replay gives the same."""
         return self._clock.message_ms() if self._applying_ms is None else self._applying_ms
 
-    def _append(self, writer: Writer, kind: str, change: Any, now_ms: int) -> int:
+    def _append(self, kind: str, change: Any, now_ms: int) -> int:
         member = self.member(kind, change, now_ms)
-        log_offset, _queue_offset, size = writer.append(lambda: self._store.kernel.append(*member, now_ms), own=True)
+        log_offset, _queue_offset, size = self._writer.append(
+            lambda: self._store.kernel.append(*member, now_ms), own=True
+        )
         return int(log_offset) + int(size)
 
     def _apply(self, table: Table, kind: str, change: Any, now_ms: int) -> None:
@@ -180,7 +184,7 @@ class Metadata:
 
     def reset(self) -> None:
         """Every table back to the beginning, so that `load` gives the state again."""
-        self._writer = None
+        self._is_loaded = False
         self._early.clear()
         self._changed_to.clear()
         for table in self._tables:
@@ -190,7 +194,8 @@ class Metadata:
     def load(self, fit: Callable[[], None] = lambda: None) -> list[str]:
         """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError.
 
-        `fit` then takes back what tables know of messages that the log has lost."""
+        `fit` then takes back what tables know of messages that the log has lost. What that changes is recorded at the end, and
+        from then on every change is."""
         notes: list[str] = []
         stamps: dict[str, int] = {}
         end = self._store.log.end
@@ -235,6 +240,7 @@ class Metadata:
                 self.save([item for item in work if item[0] in adopted])
             except OSError as error:
                 raise unusable(self._snapshots.folder, error) from error
+        self._record_early()
         return notes
 
     def _replay(self, stamps: dict[str, int]) -> None:

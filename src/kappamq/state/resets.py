@@ -16,9 +16,11 @@ Members of a broadcasting group keep their own offsets: a reset does not move th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from kappamq.errors import NotMaster
 from kappamq.events import Events
 from kappamq.state.events import ResetChanged, TopicDeleted
 from kappamq.state.metadata import Commit
@@ -103,7 +105,10 @@ class PendingResets:
             change = [*queue, client]
             if len(reset.heard) >= HEARD_MAX and len(reset.heard) >= self._member_count(queue[0]):
                 change.append(next(iter(reset.heard)))  # forgotten for it
-            self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
+            try:
+                self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
+            except NotMaster:
+                return False  # noted when a pull finds the master here
             self._close(queue, reset, now)
             self._forget_oldest()
             return False
@@ -194,8 +199,9 @@ class PendingResets:
             self._remember(queue, reset)
 
     def _forget_oldest(self) -> None:
-        while len(self._remembered) > REMEMBERED_MAX:
-            self._commit("reset-done", list(next(iter(self._remembered))), anyway=True)
+        with suppress(NotMaster):
+            while len(self._remembered) > REMEMBERED_MAX:
+                self._commit("reset-done", list(next(iter(self._remembered))), anyway=True)
 
     def _remember(self, queue: Queue, reset: Reset) -> None:
         reset.told.clear()

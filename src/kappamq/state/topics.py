@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import InvalidParameter, NoPermission, TopicNotFound
+from kappamq.errors import InvalidParameter, NoPermission, NotMaster, TopicNotFound
 from kappamq.events import Events
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import TOPIC_PULL, TOPIC_SEND
@@ -21,7 +22,7 @@ from kappamq.protocol.bodies.topics import (
     TopicTable,
 )  # fmt: skip
 from kappamq.protocol.headers.client import SendMessage
-from kappamq.state.events import TopicChanged, TopicDeleted, TopicForgotten
+from kappamq.state.events import SettingsChanged, TopicChanged, TopicDeleted, TopicForgotten
 from kappamq.state.metadata import Commit
 from kappamq.store.queues.deleted_topics import CHANGED_KIND, DELETED, DELETED_KIND, FILE, FORGOTTEN_KIND
 
@@ -175,22 +176,40 @@ class Topics:
         self._events.publish(TopicDeleted(name))
         return True
 
+    def settings_changed(self, event: SettingsChanged) -> None:
+        if "broker.permission" in event.fields:
+            self.permission_changed()
+        if event.fields & {"broker.auto_create_topic", "broker.default_topic_queues"}:
+            self.template_changed()
+
     def permission_changed(self) -> None:
         """What the broker as a whole permits has changed, and with it what the kernel may do with every topic."""
         for topic in self.table.values():
             self._tell_kernel(topic)
-        self._commit(_PERMISSION_KIND, None, anyway=True)  # name servers compare versions
+        with suppress(NotMaster):
+            self._commit(_PERMISSION_KIND, None, anyway=True)  # name servers compare versions
 
     def template_changed(self) -> None:
         """Whether sends may make topics, or with how many queues, has changed."""
         if self._config.auto_create_topic:
             queues = self._config.default_topic_queues
-            self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
+            with suppress(NotMaster):  # it is a topic like others, and the master's to change
+                self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
+
+    def make_ordered(self, topics: Iterable[str]) -> None:
+        """Name servers say that messages of these topics are sent and consumed in order."""
+        for name in topics:
+            topic = self.table.get(name)
+            if topic is not None and not topic.order:
+                changed = TopicConfig.from_json(topic.to_json())
+                changed.order = True
+                with suppress(NotMaster):  # the name servers tell the master, too
+                    self.update(changed)
 
     def ensure(
         self, name: str, queues: int, permission: int = _READ_WRITE, *, order: bool = False, sys_flag: int = 0
     ) -> TopicConfig:
-        """A topic that the broker itself needs, such as a retry topic."""
+        """A topic that the broker itself needs, such as a retry topic. Raises NotMaster if this node may not make it."""
         topic = self.table.get(name)
         if topic is None:
             topic = TopicConfig(name, queues, queues, permission, order=order, sys_flag=sys_flag)
@@ -205,7 +224,12 @@ class Topics:
             if name not in self._deleted_at:
                 self._commit(DELETED_KIND, _deletion(name, {}, self._kernel.append_offset), anyway=True)
             if self._deleted_at[name] <= log_min and self._kernel.forget_topic(name):
-                self._commit(FORGOTTEN_KIND, name, anyway=True)
+                try:
+                    self._commit(FORGOTTEN_KIND, name, anyway=True)
+                except NotMaster:  # the role has just ended: as before, and the next time the log is shortened
+                    for queue_id, end in self.deleted[name].items():
+                        self._kernel.set_queue(name, queue_id, end, end)
+                    raise
                 self._events.publish(TopicForgotten(name))
 
     def _removed(self, name: str, ends: dict[int, int], at: int | None) -> None:

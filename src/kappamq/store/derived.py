@@ -42,15 +42,25 @@ class DerivedWork:
 
 
 class Derived:
-    def __init__(self, root: Path, kernel: Kernel, queues: QueueFiles, index: IndexFiles, files: Files) -> None:
+    def __init__(
+        self,
+        root: Path,
+        kernel: Kernel,
+        queues: QueueFiles,
+        index: IndexFiles,
+        files: Files,
+        fingerprint: Callable[[int], int],
+        flushed: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`fingerprint`: the CRC of the log's bytes before an offset; `flushed`: (log offset on disk, store time there)."""
         self._root = root
         self._kernel = kernel
         self._queues = queues
         self._index = index
         self._files = files
         self.position_path = root / "kappamq.position"
-        self.fingerprint: Callable[[int], int] = lambda offset: 0  # CRC of the log's bytes before an offset
-        self.flushed: Callable[[], tuple[int, int]] = lambda: (0, 0)  # (log offset on disk, store time there)
+        self._fingerprint = fingerprint
+        self._flushed = flushed
         self._unwritten: DerivedWork | None = None  # taken from the kernel, and not yet in the files
         self._sweep_left = 0
         self._sweep = DerivedWork([], b"", True, 0, 0, 0)
@@ -155,7 +165,7 @@ class Derived:
             log.error("queue files may not be on disk (%s): after a power cut they are built again from the log", error)
             return
         before = self._checkpoint.encode()
-        self._checkpoint.physic_ms = self.flushed()[1]
+        self._checkpoint.physic_ms = self._flushed()[1]
         # A Java broker that opens this store builds anew what is younger: also the keys that our index files do not have yet.
         behind = self._index.behind
         self._checkpoint.logics_ms = min(work.store_ms, self._index.end_ms) if behind else work.store_ms
@@ -179,11 +189,11 @@ class Derived:
             self._noted,
             dispatched=work.dispatched,
             synced=min(self._noted.synced, work.dispatched),
-            flushed=self.flushed()[0],
+            flushed=self._flushed()[0],
             index=work.index_at,
             queues=queues,
             entries=entries,
-            last_crc=self.fingerprint(work.dispatched),
+            last_crc=self._fingerprint(work.dispatched),
         )
         self._noted.save(self.position_path, self._files)
 

@@ -17,6 +17,7 @@ from kappamq.errors import ProtocolError, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.records.record import Record, decode
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
@@ -24,7 +25,6 @@ from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, unusable
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.log.heads import STORED_MS_BYTES, is_end_mark, stored_ms
 from kappamq.store.log.marks import Marks, mode_of
 from kappamq.store.position import Position
 from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
@@ -41,8 +41,14 @@ _STAMP_AHEAD_MS = 60_000  # a record may claim to be so much younger than its fi
 
 class MessageStore:
     def __init__(
-        self, config: StoreConfig, kernel_module: KernelModule, kernel: Kernel, files: Files | None = None
+        self,
+        config: StoreConfig,
+        kernel_module: KernelModule,
+        kernel: Kernel,
+        files: Files | None = None,
+        grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
     ) -> None:
+        """`grown`: called with the watched queues that have new messages, once per turn."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -58,13 +64,12 @@ class MessageStore:
             index_apply=kernel_module.index_apply,
             index_link=kernel_module.index_link,
         )
-        self.derived = Derived(root, kernel, self.queues, self.index, self.files)
-        self.derived.fingerprint = lambda offset: fingerprint(self, offset)
-        self.derived.flushed = lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms)
+        self.derived = Derived(
+            root, kernel, self.queues, self.index, self.files, lambda offset: fingerprint(self, offset),
+            lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms),
+        )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
-        self.on_grown: Callable[[list[tuple[str, int]]], None] = lambda grown: None
-        # Message numbers of a queue below this were deleted with their topic; None: nobody knows.
-        self.deleted_below: Callable[[str, int], int | None] = lambda topic, queue_id: None
+        self._grown = grown
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
         self.clock_steps = ClockSteps()  # where the wall clock was set; the broker finds out
@@ -302,12 +307,12 @@ class MessageStore:
             view = self.log.slice(at, visible - at)
             if self._dispatch(at, view):
                 continue
-            if not is_end_mark(view):
+            if not Front(view).is_end_mark:
                 # A page of the map is lost (native/mapping.c): the file itself may be readable all the same.
                 view = self._read_back(at, visible)
                 if self._dispatch(at, view):
                     continue
-            if not is_end_mark(view):
+            if not Front(view).is_end_mark:
                 self.fail(f"the log cannot be read back at {at}")
                 return
             dispatched.advance(at - at % self.config.segment_bytes + self.config.segment_bytes)
@@ -329,7 +334,7 @@ class MessageStore:
             self._index_at = start + eaten
         self.marks.dispatched.advance(start + eaten)
         if woken:
-            self.on_grown(woken)
+            self._grown(woken)
         return int(eaten)
 
     # -- derived files -----------------------------------------------------------------------------------------------------
@@ -347,7 +352,7 @@ class MessageStore:
     def catch_up(self) -> None:
         """Enter the keys of the next stretch of old records."""
         at = self._index_at
-        size = max(_CATCH_UP_BYTES, int.from_bytes(self.log.slice(at, 4), "big"))  # one record may be longer
+        size = max(_CATCH_UP_BYTES, Front(self.log.slice(at, FRONT_BYTES)).size)  # one record may be longer
         # Up to damage and not into it: a record with a bad checksum may have keys that it never had.
         end = self.marks.dispatched.offset
         low, high = next(((low, high) for low, high in self._damage if high > at), (end, end))
@@ -408,10 +413,7 @@ class MessageStore:
     def _found(self, log_offset: int) -> tuple[bytes, Record] | None:
         if not self.log.min <= log_offset < self.marks.dispatched.offset:
             return None
-        head = self.log.slice(log_offset, 8)
-        if len(head) < 8:
-            return None
-        size = int.from_bytes(head[:4], "big", signed=True)
+        size = Front(self.log.slice(log_offset, FRONT_BYTES)).size
         if not 0 < size <= self.config.segment_bytes:
             return None
         data = bytes(self.log.slice(log_offset, size))
@@ -452,8 +454,8 @@ class MessageStore:
         found = self.entry(topic, queue_id, offset)
         if found is None:
             return None
-        head = self.log.slice(found[0], STORED_MS_BYTES)
-        return stored_ms(head) if len(head) == STORED_MS_BYTES else None
+        front = Front(self.log.slice(found[0], FRONT_BYTES))
+        return front.stored_ms if front.is_whole else None
 
     def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
         """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
@@ -486,10 +488,8 @@ class MessageStore:
         """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first. For a worker."""
 
         def is_within(log_offset: int) -> bool:
-            head = self.log.slice(log_offset, STORED_MS_BYTES)
-            return len(head) == STORED_MS_BYTES and self.clock_steps.within(
-                log_offset, stored_ms(head), begin_ms, end_ms
-            )
+            front = Front(self.log.slice(log_offset, FRONT_BYTES))
+            return front.is_whole and self.clock_steps.within(log_offset, front.stored_ms, begin_ms, end_ms)
 
         within = is_within if self.clock_steps else None
         return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from kappamq.errors import StoreDamaged
 from kappamq.native.layout import FILLER_BYTES, SCAN_BLANK
+from kappamq.protocol.records.view import FRONT_BYTES, Front, fronts_in
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.position import Position
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _FOREVER = 1 << 62
 _WINDOW_BYTES = 32 << 20
 _RELIEF_BYTES = 256 << 20  # so often entries go to their files, lest a long scan fills the memory
-_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 FINGERPRINT_BYTES = 64
 
 
@@ -192,8 +192,9 @@ def _newest_ms(store: MessageStore) -> int:
     newest = 0
     for place in places:
         view = store.log.whole_view(place)[: 8 << 20]
-        _require_readable(store, place, min(len(view), int.from_bytes(view[:4], "big")) or 1)
-        _good, _why, records, _ms = store.kernel_module.scan(view[: int.from_bytes(view[:4], "big")], place, True)
+        size = Front(view).size
+        _require_readable(store, place, min(len(view), size) or 1)
+        _good, _why, records, _ms = store.kernel_module.scan(view[:size], place, True)
         if records:
             newest = max(newest, _first_store_ms(store, place))
     return newest
@@ -246,9 +247,7 @@ def _java_start(store: MessageStore, checkpoint: Checkpoint) -> int:
 
 
 def _first_store_ms(store: MessageStore, offset: int) -> int:
-    view = store.log.whole_view(offset)
-    at = 68 if view[39] & 0x10 else 56
-    return int.from_bytes(view[at : at + 8], "big")
+    return Front(store.log.whole_view(offset)).stored_ms
 
 
 def _scan(
@@ -329,24 +328,12 @@ def next_good(store: MessageStore, after: int) -> int | None:
         at = start_of_file + written
         view = store.log.whole_view(at)
         data = bytes(view[:_WINDOW_BYTES])
-        places = sorted({place for magic in _MAGICS for place in _places(data, magic)})
-        for place in places:
-            start = at + place - 4
-            if place < 4 or int.from_bytes(data[place + 24 : place + 32], "big") != start:
-                continue
+        for place in fronts_in(data, at):
+            start = at + place
             good, _why, records, _ms = store.kernel_module.scan(store.log.whole_view(start)[: 64 << 20], start, True)
             if good and records:
                 return start
-        at += max(len(data) - 64, 1) if len(data) < len(view) else len(view)
-
-
-def _places(data: bytes, magic: bytes) -> list[int]:
-    places = []
-    place = data.find(magic)
-    while place >= 0:
-        places.append(place)
-        place = data.find(magic, place + 1)
-    return places
+        at += max(len(data) - FRONT_BYTES, 1) if len(data) < len(view) else len(view)
 
 
 def _cut_queues(store: MessageStore) -> None:

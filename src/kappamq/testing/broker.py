@@ -233,7 +233,7 @@ class BrokerKit:
 
     async def _pass_on_loop(self, broker: Broker, ms: int, caller: object) -> str | None:
         """Return None, or why the clock was advanced before all had settled."""
-        clock, agenda = self.clock, broker.agenda
+        clock, agenda = self.clock, broker.delivery.agenda
         settling = Settling(broker, clock, self._names)
         target = clock.message_ms() + ms
         clean_ms = clock.message_ms() + _STEP_MS

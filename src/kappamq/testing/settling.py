@@ -57,7 +57,7 @@ class Settling:
 
     def reason(self, caller: object = None) -> str | None:
         """Return what is still busy, None if everything is idle."""
-        if self._broker.agenda.is_working:
+        if self._broker.delivery.agenda.is_working:
             return "the broker is busy"
         if self._clock.is_ringing:
             return "a consumer is resuming after a pause"

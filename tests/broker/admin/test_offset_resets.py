@@ -496,7 +496,7 @@ async def test_a_reset_is_one_group_of_records(broker: Broker, client: Speaker) 
     await scene(client, [5])
     await commit(client, 4)
     groups: list[Any] = []
-    append_group = broker.appender.append_group
+    append_group = broker.own_records.append_group
 
     def spy(drafts: Any, changes: Any = (), *, own: bool = False) -> Any:
         if not groups:
@@ -504,7 +504,7 @@ async def test_a_reset_is_one_group_of_records(broker: Broker, client: Speaker) 
             raise NotAvailable("for a test")
         return append_group(drafts, changes, own=own)
 
-    broker.appender.append_group = spy  # type: ignore[method-assign]
+    broker.own_records.append_group = spy  # type: ignore[method-assign]
     await refused(client, header(queue_id=0, offset=2), ResponseCode.SERVICE_NOT_AVAILABLE, "for a test")
     assert groups == [["reset", "offsets-reset"]]
     assert (await committed(client), broker.pending_resets.is_pending("g", "t")) == (4, False), "neither of both"

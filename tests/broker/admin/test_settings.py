@@ -15,10 +15,12 @@ from kappamq.config import properties as java
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
+from kappamq.events import Events
 from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.admin import GetBrokerConfig, UpdateBrokerConfig
 from kappamq.protocol.records.record import iter_records
+from kappamq.state.events import SettingsChanged
 from kappamq.state.metadata import TOPIC
 from kappamq.store.snapshots import Snapshots, decode
 from tests.broker.operating import fill, make_topic, ok, on_broker, refused
@@ -205,14 +207,21 @@ def test_the_callers_configuration_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_reaction_comes_once_and_finds_all_values(tmp_path: Path) -> None:
     store = StoreConfig(root=tmp_path)
-    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1)
+    events = Events()
+    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1, events)
     seen: list[tuple[int, int]] = []
+    fields: list[frozenset[str]] = []
 
-    def look() -> None:
+    def look(event: SettingsChanged) -> None:
+        fields.append(event.fields)
         seen.append((store.transfer_bytes_max, store.transfer_count_max))
 
-    settings.on_change = {"store.transfer_bytes_max": look, "store.transfer_count_max": look}
+    events.on(SettingsChanged, look)
     settings.change({"maxTransferBytesOnMessageInMemory": "8192", "maxTransferCountOnMessageInMemory": "7"})
     assert seen == [(8192, 7)]
     settings.change({"fileReservedTime": "5"})
-    assert len(seen) == 1
+    settings.change({"fileReservedTime": "5"})
+    assert fields == [
+        {"store.transfer_bytes_max", "store.transfer_count_max", "broker.properties"},
+        {"store.retention_hours", "broker.properties"},
+    ], "nothing where nothing has changed"

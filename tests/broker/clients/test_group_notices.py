@@ -10,9 +10,14 @@ import pytest
 
 from kappamq.broker.clients.group_notices import GroupNotices
 from kappamq.broker.clients.registry import Client, ConsumerGroup
+from kappamq.broker.events import MembersChanged
+from kappamq.config.broker import BrokerConfig
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.net.serving.connection import Connection
+from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.frame import decode
+from kappamq.state.groups import Groups
+from tests.state.committing import committing
 
 
 class Peer:
@@ -23,6 +28,35 @@ class Peer:
         self.heard.append(decode(data).ext["consumerGroup"])
 
 
+def known(*configured: SubscriptionGroupConfig) -> Groups:
+    groups = committing(lambda commit: Groups(BrokerConfig(), lambda: 1, commit))
+    for group in configured:
+        groups.update(group)
+    return groups
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nobody_is_told_where_it_is_not_wanted(enabled: bool) -> None:
+    async def test() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        groups = known(SubscriptionGroupConfig(name="quiet", notify_changed_enable=False))
+        notices = GroupNotices(
+            BrokerConfig(notify_consumer_changes=enabled),
+            groups,
+            FairTurns(),
+            lambda job: tasks.append(asyncio.ensure_future(job)),
+        )
+        peer = Peer()
+        connection = cast(Connection, peer)
+        for name in ("quiet", "g"):
+            group = ConsumerGroup(name, members={connection: Client("c", connection, 0, 0, 0)})
+            notices.members_changed(MembersChanged(group))
+        await asyncio.gather(*tasks)
+        assert peer.heard == (["g"] if enabled else [])
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
 def test_once_for_each_group() -> None:
     async def test() -> None:
         tasks: list[asyncio.Task[None]] = []
@@ -30,18 +64,18 @@ def test_once_for_each_group() -> None:
         def run(job: Coroutine[Any, Any, None]) -> None:
             tasks.append(asyncio.create_task(job))
 
-        notices = GroupNotices(FairTurns(), run)
+        notices = GroupNotices(BrokerConfig(), known(), FairTurns(), run)
         peer = Peer()
         connection = cast(Connection, peer)
         groups = [
             ConsumerGroup(f"g{number}", members={connection: Client("c", connection, 0, 0, 0)}) for number in range(300)
         ]
         for group in groups + groups:
-            notices.add(group)
+            notices.members_changed(MembersChanged(group))
         assert not peer.heard, "not in this turn"
         await asyncio.gather(*tasks)
         assert peer.heard == [group.name for group in groups]
-        notices.add(groups[0])
+        notices.members_changed(MembersChanged(groups[0]))
         await asyncio.gather(*tasks)
         assert peer.heard[-1] == "g0"
         assert len(peer.heard) == 301
@@ -60,22 +94,24 @@ def test_one_group_that_cannot_be_told_does_not_silence_the_others(caplog: pytes
         def run(job: Coroutine[Any, Any, None]) -> None:
             tasks.append(asyncio.create_task(job))
 
-        notices = GroupNotices(FairTurns(), run)
+        notices = GroupNotices(BrokerConfig(), known(), FairTurns(), run)
         peer = Peer()
         for name, member in (("broken", Broken()), ("whole", peer)):
             connection = cast(Connection, member)
-            notices.add(ConsumerGroup(name, members={connection: Client("c", connection, 0, 0, 0)}))
+            notices.members_changed(
+                MembersChanged(ConsumerGroup(name, members={connection: Client("c", connection, 0, 0, 0)}))
+            )
         await asyncio.gather(*tasks)
         assert peer.heard == ["whole"]
         assert "members of group broken were not told" in caplog.text
         # Also if the job as a whole is ended.
         connection = cast(Connection, peer)
         group = ConsumerGroup("later", members={connection: Client("c", connection, 0, 0, 0)})
-        notices.add(group)
+        notices.members_changed(MembersChanged(group))
         await asyncio.sleep(0)  # it has begun
         tasks.pop().cancel()
         await asyncio.sleep(0)
-        notices.add(group)
+        notices.members_changed(MembersChanged(group))
         await asyncio.gather(*tasks)
         assert peer.heard[-1] == "later"
 

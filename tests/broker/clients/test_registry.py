@@ -9,8 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kappamq.broker.clients.registry import GROUPS_PER_CONNECTION_MAX, SUBSCRIPTIONS_MAX, Clients
+from kappamq.broker.clients.registry import GROUPS_PER_CONNECTION_MAX, SUBSCRIPTIONS_MAX, Clients, tell_members
+from kappamq.broker.events import MembersChanged, Subscribed
+from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter
+from kappamq.events import Events
 from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import decode
@@ -36,8 +39,17 @@ class Peer:
         return [frame.ext["consumerGroup"] for frame in frames]
 
 
-def make() -> Clients:
-    return Clients(EXPIRY_S, GROUP_EXPIRY_S)
+def make(events: Events | None = None, quiet: str = "") -> Clients:
+    """Members of all groups but `quiet` are told at once."""
+
+    def tell(event: MembersChanged) -> None:
+        if event.group.name != quiet:
+            tell_members(event.group)
+
+    events = events or Events()
+    events.on(MembersChanged, tell)
+    config = BrokerConfig(client_expiry_ms=int(EXPIRY_S * 1000), group_expiry_ms=int(GROUP_EXPIRY_S * 1000))
+    return Clients(config, events)
 
 
 def beat(
@@ -95,8 +107,7 @@ def test_a_changed_set_of_topics_is_told_and_a_newer_filter_is_not() -> None:
 
 
 def test_nobody_is_told_in_broadcasting_or_where_it_is_not_wanted() -> None:
-    clients, one, two = make(), Peer(), Peer()
-    clients.may_notify = lambda group: group != "quiet"
+    clients, one, two = make(quiet="quiet"), Peer(), Peer()
     for peer in (one, two):
         beat(clients, peer, peer.name, {"g": [topic("t")]}, model=MessageModel.BROADCASTING)
         beat(clients, peer, peer.name, {"quiet": [topic("t")]})
@@ -123,11 +134,14 @@ def test_members_that_subscribe_differently_are_a_warning_once(caplog: pytest.Lo
 
 
 def test_the_newest_subscription_counts() -> None:
-    clients, peer = make(), Peer()
+    events = Events()
+    clients, peer = make(events), Peer()
     heard: list[tuple[str, str | None, str]] = []
-    clients.on_subscribed = lambda group, subscription, name: heard.append(
-        (group, subscription and subscription.expression, name)
-    )
+
+    def hear(event: Subscribed) -> None:
+        heard.append((event.group, event.subscription and event.subscription.expression, event.topic))
+
+    events.on(Subscribed, hear)
     beat(clients, peer, consumers={"g": [topic("t", 5, "a")]})
     beat(clients, peer, consumers={"g": [topic("t", 5, "same version")]})
     beat(clients, peer, consumers={"g": [topic("t", 4, "older")]})
@@ -177,9 +191,10 @@ def test_there_is_an_end_to_what_a_client_may_name() -> None:
 
 
 def test_another_message_model_is_judged_anew() -> None:
-    clients, peer = make(), Peer()
+    events = Events()
+    clients, peer = make(events), Peer()
     heard: list[tuple[str, bool]] = []
-    clients.on_subscribed = lambda group, subscription, name: heard.append((name, clients.is_broadcasting(group)))
+    events.on(Subscribed, lambda event: heard.append((event.topic, clients.is_broadcasting(event.group))))
     beat(clients, peer, consumers={"g": [topic("t")]})
     beat(clients, peer, consumers={"g": [topic("t")]}, model=MessageModel.BROADCASTING)
     beat(clients, peer, consumers={"g": [topic("t")]}, model=MessageModel.BROADCASTING)
@@ -209,10 +224,11 @@ def test_who_is_silent_for_too_long_is_let_go() -> None:
 
 
 def test_an_empty_group_is_remembered_for_a_while() -> None:
-    clients, peer = make(), Peer()
+    events = Events()
+    clients, peer = make(events), Peer()
     gone: list[tuple[str, str]] = []
     beat(clients, peer, consumers={"g": [topic("t"), topic("u")]})
-    clients.on_subscribed = lambda group, subscription, name: gone.append((group, name))
+    events.on(Subscribed, lambda event: gone.append((event.group, event.topic)))
     clients.lost(peer, now=100.0)  # type: ignore[arg-type]
     assert [group.name for group in clients.subscribers("t")] == ["g"]
     clients.expire(now=100.0 + GROUP_EXPIRY_S)

@@ -40,7 +40,7 @@ def test_each_level_waits_its_time(tmp_path: Path, mode: str) -> None:
             names = first.property_map()
             assert (names["REAL_TOPIC"], names["REAL_QID"], names["DELAY"]) == ("tea", "2", "1")
             assert (first.born_ms, first.stored_ms) == (1_700_000_000_000, START_MS + 1000)
-            assert it.broker.agenda.next_ms() is None
+            assert it.broker.delivery.agenda.next_ms() is None
 
     run(scenario())
 
@@ -152,7 +152,7 @@ def test_a_copy_that_no_record_can_hold_is_passed_over(tmp_path: Path, caplog: p
         async with timed(tmp_path) as it:
             for body in (b"a", b"b", b"c"):
                 await it.send(body, DELAY=1)
-            append_group = it.broker.appender._kernel.append_group
+            append_group = it.broker.delivery.copies._kernel.append_group
 
             def choosy(members: list[tuple[object, ...]], now_ms: int) -> object:
                 if any(member[8] == b"b" for member in members):
@@ -163,7 +163,7 @@ def test_a_copy_that_no_record_can_hold_is_passed_over(tmp_path: Path, caplog: p
                 def __getattr__(self, name: str) -> object:
                     return choosy if name == "append_group" else getattr(it.broker.kernel, name)
 
-            it.broker.appender._kernel = Choosy()
+            it.broker.delivery.copies._kernel = Choosy()
             await it.pass_ms(1000)
             assert await it.bodies() == [b"a", b"c"]
             assert "passed over" in caplog.text

@@ -18,8 +18,8 @@ def test_entries_and_records(tmp_path: Path, mode: str) -> None:
     async def scenario() -> None:
         async with running(tmp_path, mode) as broker:
             for number in range(5):
-                place = broker.appender.append(Draft("tea", 1, b"%d" % number))
-            await broker.appender.answerable(place.end)
+                place = broker.delivery.appender.append(Draft("tea", 1, b"%d" % number))
+            await broker.delivery.appender.answerable(place.end)
             sources = Sources(broker.store)
             assert sources.entries("tea", 0, 0, 9) == []
             found = sources.entries("tea", 1, 2, 9)
@@ -31,8 +31,8 @@ def test_entries_and_records(tmp_path: Path, mode: str) -> None:
             assert not sources.are_warm(found)
             assert sources.are_warm(found[1:])
             assert sources.read([(found[0][0] + 1, 100, 0), (1 << 40, 100, 0)]) == [None, None]
-            group = broker.appender.append_group([Draft("tea", 2, b"a"), Draft("tea", 2, b"b")])
-            await broker.appender.answerable(group[-1].end)
+            group = broker.delivery.appender.append_group([Draft("tea", 2, b"a"), Draft("tea", 2, b"b")])
+            await broker.delivery.appender.answerable(group[-1].end)
             first, second = sources.read([(place.log_offset, place.size, 0) for place in group])
             assert first is not None
             assert second is not None

@@ -201,7 +201,7 @@ async def test_waiting_for_what_is_wanted(broker: Broker, client: Speaker) -> No
         await send(sender, 7)
         parked = broker.pulls.waiting
         assert parked.count == 1
-        request = next(request for queue in parked._queues.values() for request, _owner in queue.values())
+        request = next(request for queue in parked._table._queues.values() for request, _owner in queue.values())
         assert request.offset == 7
         assert not waiting.done()
         await send(sender, 8)

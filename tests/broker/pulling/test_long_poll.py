@@ -94,10 +94,9 @@ def test_a_busy_queue_leaves_no_pile_of_deadlines() -> None:
 
 @pytest.mark.parametrize("kind", kernels())
 def test_the_kernel_reports_a_watched_queue_once(tmp_path: Path, kind: str) -> None:
-    with opened(config(tmp_path), kind) as store:
+    grown: list[tuple[str, int]] = []
+    with opened(config(tmp_path), kind, grown=grown.extend) as store:
         polls: LongPoll[str] = LongPoll(store.kernel, 10, 10)
-        grown: list[tuple[str, int]] = []
-        store.on_grown = grown.extend
         writer = Writer(store)
 
         def send() -> list[tuple[str, int]]:

@@ -42,7 +42,8 @@ class Peer:
 
 def pulls(peer: Peer, count: int) -> list[PullRequest]:
     return [
-        PullRequest(cast(Connection, peer), "g", "t", 0, 0, 32, None, 1000, number, False) for number in range(count)
+        PullRequest(cast(Connection, peer), "g", "t", 0, 0, 32, None, 1000, number, False, answer)
+        for number in range(count)
     ]
 
 
@@ -57,7 +58,7 @@ def never(job: Coroutine[Any, Any, None]) -> None:
 
 def test_who_does_not_take_its_answers_gets_no_more_until_it_does() -> None:
     async def test() -> None:
-        wakes = Waking(answer, FairTurns(), never)
+        wakes = Waking(FairTurns(), never)
         slow, quick, gone = Peer(takes=1), Peer(), Peer()
         gone.is_open = False
         wakes.wake([*pulls(slow, 4), *pulls(gone, 2), *pulls(quick, 3)])
@@ -81,7 +82,7 @@ def test_many_that_take_long_share_the_turns(monkeypatch: pytest.MonkeyPatch) ->
 
     async def test() -> None:
         jobs: list[asyncio.Task[None]] = []
-        wakes = Waking(answer, FairTurns(), lambda job: jobs.append(asyncio.ensure_future(job)))
+        wakes = Waking(FairTurns(), lambda job: jobs.append(asyncio.ensure_future(job)))
         peer = Peer()
         wakes.wake(pulls(peer, 5))
         assert peer.answers == [0], "the slice of this turn is used up"

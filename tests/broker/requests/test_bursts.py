@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.events import ConnectionLost
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.errors import InvalidParameter
 from kappamq.net.requests import unfinished
@@ -153,16 +154,16 @@ def test_too_many_slow_requests_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 @on_broker()
 async def test_a_broker_that_stops_says_so(broker: Broker, client: Speaker) -> None:
     await make_topic(client, "t")
-    broker.bursts.stopping = True
+    broker.bursts.stop()
     answer = await client.ask(GetMaxOffset(topic="t", queue_id=0))
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
-    broker.bursts.stopping = False
+    broker.bursts._stopping = False
 
 
 @on_broker()
 async def test_whoever_cares_hears_of_lost_connections(broker: Broker, client: Speaker) -> None:
     lost: list[Connection] = []
-    broker.bursts.on_lost.append(lost.append)
+    broker.events.on(ConnectionLost, lambda event: lost.append(event.connection))
     async with connected(broker.port):
         await eventually(lambda: len(broker.server.connections) == 2)
     await eventually(lambda: len(lost) == 1)

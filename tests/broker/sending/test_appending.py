@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.sending.appending import Draft
+from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.sending.gate import DISK_FULL
 from kappamq.errors import IllegalMessage, InvalidParameter, NotAvailable
 from kappamq.protocol.names import HALF_TOPIC
@@ -58,8 +58,8 @@ def test_a_copy_names_its_source(tmp_path: Path, mode: str) -> None:
     async def scenario() -> None:
         async with running(tmp_path, mode) as broker:
             draft = Draft("tea", 2, b"x", {"KEYS": "k"}, flag=7, born_ms=5, born=BORN, reconsume_times=3)
-            place = broker.appender.append(draft)
-            await broker.appender.answerable(place.end)
+            place = broker.delivery.appender.append(draft)
+            await broker.delivery.appender.answerable(place.end)
             (record,) = stored(broker, "tea", 2)
             assert (record.log_offset, record.flag, record.born_ms, record.reconsume_times) == (
                 place.log_offset,
@@ -71,7 +71,7 @@ def test_a_copy_names_its_source(tmp_path: Path, mode: str) -> None:
             assert copy.source == place.log_offset
             assert (copy.born, copy.properties, copy.body) == (BORN, {"KEYS": "k"}, b"x")
             copy.topic = "coffee"
-            await broker.appender.answerable(broker.appender.append(copy).end)
+            await broker.delivery.appender.answerable(broker.delivery.appender.append(copy).end)
             assert stored(broker, "coffee", 2)[0].prepared_offset == place.log_offset
 
     run(scenario())
@@ -83,10 +83,12 @@ def test_a_group_is_found_whole_or_not_at_all(tmp_path: Path, mode: str, torn: b
     async def scenario() -> None:
         async with running(tmp_path / "a", mode) as broker:
             broker.metadata.add(counter := Counter())
-            first = broker.appender.append(Draft("tea", 0, b"before"))
-            places = broker.appender.append_group([Draft("tea", 0, b"a"), Draft("coffee", 1, b"b")], [("count", 2)])
+            first = broker.delivery.appender.append(Draft("tea", 0, b"before"))
+            places = broker.delivery.appender.append_group(
+                [Draft("tea", 0, b"a"), Draft("coffee", 1, b"b")], [("count", 2)]
+            )
             assert counter.count == 2
-            await broker.appender.answerable(places[-1].end)
+            await broker.delivery.appender.answerable(places[-1].end)
             assert [record.body for record in stored(broker, "tea")] == [b"before", b"a"]
             # The mark of the group is on the change: messages stay as they were made, and as long.
             assert "__BATCH#" not in stored(broker, "tea")[1].properties
@@ -115,14 +117,14 @@ def test_placers_see_what_is_meant_for_consumers(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            broker.appender.placers.append(elsewhere)
-            broker.appender.append(Draft("tea", 0, b"a"))
-            broker.appender.append(Draft("tea", 0, b"committed", sys_flag=8))
-            broker.appender.append(Draft("half", 0, b"half", sys_flag=4))
-            broker.appender.append(Draft(HALF_TOPIC, 0, b"half", {"bad": "1"}))
+            appender = Appender(broker.store, broker.writer, broker.metadata, broker.clock, placers=[elsewhere])
+            appender.append(Draft("tea", 0, b"a"))
+            appender.append(Draft("tea", 0, b"committed", sys_flag=8))
+            appender.append(Draft("half", 0, b"half", sys_flag=4))
+            appender.append(Draft(HALF_TOPIC, 0, b"half", {"bad": "1"}))
             with pytest.raises(InvalidParameter):
-                broker.appender.append_group([Draft("tea", 0, b"a"), Draft("tea", 0, b"a", {"bad": "1"})])
-            await broker.appender.answerable(broker.kernel.append_offset)
+                appender.append_group([Draft("tea", 0, b"a"), Draft("tea", 0, b"a", {"bad": "1"})])
+            await appender.answerable(broker.kernel.append_offset)
             assert [record.body for record in stored(broker, "elsewhere")] == [b"a", b"committed"]
             assert not stored(broker, "tea")
 
@@ -133,13 +135,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             with pytest.raises(IllegalMessage, match="properties"):
-                broker.appender.append(Draft("tea", 0, b"a", {"k": "v" * 40_000}))
+                broker.delivery.appender.append(Draft("tea", 0, b"a", {"k": "v" * 40_000}))
             with pytest.raises(IllegalMessage, match="log file"):
-                broker.appender.append(Draft("tea", 0, b"a" * (1 << 20)))
+                broker.delivery.appender.append(Draft("tea", 0, b"a" * (1 << 20)))
             broker.store.fail("for a test")
-            place = broker.appender.append(Draft("tea", 0, b"a"))
+            place = broker.delivery.appender.append(Draft("tea", 0, b"a"))
             with pytest.raises(NotAvailable):
-                await broker.appender.answerable(place.end)
+                await broker.delivery.appender.answerable(place.end)
 
     run(scenario())
 
@@ -149,12 +151,12 @@ def test_a_full_disk_has_room_for_what_the_broker_must_remember(tmp_path: Path) 
         async with running(tmp_path) as broker:
             broker.gate.close(DISK_FULL, NotAvailable("full"))
             with pytest.raises(NotAvailable, match="full"):
-                broker.appender.append(Draft("tea", 0, b"a"))
+                broker.delivery.appender.append(Draft("tea", 0, b"a"))
             with pytest.raises(NotAvailable, match="full"):
-                broker.appender.append_group([Draft("tea", 0, b"a")])
-            broker.appender.append(Draft("tea", 0, b"b"), own=True)
-            (place,) = broker.appender.append_group([Draft("tea", 0, b"c")], own=True)
-            await broker.appender.answerable(place.end)
+                broker.delivery.appender.append_group([Draft("tea", 0, b"a")])
+            broker.delivery.appender.append(Draft("tea", 0, b"b"), own=True)
+            (place,) = broker.delivery.appender.append_group([Draft("tea", 0, b"c")], own=True)
+            await broker.delivery.appender.answerable(place.end)
             assert [record.body for record in stored(broker, "tea")] == [b"b", b"c"]
 
     run(scenario())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kappamq.broker.sending.gate import CONGESTED, DISK_FULL, FAILED, FILES, NO_ROOM, Gate
-from kappamq.errors import Busy, KappaError, NotAvailable
+from kappamq.broker.sending.gate import CONGESTED, DISK_FULL, FAILED, FILES, NO_ROOM, NOT_MASTER, Gate, not_master
+from kappamq.errors import Busy, KappaError, NotAvailable, NotMaster
 
 REASONS = (DISK_FULL, NO_ROOM, FILES, CONGESTED, FAILED)
 
@@ -55,6 +55,16 @@ def test_the_reason_that_stops_all_is_told_first() -> None:
     assert refusal(gate, own=True) is None, "room was kept for the broker's own records"
     gate.close(FAILED, NotAvailable("failed"), for_all=True)
     assert str(refusal(gate)) == str(refusal(gate, own=True)) == "failed"
+
+
+def test_a_node_that_may_not_write_says_so_before_anything_else() -> None:
+    gate = Gate(SimpleNamespace())
+    gate.close(FAILED, NotAvailable("failed"), for_all=True)
+    gate.close(NOT_MASTER, not_master(), for_all=True)
+    assert isinstance(refusal(gate), NotMaster)
+    assert isinstance(refusal(gate, own=True), NotMaster)
+    gate.open(NOT_MASTER)
+    assert str(refusal(gate, own=True)) == "failed"
 
 
 def test_a_refusal_does_not_grow_with_every_message() -> None:

@@ -152,10 +152,13 @@ def sent(body: bytes, **changes: Any) -> Sent:
 
 @on_broker()
 async def test_a_message_needs_no_frame_and_no_connection(broker: Broker, client: Speaker) -> None:
-    first, second = broker.sends.send(sent(b"one")), broker.sends.send(sent(b"two", properties="UNIQ_KEY\x01U"))
+    first, second = (
+        broker.delivery.sends.send(sent(b"one")),
+        broker.delivery.sends.send(sent(b"two", properties="UNIQ_KEY\x01U")),
+    )
     assert (first.is_fresh, second.is_fresh) == (True, False)
     assert (first.queue_offset, second.queue_offset, second.unique) == (0, 1, "U")
-    await broker.appender.answerable(second.end, flushed=second.waits)
+    await broker.delivery.appender.answerable(second.end, flushed=second.waits)
     records = await client.read("t")
     assert [(record.body, record.born_host, record.born_port) for record in records] == [
         (b"one", bytes([10, 0, 0, 7]), 258),
@@ -163,26 +166,26 @@ async def test_a_message_needs_no_frame_and_no_connection(broker: Broker, client
     ]
     assert [record.offset_id for record in records] == [first.ids, second.ids]
     with pytest.raises(IllegalMessage, match="the message has no body"):
-        broker.sends.send(sent(b""))
+        broker.delivery.sends.send(sent(b""))
 
 
 @on_broker()
 async def test_a_batch_needs_no_frame_and_no_connection(broker: Broker, client: Speaker) -> None:
     members = sent(batch.encode([Member(b"a", ""), Member(b"b", "WAIT\x01false")]))
-    target = broker.sends.batch_target(members)
+    target = broker.delivery.sends.batch_target(members)
     assert (target.topic.name, target.queue_id, target.is_fresh) == ("t", 0, True)
-    stored = broker.sends.append_batch(broker.sends.read_batch(members, target))
+    stored = broker.delivery.sends.append_batch(broker.delivery.sends.read_batch(members, target))
     assert (stored.queue_id, stored.queue_offset, stored.waits, stored.is_fresh) == (0, 0, False, True)
-    await broker.appender.answerable(stored.end, flushed=stored.waits)
+    await broker.delivery.appender.answerable(stored.end, flushed=stored.waits)
     records = await client.read("t")
     assert [record.body for record in records] == [b"a", b"b"]
     assert ",".join(record.offset_id for record in records) == stored.ids
     with pytest.raises(IllegalMessage, match="the batch is empty"):
-        broker.sends.read_batch(members._replace(body=b""), target)
-    broker.sends.check_again(long_header(queue_id=1))
+        broker.delivery.sends.read_batch(members._replace(body=b""), target)
+    broker.delivery.sends.check_again(long_header(queue_id=1))
     await make_topic(client, "t", 1)
     with pytest.raises(InvalidParameter, match=r"queueId\[1\] is illegal"):
-        broker.sends.check_again(long_header(queue_id=1))  # the topic was changed while the batch was read
+        broker.delivery.sends.check_again(long_header(queue_id=1))  # the topic was changed while the batch was read
 
 
 @pytest.mark.parametrize("mode", MODES)

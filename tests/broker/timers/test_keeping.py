@@ -40,9 +40,9 @@ def test_survivors_are_stored_again(tmp_path: Path, crash: bool) -> None:
             log = it.broker.store.log
             assert await it.broker.upkeep.delete_expired(asked=True) > 0
             assert log.min > 0
-            assert it.broker.delivery.timer_progress.moved_below > 150 * 200
+            assert it.broker.delivery_tables.timer_progress.moved_below > 150 * 200
             await it.settle()
-            assert it.broker.delivery.timer_metrics.total == 150
+            assert it.broker.delivery_tables.timer_metrics.total == 150
             first = log.min
             for _ in range(3):
                 await fill(it)

@@ -39,7 +39,7 @@ def test_many_in_the_same_second(tmp_path: Path, flush: str) -> None:
                 *(it.send(b"%d" % number, key=f"K{number}", TIMER_DELIVER_MS=due) for number, due in enumerate(dues))
             )
             await it.settle()
-            assert it.broker.delivery.timer_metrics.total == 3000
+            assert it.broker.delivery_tables.timer_metrics.total == 3000
             for until in (4999, 5250, 5251, 5999):
                 await it.pass_ms(START_MS + until - it.clock.message_ms())
                 found = [dues[int(body)] for body in await it.bodies()]
@@ -141,7 +141,7 @@ def test_a_stop_after_the_log_has_failed_loses_nothing(tmp_path: Path) -> None:
             await it.pass_ms(3000)
             it.broker.store.log.write = failing  # type: ignore[method-assign, assignment]
             it.clock.advance(ms=2200)
-            it.broker.agenda.wake()
+            it.broker.delivery.agenda.wake()
             await eventually_async(lambda: it.broker.store.failed is not None)
             assert it.broker.delivery.timers.delivered == 10
         async with timed(tmp_path, clock=MessageClock(START_MS + 6000)) as it:
@@ -199,7 +199,7 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 await it.send(b"%d" % number, TIMER_DELIVER_MS=START_MS + 60_000 + number)
             await it.send(b"near", TIMER_DELIVER_MS=START_MS + 10_000)
             await it.settle()
-            seen, rebuild = it.broker.appender.visible, timers._book.rebuild
+            seen, rebuild = it.broker.delivery.copies.visible, timers._book.rebuild
             waiting, building = asyncio.Event(), asyncio.Event()
             gone_on = threading.Event()
 
@@ -214,12 +214,12 @@ def test_built_again_while_one_is_entered(tmp_path: Path) -> None:
                 assert gone_on.wait(10)
                 return rebuild(*arguments)
 
-            it.broker.appender.visible = slowly_seen  # type: ignore[method-assign, assignment]
+            it.broker.delivery.copies.visible = slowly_seen  # type: ignore[method-assign, assignment]
             timers._book.rebuild = slow_rebuild  # type: ignore[method-assign]
             await it.send(b"new", TIMER_DELIVER_MS=START_MS + 61_000)
             await asyncio.wait_for(waiting.wait(), 10)
             timers._let_go(StoreDamaged("a damaged unit"))
-            it.broker.agenda.wake()
+            it.broker.delivery.agenda.wake()
             await it.settle()
             await it.pass_ms(100_000)
             assert await it.bodies() == [b"near", b"0", b"1", b"2", b"3", b"4", b"new"]
@@ -241,25 +241,25 @@ def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, mo
             await it.recall(RecallHandle("tea", "b", due, "K"))
             await it.pass_ms(ROLL_MS - 1_800_000)
         async with timed(tmp_path / "a", clock=clock) as it:
-            progress = it.broker.delivery.timer_progress
-            store_copies = it.broker.appender.append_copies
+            progress = it.broker.delivery_tables.timer_progress
+            store_copies = it.broker.delivery.copies.append_copies
 
             def only_the_wish(copies: Any, changes: Any) -> None:
                 if copies:
                     raise NotAvailable("the disk is full")
                 store_copies(copies, changes)
 
-            it.broker.appender.append_copies = only_the_wish  # type: ignore[method-assign]
-            it.broker.agenda.wake()
+            it.broker.delivery.copies.append_copies = only_the_wish  # type: ignore[method-assign]
+            it.broker.delivery.agenda.wake()
             await eventually_async(lambda: bool(progress.wishes))
-            await it.broker.appender.answerable(it.broker.kernel.append_offset)
+            await it.broker.delivery.appender.answerable(it.broker.kernel.append_offset)
             await crash_copy(it.broker, tmp_path / "b")
         async with timed(tmp_path / "b", clock=clock) as it:
             await it.settle()
             assert await it.bodies() == [b"other"]
             await it.send(b"later", TIMER_DELAY_MS=5000)
             await it.pass_ms(5000)
-            assert it.broker.delivery.timer_progress.wishes == {}, "forgotten with the second of its message"
+            assert it.broker.delivery_tables.timer_progress.wishes == {}, "forgotten with the second of its message"
 
     run(scenario())
 
@@ -345,7 +345,7 @@ def test_a_load_that_fails_is_done_again(tmp_path: Path) -> None:
 
             book.load = fail_once  # type: ignore[method-assign]
             it.clock.advance(ms=60_000)
-            it.broker.agenda.wake()
+            it.broker.delivery.agenda.wake()
             await eventually_async(lambda: it.broker.delivery.timers.delivered == 5)
 
     run(scenario())
@@ -469,7 +469,7 @@ class Dialogue:
 
     async def then_pending(self) -> str:
         await self.it.settle()
-        return f"pending {self.it.broker.delivery.timer_metrics.total}, next {self.it.broker.agenda.next_ms()}"
+        return f"pending {self.it.broker.delivery_tables.timer_metrics.total}, next {self.it.broker.delivery.agenda.next_ms()}"
 
 
 def ms(text: str) -> int:

@@ -314,7 +314,7 @@ def test_halves_that_lie_on_disk_only_are_read_beside_the_loop(tmp_path: Path) -
             ended = await producer.begin("t", b"ended")
             broker.kernel.hot_from = broker.store.log.end
             clock.advance(6)
-            assert broker.agenda.run_due(clock.message_ms())
+            assert broker.delivery.agenda.run_due(clock.message_ms())
             assert broker.delivery.checks.due_ms() is None, "a worker reads"
             assert (await producer.end(ended, ROLLBACK)).code == 0
             await pass_time(broker, clock, 0.2)
@@ -494,7 +494,7 @@ def test_turns_end_on_the_loop_only(tmp_path: Path) -> None:
                     half_log.check(half, record)
                     assert half.log_offset >= broker.store.log.end, "not written yet"
                 read.append(at)
-                return await broker.upkeep.read(work, at)
+                return await broker.workers.read(work, at)
 
             newest = await half_log.load_slowly(half.root, worker)
             assert newest is not None

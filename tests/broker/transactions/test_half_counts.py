@@ -37,7 +37,7 @@ def test_the_file_is_there_when_the_broker_stops(tmp_path: Path) -> None:
                     else:
                         assert broker.delivery.halves.halves.counts == {"t": 1}, "counted again"
                         assert (await producer.end(begun[0], COMMIT)).code == 0
-                broker.delivery.half_counts.tick(broker.delivery.halves.halves.counts)
+                broker.delivery_tables.half_counts.tick(broker.delivery.halves.halves.counts)
             table = json.loads((tmp_path / "config" / "transactionMetrics").read_text())["transactionCount"]
             assert {topic: entry["count"] for topic, entry in table.items()} == expected
 

@@ -347,7 +347,7 @@ def test_a_delay_begins_with_the_commit(tmp_path: Path) -> None:
 
 
 def offset_id(broker: Broker, log_offset: int) -> str:
-    return broker.sends.offset_id(log_offset)
+    return broker.delivery.sends.offset_id(log_offset)
 
 
 def test_an_operator_can_have_producers_asked_again(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_jump_is_marked_in_the_log_and_told(tmp_path: Path) -> None:
             assert table["kappamqClockJumps"] == "1 since the start, 1 in this store"
             assert table["kappamqClockLastJump"] == f"{START_MS} -> {START_MS + DAY_MS}"
         async with timed(tmp_path, clock=it.clock) as it:
-            assert it.broker.clock_table.jumps == 1
+            assert it.broker.tables.clock.jumps == 1
             assert it.broker.clock_watch.jumps == 0
 
     run(test())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.upkeep.queue_ends import QueueEnds
+from kappamq.broker.upkeep.queue_ends import QueueEnds, QueueEndsKeeper
 from kappamq.errors import NotAvailable
 from kappamq.protocol.headers.admin import DeleteExpiredLog
 from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
@@ -168,12 +168,13 @@ def test_only_queues_without_messages_are_listed_and_each_once(tmp_path: Path) -
                 lambda commit: QueueEnds(broker.store, commit),
                 lambda kind, change: recorded.append(change) or 0,  # type: ignore[func-returns-value]
             )
-            ends.worker, ends.write_derived = broker.upkeep.read, broker.upkeep.write_derived
-            ends.confirmed = broker.writer.confirmed
+            keeper = QueueEndsKeeper(
+                ends, broker.store, broker.workers.read, broker.upkeep.write_derived, broker.writer.confirmed
+            )
             end = broker.store.log.end
             for _ in range(2):
-                await ends.renew_below(end // SEGMENT * SEGMENT)
-            assert ends.needed_from == end // SEGMENT * SEGMENT
+                await keeper.renew_below(end // SEGMENT * SEGMENT)
+            assert keeper.needed_from == end // SEGMENT * SEGMENT
             (change,) = recorded
             assert isinstance(change, dict)
             assert change["idle"] == {0: 5}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.events import Tick
 from kappamq.broker.sending.gate import DISK_FULL, FAILED
 from kappamq.clock import VirtualClock
 from kappamq.errors import NotAvailable
@@ -167,7 +168,7 @@ async def test_entries_get_to_their_files(broker: Broker, client: Speaker) -> No
     await make_topic(client, "t")
     await send(client, 5)
     assert broker.store.queues.read("t", 0, 0, 5).strip(b"\0") == b"", "not yet"
-    broker.upkeep.on_entered = note
+    broker.upkeep._entered = note
     await broker.upkeep.write_derived()
     await broker.upkeep.write_derived()
     assert entered == [5], "the second time there was nothing new"
@@ -193,7 +194,7 @@ async def test_the_next_log_file_is_made_before_it_is_needed(broker: Broker, cli
 async def test_the_next_log_file_does_not_queue_behind_readers(broker: Broker, client: Speaker) -> None:
     """The loop itself waits for it when it is needed; cold pulls may keep all readers busy for long."""
     may_go = threading.Event()
-    busy = [broker.upkeep.read(may_go.wait, 30) for _ in range(50)]
+    busy = [broker.workers.read(may_go.wait, 30) for _ in range(50)]
     try:
         await make_topic(client, "t")
         await send(client, 9)
@@ -212,8 +213,8 @@ async def test_writers_take_turns_and_readers_do_not(broker: Broker, client: Spe
         assert first_may_go.wait(10)
         done.append(0)
 
-    writes = [broker.upkeep.write(first), *(broker.upkeep.write(done.append, number) for number in range(1, 20))]
-    await asyncio.gather(*(broker.upkeep.read(meet.wait) for _ in range(2)))  # both at once, while a write is stuck
+    writes = [broker.workers.write(first), *(broker.workers.write(done.append, number) for number in range(1, 20))]
+    await asyncio.gather(*(broker.workers.read(meet.wait) for _ in range(2)))  # both at once, while a write is stuck
     assert done == []
     loop.call_soon(first_may_go.set)
     await asyncio.gather(*writes)
@@ -232,11 +233,14 @@ def test_work_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptur
                 tries.append(1)
                 raise RuntimeError("no luck")
 
+            def fail(event: Tick) -> None:
+                raise ZeroDivisionError
+
             broker.upkeep._every(lambda: 0.001, work)
             await eventually(lambda: len(tries) >= 3)
-            broker.upkeep.on_tick.insert(0, lambda: 1 // 0)  # type: ignore[arg-type]
+            broker.events.on(Tick, fail)
             await eventually(lambda: "ZeroDivisionError" in caplog.text)
-            broker.upkeep.on_tick.pop(0)
+            broker.events.off(Tick, fail)
             assert (await client.send("t", b"x")).code == 0
 
     with caplog.at_level(logging.ERROR):

@@ -89,7 +89,7 @@ def _plant(broker: BrokerKit, planted: dict[str, Any], sent: list[ReceivedMessag
     now = broker.clock.message_ms()
 
     def append(draft: Draft) -> Any:
-        return broker.call(lambda inside: inside.appender.append(draft))
+        return broker.call(lambda inside: inside.delivery.appender.append(draft))
 
     planted["id"] = sent[3].message_id
     append(Draft("tea", 0, b"again", {"UNIQ_KEY": planted["id"]}, born_ms=now))
@@ -106,7 +106,7 @@ def _plant(broker: BrokerKit, planted: dict[str, Any], sent: list[ReceivedMessag
     planted["undelivered"] = "PARKED"
     parked = {"UNIQ_KEY": "PARKED", "REAL_TOPIC": "tea", "REAL_QID": "0", "DELAY": "5"}
     append(Draft(SCHEDULE_TOPIC, 4, b"gone", parked, born_ms=now, waited=True))
-    broker.call(lambda inside: inside.appender.change("delay", [5, 1]))
+    broker.call(lambda inside: inside.delivery.appender.change("delay", [5, 1]))
 
     # Traces: of a message that is not there, and of one that a group consumed twice, long after it was stored.
     broker.call(lambda inside: inside.offsets.commit("drinkers", "tea", 0, 5))

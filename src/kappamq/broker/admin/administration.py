@@ -1,8 +1,9 @@
-"""Builds the operator's side of a broker and wires it; no other logic."""
+"""Builds the operator's side of a broker; no other logic."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from kappamq.broker.admin.client_calls import Relay
 from kappamq.broker.admin.clients import AdminClients
@@ -10,114 +11,106 @@ from kappamq.broker.admin.groups import AdminGroups
 from kappamq.broker.admin.maintenance import Chores
 from kappamq.broker.admin.offset_resets import Moves
 from kappamq.broker.admin.progress import Progress
+from kappamq.broker.admin.queries import Queries
 from kappamq.broker.admin.queues import QueueViews
 from kappamq.broker.admin.runtime_info import Others, Runtime
+from kappamq.broker.admin.settings_requests import SettingsRequests
 from kappamq.broker.admin.topics import AdminTopics
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.naming.address import Address
+from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.answers import answer_when_stored
-from kappamq.broker.requests.request import Request
+from kappamq.broker.requests.request import Handler, Request, merged
 from kappamq.broker.requests.unsupported import EmptyTables
+from kappamq.broker.sending.appending import Appender
+from kappamq.broker.sending.gate import Gate
+from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.broker.tables import Tables
 from kappamq.broker.telemetry.stats import Stats
+from kappamq.broker.upkeep.topic_files import TopicFiles
+from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.broker.upkeep.workers import Workers
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.net.requests.reader import RequestReader
 from kappamq.protocol.frame import Frame
-from kappamq.state.events import CommitsRecorded, TopicDeleted
-
-if TYPE_CHECKING:
-    from kappamq.broker.broker import Broker
+from kappamq.state.filters import ConsumerFilters
+from kappamq.store.message_store import MessageStore
 
 
 class Administration:
-    """What operators ask and tell a broker. Made when all other parts are there."""
+    """What operators ask and tell a broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._writer, self._kernel = broker.writer, broker.kernel
-        config, store, clock, worker = broker.config, broker.store, broker.clock, broker.upkeep.read
-        topics, groups, clients, offsets = broker.topics, broker.groups, broker.clients, broker.offsets
-        self.stats = Stats(broker.kernel, clock, config.cluster, store.log.end, worker, lambda: broker.pulls.missed)
-        turns, beside = broker.bursts.reader.turns, broker.bursts.reader.beside
-        self.topics = AdminTopics(config, topics, worker, self.when_safe, broker.registration.told, turns)
-        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, broker.pending_resets)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        tables: Tables,
+        clients: Clients,
+        pulling: Pulling,
+        filters: ConsumerFilters,
+        writer: LogWriter,
+        appender: Appender,
+        gate: Gate,
+        workers: Workers,
+        upkeep: Upkeep,
+        topic_files: TopicFiles,
+        reader: RequestReader,
+        stats: Stats,
+        address: Address,
+        told: Callable[[], Awaitable[None]],
+        others: Others,
+    ) -> None:
+        """`told`: waits until name servers know of every change so far."""
+        self._writer, self._kernel = writer, store.kernel
+        topics, groups, offsets, worker, pulls = (
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            workers.read,
+            pulling.pulls,
+        )
+        resets, turns, beside = tables.pending_resets, reader.turns, reader.beside
+        self.topics = AdminTopics(config, topics, worker, self.when_safe, told, turns)
+        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, resets)
         self.clients = AdminClients(clients, offsets, clock, worker)
         self.queues = QueueViews(
-            config.name, store, topics, clients, worker, broker.delivery.filters.get, broker.filtering.tag_codes, self.stats.put_tps
-        )  # fmt: skip
+            config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
+        )
         self.progress = Progress(
-            config.name, lambda: broker.address, store, clock, topics, groups, clients, offsets, worker, self.when_safe,
-            self.stats.get_tps, broker.pulls.asked,
+            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, self.when_safe,
+            stats.get_tps, pulls.asked,
         )  # fmt: skip
         self.moves = Moves(
-            config, store, clock, topics, groups, clients, offsets, broker.pending_resets, broker.appender, worker,
-            self.when_safe, broker.pulls.reset,
-        )  # fmt: skip
-        self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
-        self.runtime = Runtime(
+            config,
             store,
             clock,
-            self.stats,
-            broker.writer.latency,
-            broker.gate,
-            broker.kernel_module.NAME,
+            topics,
+            groups,
+            clients,
+            offsets,
+            resets,
+            appender,
             worker,
-            broker.bursts.reader.watch,
-            Others(
-                connections=lambda: len(broker.server.connections),
-                timers=broker.delivery.timer_admin.runtime,
-                delay_position=broker.delivery.delays.position,
-                parked_pulls=lambda: broker.pulls.waiting.count,
-                conflicts=broker.clients.conflicts,
-                wall_clock=broker.clock_watch.runtime,
-                damage=lambda: {**broker.damage.table(), **broker.scrubber.table()},
-            ),
+            self.when_safe,
+            pulls.reset,
         )
-        self.chores = Chores(store, topics, broker.upkeep, broker.forget_topic)
-        self._handle(broker)
-        self._listen(broker)
-        self._follow_settings(broker)
+        self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
+        self.runtime = Runtime(
+            store, clock, stats, writer.latency, gate, store.kernel_module.NAME, worker, reader.watch, others
+        )
+        self.chores = Chores(store, topics, upkeep, workers.write, topic_files.forget)
+        self.settings = SettingsRequests(tables.settings, upkeep.save_now, beside)
+        self.queries = Queries(store, worker, upkeep.write_derived)
+        self._parts = (
+            self.topics, self.groups, self.clients, self.queues, self.progress, self.moves, self.relay, self.runtime, stats,
+            self.chores, self.settings, self.queries, EmptyTables(),
+        )  # fmt: skip
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:
         # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
         answer_when_stored(self._writer, request, response, self._kernel.append_offset)
 
-    def _handle(self, broker: Broker) -> None:
-        for part in (
-            self.topics, self.groups, self.clients, self.queues, self.progress, self.moves, self.relay, self.runtime, self.stats,
-            self.chores, broker.settings, EmptyTables(),
-        ):  # fmt: skip
-            broker.bursts.add_handlers(part.handlers())
-
-    def _listen(self, broker: Broker) -> None:
-        broker.upkeep.on_tick.append(self.stats.tick)
-        broker.upkeep.on_entered = self.stats.entered
-        broker.events.on(CommitsRecorded, self.stats.commits_recorded)
-        broker.events.on(TopicDeleted, self.stats.topic_deleted)
-        broker.consumers.on_asked = self.stats.asked
-        broker.delivery.retries.on_sent_back = self.stats.sent_back
-
-    def _follow_settings(self, broker: Broker) -> None:
-        """Settings that somebody has copied: tell them."""
-        config, store, kernel, settings = broker.config, broker.store_config, broker.kernel, broker.settings
-        settings.save, settings.beside = broker.upkeep.save_now, broker.bursts.reader.beside
-
-        def transfer() -> None:
-            kernel.transfer_bytes_max, kernel.transfer_count_max = store.transfer_bytes_max, store.transfer_count_max
-
-        def permission() -> None:
-            broker.topics.permission_changed()
-            broker.registration.all_changed()
-
-        def expiry() -> None:
-            broker.clients.expiry_s, broker.clients.group_expiry_s = (
-                config.client_expiry_ms / 1000,
-                config.group_expiry_ms / 1000,
-            )
-
-        broker.upkeep.record_s = lambda: config.offsets_flush_ms / 1000
-        settings.on_change = {
-            "store.transfer_bytes_max": transfer,
-            "store.transfer_count_max": transfer,
-            "broker.permission": permission,
-            "broker.auto_create_topic": broker.topics.template_changed,
-            "broker.default_topic_queues": broker.topics.template_changed,
-            "broker.client_expiry_ms": expiry,
-            "broker.group_expiry_ms": expiry,
-            "broker.nameservers": lambda: broker.registration.set_nameservers(config.nameservers),
-        }
-        settings.restore()
+    def handlers(self) -> dict[int, Handler]:
+        return merged(part.handlers() for part in self._parts)

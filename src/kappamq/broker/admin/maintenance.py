@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kappamq.broker.requests.request import Handler, Request
+from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
@@ -15,11 +16,17 @@ from kappamq.store.message_store import MessageStore
 
 class Chores:
     def __init__(
-        self, store: MessageStore, topics: Topics, upkeep: Upkeep, forget_topic: Callable[[str], None]
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        topics: Topics,
+        upkeep: Upkeep,
+        write: Worker,
+        forget_topic: Callable[[str], None],
+    ) -> None:
         self._store = store
         self._topics = topics
         self._upkeep = upkeep
+        self._write = write
         self._forget_topic = forget_topic
 
     def handlers(self) -> dict[int, Handler]:
@@ -41,7 +48,7 @@ class Chores:
 
     async def clean_topics(self, request: Request[CleanUnusedTopics]) -> Frame:
         """Queue files of topics that exist no more go."""
-        folders = {topic for topic, _queue_id in await self._upkeep.write(lambda: list(self._store.queues.queues()))}
+        folders = {topic for topic, _queue_id in await self._write(lambda: list(self._store.queues.queues()))}
         gone = [
             topic for topic in sorted(folders) if self._topics.get(topic) is None and not self._topics.is_system(topic)
         ]

@@ -18,6 +18,7 @@ from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import VERSION, RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.message_store import MessageStore
 from kappamq.store.retention import Usage
 
@@ -82,11 +83,7 @@ class Runtime:
         log = self._store.log
         if log.min >= log.end:
             return -1
-        head = log.slice(log.min, 80)
-        if len(head) < 80:
-            return -1
-        at = 68 if head[39] & 0x10 else 56
-        return int.from_bytes(head[at : at + 8], "big") or -1
+        return Front(log.slice(log.min, FRONT_BYTES)).stored_ms or -1
 
     def _about_store(self, usage: Usage) -> dict[str, str]:
         store = self._store

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.retry import retry_topic
+from kappamq.broker.events import Subscribed
 from kappamq.broker.pulling.filtering import SQL92, Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import HOT_BYTES
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, QueryNotFound
+from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, NotMaster, QueryNotFound
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import (
@@ -50,6 +52,9 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+Asked = Callable[[str, str, int, int], None]
+"""Group, topic, queue id, offset."""
+
 _REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
 
 
@@ -57,8 +62,9 @@ class Consumers:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
-        turns: FairTurns,
+        turns: FairTurns, asked: Asked, on_condition: Callable[[str, SubscriptionData], None],
     ) -> None:  # fmt: skip
+        """`asked`: told when a consumer has asked where to begin, and what it was told."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -71,9 +77,8 @@ class Consumers:
         self._filtering = filtering
         self._worker = worker
         self._turns = turns
-        self.on_asked: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
-        self.on_condition: Callable[[str, SubscriptionData], None] = lambda group, subscription: None
-        clients.on_subscribed = self._subscribed
+        self._asked = asked
+        self._on_condition = on_condition  # a group filters by SQL
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -144,13 +149,15 @@ class Consumers:
         if self._topics.get(names.retry_topic(group.name)) is None:
             topics = (self._topics.get(subscription.topic) for subscription in consumer.subscriptions)
             order = any(topic is not None and topic.order for topic in topics)
-            retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
+            with suppress(NotMaster):  # the master hears these heartbeats, too
+                retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
 
-    def _subscribed(self, group: str, subscription: SubscriptionData | None, topic: str) -> None:
+    def subscribed(self, event: Subscribed) -> None:
         """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
+        group, topic, subscription = event.group, event.topic, event.subscription
         self._subscriptions.drop(group, topic, False)
         if subscription is not None and subscription.expression_type == SQL92:
-            self.on_condition(group, subscription)
+            self._on_condition(group, subscription)
         if subscription is not None and self._filtering.is_for_kernel(subscription):
             config, known = self._topics.get(topic), self._groups.get(group)
             if (
@@ -188,7 +195,7 @@ class Consumers:
             return self._first_offset(request)
         client, member = self._clients.identify(request.connection, group)
         self._resets.asked(client, (group, topic, queue_id), offset, self._clock.liveness(), member=member)
-        self.on_asked(group, topic, queue_id, offset)
+        self._asked(group, topic, queue_id, offset)
         return request.reply(header=OffsetResponse(offset=offset))
 
     async def _first_offset(self, request: Request[QueryConsumerOffset]) -> Frame:
@@ -202,7 +209,7 @@ class Consumers:
             whole = entry is not None and entry[0] >= self._store.log.end - HOT_BYTES
         if not whole:
             raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
-        self.on_asked(header.consumer_group, header.topic, header.queue_id, first)
+        self._asked(header.consumer_group, header.topic, header.queue_id, first)
         return request.reply(header=OffsetResponse(offset=first))
 
     def update_offset(self, request: Request[UpdateConsumerOffset]) -> Frame:

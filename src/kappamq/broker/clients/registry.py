@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from kappamq.broker.clients.conflicts import Agreement, Interest
-from kappamq.broker.events import Resubscribed
+from kappamq.broker.events import MembersChanged, Resubscribed, Subscribed
+from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter
 from kappamq.events import Events
 from kappamq.net.serving.connection import Connection
@@ -82,19 +83,13 @@ class ConsumerGroup:
 
 
 class Clients:
-    def __init__(self, expiry_s: float, group_expiry_s: float, events: Events | None = None) -> None:
-        self._events = events if events is not None else Events()
-        self.expiry_s = expiry_s
-        self.group_expiry_s = group_expiry_s
+    def __init__(self, config: BrokerConfig, events: Events) -> None:
+        self._config = config
+        self._events = events
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._named: dict[Connection, tuple[set[str], set[str]]] = {}  # producer and consumer groups of each connection
         self._producing: dict[str, Connection] = {}  # client id -> where producers of that name were heard of last
-        self.on_subscribed: Callable[[str, SubscriptionData | None, str], None] = lambda group, subscription, topic: (
-            None
-        )
-        self.may_notify: Callable[[str], bool] = lambda group: True
-        self.notify: Callable[[ConsumerGroup], None] = tell_members  # how the members of a changed group are told
 
     # -- heartbeats --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +177,7 @@ class Clients:
         )
         if other_model:  # what was allowed to one need not be allowed to all
             for topic, subscription in list(group.subscriptions.items()):
-                self.on_subscribed(group.name, subscription, topic)
+                self._events.publish(Subscribed(group.name, topic, subscription))
                 yield
         before = group.members.get(connection)
         changed = before is None
@@ -221,7 +216,7 @@ class Clients:
             changed |= known is None
             if known is None or subscription.version > known.version:
                 group.subscriptions[subscription.topic] = subscription
-                self.on_subscribed(group.name, subscription, subscription.topic)
+                self._events.publish(Subscribed(group.name, subscription.topic, subscription))
                 if known is not None and (known.expression, known.expression_type) != (
                     subscription.expression,
                     subscription.expression_type,
@@ -230,7 +225,7 @@ class Clients:
         while group.given_up:
             topic = group.given_up.pop()
             if group.subscriptions.pop(topic, None) is not None:
-                self.on_subscribed(group.name, None, topic)
+                self._events.publish(Subscribed(group.name, topic, None))
                 changed = True
             yield
         return changed
@@ -282,22 +277,22 @@ class Clients:
 
     def expire(self, now: float) -> list[Connection]:
         """Connections whose clients have not been heard of for too long; groups that stand empty for long are forgotten."""
+        expiry_s, group_expiry_s = self._config.client_expiry_ms / 1000, self._config.group_expiry_ms / 1000
         stale: set[Connection] = set()
         for members in self.producers.values():
-            stale.update(client.connection for client in members.values() if now - client.seen > self.expiry_s)
+            stale.update(client.connection for client in members.values() if now - client.seen > expiry_s)
         for group in list(self.consumers.values()):
-            stale.update(client.connection for client in group.members.values() if now - client.seen > self.expiry_s)
-            if not group.members and now - group.left > self.group_expiry_s:
+            stale.update(client.connection for client in group.members.values() if now - client.seen > expiry_s)
+            if not group.members and now - group.left > group_expiry_s:
                 del self.consumers[group.name]
                 for topic in group.subscriptions:
-                    self.on_subscribed(group.name, None, topic)
+                    self._events.publish(Subscribed(group.name, topic, None))
         return list(stale)
 
     def _notify(self, group: ConsumerGroup) -> None:
         """Tell the members to share the queues anew; in broadcasting mode everybody has all of them anyway."""
-        if group.message_model is MessageModel.BROADCASTING or not self.may_notify(group.name):
-            return
-        self.notify(group)
+        if group.message_model is not MessageModel.BROADCASTING:
+            self._events.publish(MembersChanged(group))
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 

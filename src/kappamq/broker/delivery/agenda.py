@@ -47,11 +47,16 @@ class Agenda:
         self._running = True
         self.wake()
 
-    async def stop(self) -> None:
-        """Nothing is begun any more; jobs that are under way are waited for."""
+    def close(self) -> None:
+        """Nothing is begun any more."""
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+
+    async def stop(self) -> None:
+        """Nothing is begun any more; jobs that are under way are waited for."""
+        self.close()
         if self._jobs:
             await asyncio.wait(self._jobs)
 

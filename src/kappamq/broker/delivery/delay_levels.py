@@ -53,6 +53,16 @@ class DelayPositions:
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
 
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.GET_ALL_DELAY_OFFSET: self._tell}
+
+    def _tell(self, request: Request[GetAllDelayOffsets]) -> Frame:
+        return request.reply(body=self.table().encode())
+
+    def position(self, level: int) -> int:
+        """The next message of this level."""
+        return self.offsets.get(level, 0)
+
     def table(self) -> DelayOffsets:
         return DelayOffsets(offsets=dict(sorted(self.offsets.items())), data_version=self.version)
 
@@ -101,23 +111,20 @@ class Delays:
         self._copying = Copying("delayed messages", appender)
         self._needed_from = 0
         self._levels = [_Level(place + 1, delay) for place, delay in enumerate(delays_ms)]
+
+    def begin(self) -> None:
+        """This node may write: positions are brought into their queues, and what waits there is looked at."""
         for level in self._levels:
-            low, end, _next, _stored = store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)
-            at = positions.offsets.get(level.number, 0)
+            low, end, _next, _stored = self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)
+            at = self.position(level.number)
             if not low <= at <= end:
-                appender.change("delay", [level.number, min(max(at, low), end)])
+                self._appender.change("delay", [level.number, min(max(at, low), end)])
             if self.position(level.number) < end:
                 level.due = _AT_ONCE_MS
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.GET_ALL_DELAY_OFFSET: self._tell}
-
-    def _tell(self, request: Request[GetAllDelayOffsets]) -> Frame:
-        return request.reply(body=self._positions.table().encode())
-
     def position(self, level: int) -> int:
         """The next message of this level."""
-        return self._positions.offsets.get(level, 0)
+        return self._positions.position(level)
 
     # -- coming in ---------------------------------------------------------------------------------------------------------
 

@@ -6,25 +6,17 @@ Copies are made from the bytes of the parked record: delivering a hundred thousa
 from __future__ import annotations
 
 import logging
-from struct import Struct
 
 from kappamq.broker.sending.appending import Draft
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
-from kappamq.protocol.records.record import (
-    BORN_HOST_AT,
-    MAGIC_V1,
-    SYS_BORN_IPV6,
-    SYS_STORE_IPV6,
-)
+from kappamq.protocol.records.view import view_at
 from kappamq.protocol.timing import value
 from kappamq.state.topics import Topics
 
 log = logging.getLogger(__name__)
 
-_FRONT = Struct(">iiiiiqqiq")
-_BEHIND = Struct(">iqi")  # reconsume times, prepared offset, body length
 _TARGETS_MAX = 10_000
 
 
@@ -51,19 +43,12 @@ class Unparking:
 
         As with RocketMQ, what was noted while it was parked stays readable in its properties; and if it was a timer, which
         is delivered at `timed_ms`, that and when it was parked are added."""
-        _size, magic, _crc, _queue_id, flag, _offset, log_offset, sys_flag, born_ms = _FRONT.unpack_from(data)
-        at = BORN_HOST_AT + (20 if sys_flag & SYS_BORN_IPV6 else 8)
-        born = data[BORN_HOST_AT:at]
-        stored_at = at
-        at += 8 + (20 if sys_flag & SYS_STORE_IPV6 else 8)
-        reconsume_times, _prepared, body_bytes = _BEHIND.unpack_from(data, at)
-        at += _BEHIND.size
-        body = data[at : at + body_bytes]
-        at += body_bytes
-        at += 1 + data[at] if magic == MAGIC_V1 else 2 + int.from_bytes(data[at : at + 2], "big")
-        text = data[at + 2 :]
-        if properties.has_tail_crc(text):
-            text = text[: -properties.TAIL_CRC_BYTES]
+        record = view_at(data, check_crc=False)
+        (
+            _size, _magic, _crc, _queue_id, flag, _offset, log_offset, sys_flag, born_ms, born, stored_ms, _store, reconsume_times,
+            _prepared, _body_bytes,
+        ) = record.head  # fmt: skip
+        text = record.property_bytes
         if (
             b"__BATCH#" in text or b"__CRC32#" in text
         ):  # spoke of the record and its neighbours, which do not come along
@@ -73,10 +58,9 @@ class Unparking:
         if target is None:
             return None
         if timed_ms is not None:
-            stored_ms = int.from_bytes(data[stored_at : stored_at + 8], "big")
             end_mark = b"" if text[-1:] == b"\x02" else b"\x02"
             text += b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (end_mark, stored_ms, timed_ms)
-        return (*target, flag, sys_flag, born_ms, born, reconsume_times, log_offset, body, text)
+        return (*target, flag, sys_flag, born_ms, born, reconsume_times, log_offset, record.body, text)
 
     def _find(self, key: tuple[bytes, bytes], log_offset: int) -> tuple[str, int] | None:
         name, queue = (text.decode("utf-8", "replace") for text in key)

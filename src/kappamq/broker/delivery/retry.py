@@ -11,11 +11,13 @@ import logging
 import random
 from collections.abc import Callable
 
+from kappamq.broker.events import SentBack
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, NoPermission
+from kappamq.events import Events
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import PERMISSION_WRITE, TopicConfig
@@ -40,7 +42,7 @@ _INTERNAL = frozenset((names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.HALF_OP_TOP
 class Retries:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, appender: Appender, worker: Worker,
-        holds_locks: Callable[[str], bool],
+        holds_locks: Callable[[str], bool], events: Events,
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -49,7 +51,7 @@ class Retries:
         self._appender = appender
         self._worker = worker
         self._holds_locks = holds_locks  # of a group that consumes in order: somebody has queues locked
-        self.on_sent_back: Callable[[str, str], None] = lambda group, topic: None
+        self._events = events
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -79,7 +81,7 @@ class Retries:
             draft.topic, draft.queue_id = self._writable(topic).name, random.randrange(max(1, topic.write_queues))
         origin = draft.properties[properties.RETRY_TOPIC]
         placed = self._appender.append(draft)
-        self.on_sent_back(group.name, origin)
+        self._events.publish(SentBack(group.name, origin))
         # Not before it is as safe as the broker's mode demands: the consumer lets go of its message when it hears from us.
         await self._appender.answerable(placed.end)
         return request.reply()

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import socket
 import struct
+from collections.abc import Callable
 
 from kappamq.errors import ConfigError, ProtocolError
 from kappamq.protocol import address
@@ -31,17 +32,26 @@ _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 
 
 class Address:
-    def __init__(self, advertise: str | None, port: int, listen_host: str = LOOPBACK) -> None:
+    def __init__(
+        self,
+        advertise: str | None,
+        port: int,
+        listen_host: str = LOOPBACK,
+        learnt: Callable[[bytes], None] = lambda packed: None,
+    ) -> None:
+        """`learnt`: told what `packed` is, each time something was learnt about it."""
         host, advertised_port = _split(advertise) if advertise else (None, None)
         self._host = _resolved(host) if host else None
         self._seen: str | None = None
         self._port = advertised_port or port
         self._listen_host = listen_host
+        self._learnt = learnt
 
     def learn(self, local_ip: str | None) -> None:
         """Name servers see us under this ip; None: none of them does."""
         if local_ip is not None:
             self._seen = local_ip
+        self._learnt(self.packed)
 
     def of(self, local_ip: str | None) -> str:
         """Our "ip:port" for a name server, given our end of the connection to it; None: for nobody in particular."""

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from kappamq.broker.naming.address import Address
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError, RequestTimeout
@@ -27,7 +28,7 @@ from kappamq.protocol.bodies.topics import (
 )
 from kappamq.protocol.frame import request
 from kappamq.protocol.headers.nameserver import RegisterBroker, UnregisterBroker
-from kappamq.state.events import TopicChanged
+from kappamq.state.events import SettingsChanged, TopicChanged
 from kappamq.state.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -80,13 +81,12 @@ class _NameServer:
 
 class Registration:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, address: Callable[[str | None], str], ha_port: Callable[[], int],
-        worker: Worker, tls: ssl.SSLContext | None = None,
+        self, config: BrokerConfig, topics: Topics, address: Address, ha_port: int, worker: Worker, tls: ssl.SSLContext | None
     ) -> None:  # fmt: skip
         self._config = config
         self._tls = tls
         self._topics = topics
-        self._address = address  # our address, given the local one of a connection (None: not known)
+        self._address = address
         self._ha_port = ha_port
         self._worker = worker
         self._servers = [_NameServer(address, tls) for address in config.nameservers]
@@ -98,11 +98,9 @@ class Registration:
         self._tried = asyncio.Event()  # all of them have been asked, whatever they said
         self._encoding = asyncio.Lock()
         self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
-        self.on_order_topics: Callable[[list[str]], None] = lambda topics: None
-        self.on_connected: Callable[[str | None], None] = lambda local_ip: None
 
-    async def local_address(self) -> str | None:
-        """The ip by which name servers see us, as soon as one of them can be reached; None if none can."""
+    async def learn_address(self) -> None:
+        """Find out under which ip name servers see us, as soon as one of them can be reached, if any can."""
         tries = {asyncio.create_task(server.connect()): server for server in self._servers}
         while tries:
             done, _ = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +117,7 @@ class Registration:
                 break
         for task in tries:
             task.cancel()
-        return self.local_ip
+        self._address.learn(self.local_ip)
 
     @property
     def local_ip(self) -> str | None:
@@ -150,6 +148,12 @@ class Registration:
             server.changed.pop(topic.name, None)
             server.changed[topic.name] = self._topics.version
             server.wake.set()
+
+    def settings_changed(self, event: SettingsChanged) -> None:
+        if "broker.permission" in event.fields:
+            self.all_changed()
+        if "broker.nameservers" in event.fields:
+            self.set_nameservers(self._config.nameservers)
 
     def all_changed(self) -> None:
         """Register everything soon: something that is true of all topics has changed."""
@@ -226,7 +230,7 @@ class Registration:
         """Bring one name server up to date. It is told all first: it refuses a newcomer with one topic only."""
         try:
             channel = await server.connect()
-            self.on_connected(self.local_ip)
+            self._address.learn(self.local_ip)
             # From here on what changes is told the next time; what is read later may be newer, never older.
             change, (changed, server.changed) = self._changes, (server.changed, {})
             if server.all_due or not server.registered or len(changed) > _SINGLES_MAX:
@@ -256,10 +260,10 @@ class Registration:
             return self._encoded[1]
 
     async def _register(self, channel: Channel, body: bytes) -> None:
-        ours = self._address(local_ip(channel))
+        ours = self._address.of(local_ip(channel))
         header = RegisterBroker(
             broker_name=self._config.name, broker_address=ours, cluster=self._config.cluster,
-            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port()}", broker_id=self._config.broker_id,
+            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}", broker_id=self._config.broker_id,
             timeout_ms=None, acting_master=False, compressed=False, body_crc=0,
         )  # fmt: skip
         answer = await channel.request(request(header, body), timeout=self._config.register_timeout_ms / 1000)
@@ -268,7 +272,7 @@ class Registration:
         if answer.remark:
             log.warning("name server %s says: %s", channel.address, answer.remark)
         if answer.body:
-            self.on_order_topics(list(KVTable.decode(answer.body).table))
+            self._topics.make_ordered(list(KVTable.decode(answer.body).table))
 
     # -- leaving -----------------------------------------------------------------------------------------------------------
 
@@ -284,7 +288,7 @@ class Registration:
         try:
             if server.registered:
                 header = UnregisterBroker(
-                    broker_name=self._config.name, broker_address=self._address(server.local_ip),
+                    broker_name=self._config.name, broker_address=self._address.of(server.local_ip),
                     cluster=self._config.cluster, broker_id=self._config.broker_id,
                 )  # fmt: skip
                 await server.channel.request(request(header), timeout=_UNREGISTER_S)

@@ -10,19 +10,20 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from kappamq.broker.clients.registry import Clients
-from kappamq.broker.events import Resubscribed
+from kappamq.broker.events import ConnectionLost, Resubscribed, Tick
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.pulling.last_pulls import LastPulls
-from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX, LongPoll
+from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX
+from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscription_of
 from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
 from kappamq.broker.pulling.sql_pull import Sieve
-from kappamq.broker.pulling.waking import PullRequest, Run, Waking
+from kappamq.broker.pulling.waking import PullRequest, Run
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.damage import EntryRepair
 from kappamq.broker.upkeep.slices import Worker
@@ -46,7 +47,6 @@ from kappamq.native.layout import (
     TOO_SMALL,
     PullTuple,
 )  # fmt: skip
-from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import SubscriptionData
@@ -87,7 +87,7 @@ class Pulls:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
         offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
-        turns: FairTurns, worker: Worker, ahead: ReadAhead, repairs: EntryRepair, connection_parked_max: int = 65_536,
+        worker: Worker, parked: ParkedPulls, ahead: ReadAhead, repairs: EntryRepair,
     ) -> None:  # fmt: skip
         self._store = store
         self._kernel = store.kernel
@@ -101,8 +101,7 @@ class Pulls:
         self._subscriptions = subscriptions
         self._filtering = filtering
         self._run = run
-        self.waiting: LongPoll[PullRequest] = LongPoll(self._kernel, config.parked_pulls_max, connection_parked_max)
-        self._waking = Waking(lambda request: self._try(request, warm=False), turns, run)
+        self.waiting = parked
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
         # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
         self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
@@ -121,8 +120,8 @@ class Pulls:
             row = self._subscriptions.row(number)
             suspend = suspend_ms if sys_flag & PULL_SUSPEND else 0
             request = PullRequest(
-                connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary
-            )
+                connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary, self._again
+            )  # fmt: skip
             if verdict in (NEED_ENTRIES, COLD, BROKEN) and len(self._behind) < _BEHIND_MAX:
                 self._behind.append((request, verdict, payload))
             else:
@@ -202,7 +201,8 @@ class Pulls:
         pull = PullRequest(
             request.connection, group.name, topic.name, header.queue_id, header.queue_offset,
             min(header.count_max, self._store.config.transfer_count_max), codes,
-            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, request.opaque, request.is_binary, sieve=sieve,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, request.opaque, request.is_binary, self._again,
+            sieve=sieve,
         )  # fmt: skip
         self.last.note(group.name, topic.name, header.queue_id, header.queue_offset)
         if not request.is_oneway and self._moved(pull):
@@ -241,6 +241,10 @@ class Pulls:
         return codes, None
 
     # -- going on ----------------------------------------------------------------------------------------------------------
+
+    def _again(self, request: PullRequest) -> None:
+        """It has waited, and may have something to get now."""
+        self._try(request, warm=False)
 
     def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
         if request.sieve is None:
@@ -401,8 +405,6 @@ class Pulls:
         log.error("%s", text, exc_info=None if isinstance(error, OSError) else error)
         self._answer(request, ResponseCode.SYSTEM_ERROR, f"{text}; check the broker's disk", {})
 
-    worker: Callable[..., Awaitable[Any]]
-
     def _read_records(self, request: PullRequest) -> None:
         """Worker: read just the records of one pull, so that they are in memory when the loop gathers them."""
         data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
@@ -423,7 +425,7 @@ class Pulls:
         if request.until is None:
             request.until = self._clock.liveness() + wait_ms / 1000
         topic, queue_id, connection = request.topic, request.queue_id, request.connection
-        if self.waiting.park(topic, queue_id, request.until, request, connection):
+        if self.waiting.park(request, request.until):
             return
         waits = self.waiting.waits_for(topic, queue_id, connection)
         if waits < OWNER_QUEUE_MAX:
@@ -434,26 +436,22 @@ class Pulls:
             )
             self._answer(request, ResponseCode.SYSTEM_BUSY, text, {})
 
-    def grown(self, queues: list[tuple[str, int]]) -> None:
-        """These queues have new messages: whoever waits for them tries again."""
-        self._waking.wake([request for queue in queues for request in self.waiting.grown(*queue)])
-
     def resubscribed(self, event: Resubscribed) -> None:
         """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
         group, topic = event.group, event.topic
         for connection in group.members:
-            for request in self.waiting.take(connection, topic):
+            for request in self.waiting.take_of(connection, topic):
                 if request.group == group.name:
                     low, end, _next, _stored = self._kernel.queue_state(topic, request.queue_id)
                     self._refuse(request, NO_MATCH, (request.offset, low, end))
                 else:
-                    self._waking.wake([request])
+                    self.waiting.wake([request])
 
     def reset(self, topic: str, queue_id: int) -> None:
         """A group was moved in this queue: pulls of its members that wait hear of it now, all of them."""
-        for request in self.waiting.grown(topic, queue_id):
+        for request in self.waiting.take(topic, queue_id):
             if request.connection.is_open and not self._moved(request, parked=True):
-                self._waking.wake([request])
+                self.waiting.wake([request])
 
     def _moved(self, request: PullRequest, *, parked: bool = False) -> bool:
         """Tell a pull where its group is, if that was reset and the client has not heard of it: see resets.py."""
@@ -473,14 +471,14 @@ class Pulls:
 
     def expire(self) -> None:
         """From time to time: pulls that have waited long enough get the answer that there is nothing."""
-        expired = self.waiting.expired(self._clock.liveness())
-        for request in expired:
-            request.suspend_ms = 0
-        self._waking.wake(expired)
+        self.waiting.expire(self._clock.liveness())
 
-    def lost(self, connection: Connection) -> None:
-        self.waiting.drop(connection)
-        self._waking.lost(connection)
+    def ticked(self, event: Tick) -> None:
+        self.expire()
+        self.ahead.expire()
+
+    def connection_lost(self, event: ConnectionLost) -> None:
+        self.waiting.lost(event.connection)
 
     def _refuse(self, request: PullRequest, verdict: int, payload: Any) -> None:
         self.missed += 1

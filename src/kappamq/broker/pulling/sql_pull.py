@@ -6,15 +6,15 @@ is answered with what was found, or with where to go on.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kappamq.native.interface import Kernel
-from kappamq.native.layout import COLD, FOUND, MAGIC_V2, NO_MATCH, SYS_BORN_V6, SYS_STORE_V6
+from kappamq.native.layout import COLD, FOUND, NO_MATCH
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import PullMessageResponse
+from kappamq.protocol.records.view import Front, RecordView, walk
 
 if TYPE_CHECKING:
     from kappamq.filters.sql import Sql
@@ -25,10 +25,6 @@ WORK_MAX: Final = 2000
 """Records and conditions that one pull looks at: about as many microseconds."""
 READ_BYTES_MAX: Final = 2 << 20
 _RECORD_WORK: Final = 3
-_HEAD = struct.Struct(">ii12xq8xi")  # size, magic, queue offset, system flag
-_INT = struct.Struct(">i")
-_SHORT = struct.Struct(">h")
-_BODY_AT, _IPV6_BYTES = 84, 12
 
 
 class Pull(Protocol):
@@ -86,12 +82,9 @@ class Sieve:
         self, kernel: Kernel, request: Pull, bytes_max: int, warm: bool, is_warm: Callable[[int, int], bool]
     ) -> tuple[int, Any]:  # fmt: skip
         """As `Kernel.pull`. NO_MATCH also means that it has looked at enough for now; its payload says where to go on."""
-        counted = kernel.get_count, kernel.get_bytes
         scan = _Scan(request.offset, request.count, bytes_max)
         while True:
-            verdict, payload = kernel.pull(
-                request.topic, request.queue_id, scan.at, request.count, None, request.opaque, request.binary, warm
-            )
+            verdict, payload = kernel.fetch(request.topic, request.queue_id, scan.at, request.count, warm)
             if verdict == COLD and not warm and is_warm(*payload):
                 warm = True
                 continue
@@ -102,7 +95,8 @@ class Sieve:
             if not scan.sift(payload, self._wanted, self._work):
                 break
             warm = False  # nobody has vouched for the next ones yet
-        kernel.get_count, kernel.get_bytes = counted[0] + len(scan.kept), counted[1] + scan.kept_bytes
+        kernel.get_count += len(scan.kept)
+        kernel.get_bytes += scan.kept_bytes
         low, end, _next, _stored = kernel.queue_state(request.topic, request.queue_id)
         if not scan.kept:
             return NO_MATCH, (scan.at, low, end)
@@ -119,39 +113,27 @@ class _Scan:
 
     def __init__(self, at: int, count_max: int, bytes_max: int) -> None:
         self.at = at  # the next record to look at
-        self.kept: list[memoryview] = []
+        self.kept: list[bytes] = []
         self.kept_bytes = 0
         self._count_max, self._bytes_max = count_max, bytes_max
         self._work = self._read = 0
         self._properties = Properties()
 
-    def sift(self, reply: bytes, wanted: Wanted, work: int) -> bool:
-        """Look at the records in a reply of the kernel; False if that was enough."""
-        view = memoryview(reply)
-        position = 8 + (_INT.unpack_from(view, 4)[0] & 0xFFFFFF)
-        while position < len(view):
-            size, magic, offset, sys_flag = _HEAD.unpack_from(view, position)
-            record = view[position : position + size]
-            position += size
-            if self._judge(record, magic, sys_flag, wanted):
-                if self.kept and self.kept_bytes + size > self._bytes_max:
-                    return False
-                self.kept.append(record)
-                self.kept_bytes += size
-            self.at = offset + 1
+    def sift(self, records: bytes, wanted: Wanted, work: int) -> bool:
+        """Look at records of the queue; False if that was enough."""
+        for record in walk(records, check_crc=False):
             self._work += work
+            if not isinstance(record, RecordView):  # damaged: nobody can tell whether it was wanted
+                self.at = Front(records, record.position).queue_offset + 1
+                break
+            self._properties.look_at(record.all_property_bytes)
+            if wanted(self._properties):
+                if self.kept and self.kept_bytes + record.size > self._bytes_max:
+                    return False
+                self.kept.append(record.data)
+                self.kept_bytes += record.size
+            self.at = record.queue_offset + 1
             if len(self.kept) >= self._count_max or self._work >= WORK_MAX:
                 return False
-        self._read += len(view)
-        return self._read < READ_BYTES_MAX
-
-    def _judge(self, record: memoryview, magic: int, sys_flag: int, wanted: Wanted) -> bool:
-        try:
-            at = _BODY_AT + (sys_flag & SYS_BORN_V6 and _IPV6_BYTES) + (sys_flag & SYS_STORE_V6 and _IPV6_BYTES)
-            at += 4 + _INT.unpack_from(record, at)[0]
-            at += 2 + _SHORT.unpack_from(record, at)[0] if magic == MAGIC_V2 else 1 + record[at]
-            length = _SHORT.unpack_from(record, at)[0]
-        except (struct.error, IndexError):
-            return False  # not a record any more: nobody can tell whether it was wanted
-        self._properties.look_at(bytes(record[at + 2 : at + 2 + length]))
-        return wanted(self._properties)
+        self._read += len(records)
+        return self._read < READ_BYTES_MAX and self._work < WORK_MAX

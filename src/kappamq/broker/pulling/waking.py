@@ -30,14 +30,13 @@ class PullRequest:
     suspend_ms: int  # 0: wants an answer now
     opaque: int
     binary: bool
+    again: Callable[[PullRequest], None]  # tries it once more, now
     until: float | None = None  # liveness time; it has been waiting, and may do so until then
     sieve: Sieve | None = None  # a condition that the kernel cannot judge
 
 
 class Waking:
-    def __init__(self, again: Callable[[PullRequest], None], turns: FairTurns, run: Run) -> None:
-        """`again`: tries a request once more, now."""
-        self._again = again
+    def __init__(self, turns: FairTurns, run: Run) -> None:
         self._turns = turns
         self._run = run
         self._aside: dict[Connection, list[PullRequest]] = {}  # until the peer has taken what it has
@@ -63,7 +62,7 @@ class Waking:
         if not connection.is_open:
             return
         if not connection.is_stalled:
-            self._again(request)
+            request.again(request)
             return
         aside = self._aside.get(connection)
         if aside is None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
+from kappamq.broker.events import ConnectionLost
 from kappamq.broker.requests.declaration import Declaration
 from kappamq.broker.requests.request import Handler, merged
-from kappamq.broker.requests.table import REQUEST_SIZES, REQUESTS
+from kappamq.broker.requests.table import REQUESTS
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
 from kappamq.errors import NotAvailable, NotSupported
+from kappamq.events import Events
 from kappamq.native.layout import BAD, DONE, FULL, LEFT, PAUSE, PullTuple
 from kappamq.net.requests.failures import failure
 from kappamq.net.requests.reader import Answer, RequestReader
@@ -30,24 +32,52 @@ from kappamq.store.message_store import MessageStore
 _LARGE_READ_BYTES: Final = 512 << 10
 
 
+class PullsOfKernel(Protocol):
+    """Goes on with what the kernel has found in a burst and does not finish itself."""
+
+    def left_by_kernel(self, connection: Connection, pulls: list[PullTuple]) -> None: ...
+
+    def commits_by_kernel(self, connection: Connection, commits: list[tuple[int, int, int]]) -> None: ...
+
+
 class Bursts:
     """The receiver of the broker's connections."""
 
-    def __init__(self, store: MessageStore, writer: LogWriter, clock: Clock, net: NetConfig) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: LogWriter,
+        clock: Clock,
+        net: NetConfig,
+        reader: RequestReader,
+        pulls: PullsOfKernel,
+        events: Events,
+    ) -> None:
         self._kernel = store.kernel
         self._writer = writer
         self._clock = clock
-        self.reader = RequestReader(REQUEST_SIZES, net)
+        self.reader = reader
         self.handlers: dict[int, Handler] = {}
-        self.on_pulls: Callable[[Connection, list[PullTuple]], None] = lambda connection, pulls: None
-        self.on_commits: Callable[[Connection, list[tuple[int, int, int]]], None] = lambda connection, commits: None
-        self.on_lost: list[Callable[[Connection], None]] = [writer.forget]
+        self._on_pulls = pulls.left_by_kernel
+        self._on_commits = pulls.commits_by_kernel
+        self._events = events
         self.unfinished = Unfinished(net)
-        self.stopping = False
+        self._stopping = False
 
     def add_handlers(self, handlers: Mapping[int, Handler]) -> None:
         """Raises RuntimeError if a code has a handler already."""
         self.handlers = merged((self.handlers, handlers))
+
+    def replace_handlers(self, handlers: Mapping[int, Handler]) -> None:
+        """From the next request on these serve their codes. Each of them must have a handler already."""
+        unknown = handlers.keys() - self.handlers.keys()
+        if unknown:
+            raise RuntimeError(f"request codes {sorted(unknown)} have no handler that could be replaced")
+        self.handlers = {**self.handlers, **handlers}
+
+    def stop(self) -> None:
+        """Refuse requests from now on; what the kernel answers alone is still answered."""
+        self._stopping = True
 
     # -- bytes in ----------------------------------------------------------------------------------------------------------
 
@@ -83,11 +113,11 @@ class Bursts:
                     writer.park(connection, acks, end, end - before)
                 before = end
             if commits:
-                self.on_commits(connection, commits)
+                self._on_commits(connection, commits)
             if replies:
                 connection.send(replies)
             if pulls:
-                self.on_pulls(connection, pulls)
+                self._on_pulls(connection, pulls)
             if verdict == DONE:
                 if end != start:
                     writer.hold_if_congested(connection)
@@ -127,7 +157,7 @@ class Bursts:
             declared = REQUESTS.get(frame.code)
             if declared is None or not (declared.refusal or frame.code in self.handlers):
                 raise NotSupported(f" request type {frame.code} not supported")
-            if self.stopping:
+            if self._stopping:
                 raise NotAvailable("the broker is shutting down")
             handler = partial(self._call, declared)
             answer, in_order = self.reader.call(handler, connection, frame, body, header_bytes)
@@ -147,5 +177,5 @@ class Bursts:
         return self.handlers[declared.code](request)
 
     def lost(self, connection: Connection) -> None:
-        for callback in self.on_lost:
-            callback(connection)
+        self._writer.forget(connection)
+        self._events.publish(ConnectionLost(connection))

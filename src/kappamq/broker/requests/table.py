@@ -17,6 +17,7 @@ from kappamq.broker.requests.declaration import Action, Declaration, RequestTabl
 from kappamq.broker.requests.sizes import ANSWERED_BY_A_MESSAGE, ANSWERED_BY_MESSAGES, FIELDS, MESSAGE, json_body
 from kappamq.broker.requests.unsupported import refusals
 from kappamq.net.requests.sizes import RequestLimit
+from kappamq.protocol.bodies.batches import ChunkList, FinishedBatches
 from kappamq.protocol.bodies.clients import (
     CheckClientBody,
     GroupConfigList,
@@ -26,7 +27,7 @@ from kappamq.protocol.bodies.clients import (
 )
 from kappamq.protocol.bodies.topics import TopicConfigList
 from kappamq.protocol.codes import RequestCode as Code
-from kappamq.protocol.headers import admin, client
+from kappamq.protocol.headers import admin, batches, client
 from kappamq.protocol.headers.header import Header
 
 _LIST: Final = "list_bytes_max"
@@ -100,6 +101,38 @@ _SENDING = (
         _CHANGE_CLUSTER,
     ),
     _served(client.RecallMessage, "Takes a timed message back before its time has come.", _PUBLISH),
+)
+
+_PUBLISH_BATCH = Right(_CLUSTER, Action.PUBLISH)
+_BATCHES = (
+    _served(batches.OpenScope, "Records a scope of batch transactions, or says who owns it.", _PUBLISH_BATCH),
+    _served(batches.BeginBatch, "Begins a transaction for a batch of a scope.", _PUBLISH_BATCH),
+    _served(
+        batches.StageChunk, "Stores messages that are published if their batch is decided.", _PUBLISH, size=MESSAGE
+    ),
+    _served(
+        batches.DecideBatch,
+        "Decides that a batch is published, on all brokers.",
+        _PUBLISH_BATCH,
+        size=json_body(ChunkList, _LIST),
+    ),
+    _served(batches.AbortBatch, "Aborts a transaction: nothing of it is published.", _PUBLISH_BATCH),
+    _served(batches.AwaitBatch, "Waits until a decided batch is published on all brokers.", _PUBLISH_BATCH),
+    _served(
+        batches.CheckChunks,
+        "Checks that chunks are staged, before the coordinator decides.",
+        _CHANGE_CLUSTER,
+        size=json_body(ChunkList, _LIST),
+    ),
+    _served(batches.SettleScope, "Has a broker ask the coordinator of a scope what was decided.", _CHANGE_CLUSTER),
+    _served(
+        batches.AskDecisions,
+        "Says what a broker has published of a scope, and returns what else it should publish.",
+        _CHANGE_CLUSTER,
+        size=json_body(FinishedBatches, _LIST),
+    ),
+    _served(batches.QueryScopes, "Lists scopes of batch transactions.", _READ_CLUSTER),
+    _served(batches.RemoveScope, "Forgets a scope, so that another owner can use its name.", _CHANGE_CLUSTER),
 )
 
 _CONSUMING = (
@@ -286,6 +319,7 @@ _ADMIN_BROKER = (
 
 SECTIONS: Final[dict[str, tuple[Declaration, ...]]] = {
     "Sending": _SENDING,
+    "Batch transactions": _BATCHES,
     "Consuming": _CONSUMING,
     "Clients and groups": _CLIENTS,
     "Finding messages": _MESSAGES,

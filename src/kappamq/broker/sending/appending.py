@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kappamq.broker.sending.gate import not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.errors import IllegalMessage
@@ -83,12 +84,20 @@ Placer = Callable[[Draft, int], None]
 
 
 class Appender:
-    def __init__(self, store: MessageStore, writer: LogWriter, metadata: Metadata, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, writer: LogWriter, metadata: Metadata, clock: Clock, placers: Sequence[Placer] = ()
+    ) -> None:
         self._kernel = store.kernel
         self._writer = writer
         self._metadata = metadata
         self._clock = clock
-        self.placers: list[Placer] = []
+        self._placers = placers
+        self._closed = False
+
+    def close(self) -> None:
+        """Nothing is stored any more: the role that this belongs to has ended. Whoever still works for it gets NotMaster, even if
+        the node has the role again by then: what they know is of the time before."""
+        self._closed = True
 
     def append(self, draft: Draft, *, own: bool = False) -> Placed:
         """Store one message in this turn. Raises KappaError if it cannot be.
@@ -132,6 +141,19 @@ class Appender:
         placed = self._stored(lambda: self._kernel.append_group(records, now), own=False)
         self._metadata.applied(changes, now, Placed(*placed[-1]).end)
 
+    def append_batch(self, topic: str, queue_id: int, record: Record, change: tuple[str, Any]) -> bool:
+        """Store the messages of a batch body that lies in a stored record, each a copy that names the record as its source, with
+        a change that goes with them: all or none. False, and nothing is stored, if some message is not plain."""
+        now = self._clock.message_ms()
+        note = self._metadata.member(*change, now)
+        born = record.born_host + record.born_port.to_bytes(4, "big")
+        place = (note, topic, queue_id, record.born_ms, born, record.log_offset, record.body, now)
+        end = self._stored(lambda: self._kernel.append_batch(*place), own=False)
+        if end is None:
+            return False
+        self._metadata.applied([change], now, end)
+        return True
+
     def answerable(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
         """Until a message up to `end` may be answered (with flushed=False: is written). Raises NotAvailable if it fails."""
         return self._writer.answerable(end, flushed=flushed)
@@ -146,10 +168,12 @@ class Appender:
 
     def _place(self, draft: Draft, now_ms: int) -> None:
         if draft.is_final and not draft.waited:
-            for placer in self.placers:
+            for placer in self._placers:
                 placer(draft, now_ms)
 
     def _stored(self, append: Callable[[], Any], own: bool) -> Any:
+        if self._closed:
+            raise not_master()
         try:
             return self._writer.append(append, own=own)
         except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kappamq.errors import KappaError
+from kappamq.errors import KappaError, NotMaster
 from kappamq.native.interface import Kernel
 
 # The reasons there are.
@@ -11,6 +11,16 @@ NO_ROOM = "no room"  # the next log file could not be made; tried again every se
 FILES = "files"  # queue, index or settings files cannot be written; tried again every second
 CONGESTED = "congested"  # the disk does not keep up; opens when it has caught up
 FAILED = "failed"  # a write or sync of the log failed: until a restart
+NOT_MASTER = (
+    "not the master"  # this node does not have the role that may write; opens when it gets it (`broker/roles.py`)
+)
+
+
+def not_master() -> NotMaster:
+    """What is said to whoever wants something stored by a node that may not write."""
+    return NotMaster(
+        "this broker is not the master now: it stores no messages and changes no settings. Look up the route again and ask the master"
+    )
 
 
 class Gate:
@@ -44,7 +54,8 @@ class Gate:
         """Raises the reason why nothing can be stored now; for a record of the broker's `own`, only one that stops all."""
         if not self._reasons or (own and not self._final):
             return
-        name = next(iter(self._final or self._reasons))
+        # A node that may not write has no other reason to tell: whoever asks is to ask another node.
+        name = NOT_MASTER if NOT_MASTER in self._reasons else next(iter(self._final or self._reasons))
         # The same object is raised again and again: without this its traceback would grow with every refused message.
         raise self._reasons[name].with_traceback(None)
 

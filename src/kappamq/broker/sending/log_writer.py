@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from kappamq.broker.events import LogFilePrepared
 from kappamq.broker.sending.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.broker.telemetry.latency import PutLatency
 from kappamq.clock import Clock
@@ -51,7 +52,15 @@ Waiter = tuple[Waiting, bytes, float, int]
 
 
 class LogWriter:
-    def __init__(self, store: MessageStore, gate: Gate, clock: Clock, inflight_bytes_max: int) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        gate: Gate,
+        clock: Clock,
+        inflight_bytes_max: int,
+        finish_preparing: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`finish_preparing`: waits for the worker that makes the next log file."""
         self._store = store
         self._kernel = store.kernel
         self._marks = store.marks
@@ -64,7 +73,7 @@ class LogWriter:
         self._congested = False  # as of the end of the last turn: whoever sends more is paused
         self._held: set[Sender] = set()
         self._held_since = 0.0
-        self.finish_preparing: Callable[[], None] = lambda: None  # waits for the worker that makes the next log file
+        self._finish_preparing = finish_preparing
 
     # -- appending ---------------------------------------------------------------------------------------------------------
 
@@ -98,7 +107,7 @@ class LogWriter:
                 if log_files.is_fresh:
                     return False  # more than a whole file
                 if not log_files.next_is_ready:
-                    self.finish_preparing()
+                    self._finish_preparing()
                 release(self._store.roll())
             return not self._has_failed()
         except StoreReadOnly as error:
@@ -233,10 +242,21 @@ class LogWriter:
             self._gate.open(CONGESTED)
             self._release_held()
 
+    def log_file_prepared(self, event: LogFilePrepared) -> None:
+        self.release_if_possible()
+
     def _release_held(self) -> None:
         held, self._held = self._held, set()
         for sender in held:
             sender.resume()
+
+    def give_up(self, why: str) -> None:
+        """Whoever still waits for the log hears that it is not known whether it is stored."""
+        for mark in self._marks.all():
+            for waiting, answers, _since, size in mark.give_up():
+                waiting.send(unknown(answers, why))
+                waiting.settle(size)
+        self._release_held()
 
     # -- failure -----------------------------------------------------------------------------------------------------------
 
@@ -250,11 +270,7 @@ class LogWriter:
         """Nothing can be stored any more: everybody who waits hears so, and so does everybody who comes."""
         error = NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker")
         self._gate.close(FAILED, error, for_all=True)
-        for mark in self._marks.all():
-            for waiting, answers, _since, size in mark.give_up():
-                waiting.send(unknown(answers, why))
-                waiting.settle(size)
-        self._release_held()
+        self.give_up(why)
 
 
 class _Coroutine:

@@ -9,10 +9,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, Placed, member
+from kappamq.broker.delivery.retry import Retries
+from kappamq.broker.sending.appending import SYS_PREPARED, Appender, Draft, member
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.timers.placing import recall_handle
 from kappamq.broker.transactions.half_records import is_half
+from kappamq.broker.transactions.transactions import Transactions
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage, InvalidParameter, NotSupported, ProtocolError
@@ -94,6 +96,8 @@ class Sends:
         unique_ids: UniqueIds,
         gate: Gate,
         told: Callable[[], Awaitable[None]],
+        retries: Retries,
+        transactions: Transactions,
     ) -> None:
         self._store = store
         self._config = config
@@ -103,9 +107,8 @@ class Sends:
         self._unique_ids = unique_ids
         self.check_gate = gate.check
         self.told = told  # waits until the name servers know of every topic
-        self.retry_topic: Callable[[str], TopicConfig]  # makes the retry topic of a send
-        self.prepare: Callable[[Draft, str], Placed]  # store the first half of a transaction of these producers
-        self.place_retried: Callable[[Draft, SendMessage, int], None]  # a message for a retry topic may end elsewhere
+        self._retries = retries
+        self._transactions = transactions
 
     # -- whether it is taken -----------------------------------------------------------------------------------------------
 
@@ -113,7 +116,7 @@ class Sends:
         """Where a message goes; its topic is made if that is allowed. Raises the KappaError that its sender should hear."""
         self.check_gate()
         is_fresh = self._topics.get(header.topic) is None
-        topic = self._topics.for_send(header, self.retry_topic)
+        topic = self._topics.for_send(header, self._retries.topic_for_send)
         queue_id = self.queue_of(header, topic)
         self.check_supported(header, topic)
         return Target(topic, queue_id, is_fresh)
@@ -166,11 +169,11 @@ class Sends:
         topic, queue_id = target.topic, target.queue_id
         draft = self.draft(sent, topic, queue_id)
         if names.is_retry_topic(topic.name):
-            self.place_retried(draft, header, sent.version)
+            self._retries.place(draft, header, sent.version)
             queue_id = draft.queue_id
         waits, unique = draft.waits_for_disk, draft.properties["UNIQ_KEY"]
         if is_half(draft.properties, draft.reconsume_times):
-            placed = self.prepare(draft, header.producer_group)
+            placed = self._transactions.prepare(draft, header.producer_group)
         else:
             self._take_for_plain(draft)
             placed = self._appender.append(draft)
@@ -238,7 +241,17 @@ class Sends:
 
     def read_batch(self, sent: Sent, target: Target) -> ReadBatch:
         """What is in a batch, checked. Raises IllegalMessage. Any thread may call it."""
-        header, body, (topic, queue_id, _is_fresh) = sent.header, sent.body, target
+        members = []
+        wait: str | None = None
+        for draft in self.drafts(sent, target.topic, target.queue_id):
+            _not_delayed(draft.properties)
+            wait = draft.properties.get("WAIT", wait)
+            members.append(member(draft))
+        return ReadBatch(members, target, (wait or "true").lower() != "false")
+
+    def drafts(self, sent: Sent, topic: TopicConfig, queue_id: int) -> list[Draft]:
+        """The messages of a batch, each checked as one that is sent alone. Raises IllegalMessage. Any thread may call it."""
+        header, body = sent.header, sent.body
         try:
             split = batch.split(body, self._config.batch_members_max)
         except ProtocolError as error:
@@ -252,8 +265,7 @@ class Sends:
             raise IllegalMessage(
                 f"the batch has {size} bytes, since each member gets the batch's own properties; the limit is {limit}: split it"
             )
-        members = []
-        wait: str | None = None
+        drafts = []
         for one in split:
             pairs = properties.decode(one.properties)
             if not one.body:
@@ -261,23 +273,29 @@ class Sends:
             for name, value in inherited.items():
                 pairs.setdefault(name, value)
             self._check_properties(pairs)
-            _not_delayed(pairs)
             if is_half(pairs, 0):
                 raise IllegalMessage("a batch cannot be part of a transaction: send its messages one by one")
             for name in _OURS:
                 pairs.pop(name, None)
             self._add_ours(pairs)
-            wait = pairs.get("WAIT", wait)
-            draft = Draft(
-                topic.name, queue_id, one.body, pairs, one.flag, header.sys_flag, header.born_ms, sent.born,
-                header.reconsume_times or 0,
-            )  # fmt: skip
-            members.append(member(draft))
-        return ReadBatch(members, target, (wait or "true").lower() != "false")
+            drafts.append(
+                Draft(
+                    topic.name,
+                    queue_id,
+                    one.body,
+                    pairs,
+                    one.flag,
+                    header.sys_flag,
+                    header.born_ms,
+                    sent.born,
+                    header.reconsume_times or 0,
+                )
+            )
+        return drafts
 
     def check_again(self, header: SendMessage) -> None:
         """Between reading a batch beside the loop and appending it: its topic may have changed, or gone."""
-        self.queue_of(header, self._topics.for_send(header, self.retry_topic))
+        self.queue_of(header, self._topics.for_send(header, self._retries.topic_for_send))
 
     def append_batch(self, read: ReadBatch) -> Stored:
         """Store all messages of a batch or, with an error, none."""

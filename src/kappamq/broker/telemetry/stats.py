@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kappamq.broker.events import SentBack, Tick
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.telemetry.rates import Series
 from kappamq.broker.upkeep.slices import Worker
@@ -82,6 +83,9 @@ class Stats:
 
     # -- counting ----------------------------------------------------------------------------------------------------------
 
+    def ticked(self, event: Tick) -> None:
+        self.tick()
+
     def tick(self) -> None:
         """As often as one likes; a sample is taken once a second."""
         if self._clock.liveness() - self._samples[-1].at >= _SAMPLE_S:
@@ -141,9 +145,8 @@ class Stats:
         while len(self._committed) > COMMITS_MAX:
             self._committed.popitem(last=False)
 
-    def sent_back(self, group: str, topic: str) -> None:
-        """A consumer could not deal with a message, and will get it again."""
-        self._add("SNDBCK_PUT_NUMS", f"{topic}@{group}", 1, self._clock.liveness())
+    def sent_back(self, event: SentBack) -> None:
+        self._add("SNDBCK_PUT_NUMS", f"{event.topic}@{event.group}", 1, self._clock.liveness())
 
     def asked(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer has asked where to begin, and was told."""

@@ -29,16 +29,13 @@ _STEPS_LOOKED_AT = 16
 
 class Recalls:
     def __init__(
-        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender, worker: Worker,
-        flush_derived: Callable[[], Awaitable[None]],
-    ) -> None:  # fmt: skip
+        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender
+    ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._topics = topics
         self._appender = appender
-        self._worker = worker
-        self._flush_derived = flush_derived
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RECALL_MESSAGE: self.recall}
@@ -91,8 +88,20 @@ class Recalls:
             times.append(due_ms + shift_ms)
         return sorted(set(times))
 
+
+class RecallLookup:
+    """Finds recalls by the key index."""
+
+    def __init__(
+        self, store: MessageStore, clock: Clock, worker: Worker, flush_derived: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._flush_derived = flush_derived
+
     async def is_recalled(self, record: Record, key: str) -> bool:
-        """Whether somebody has taken this parked message back, by the key index: for when the slot cannot tell."""
+        """Whether somebody has taken this parked message back: for when the slot cannot tell."""
         while self._store.catching_up():  # noqa: ASYNC110 (it is a matter of seconds after a crash)
             await asyncio.sleep(_LOOK_AGAIN_S)
         await self._flush_derived()

@@ -32,7 +32,7 @@ from kappamq.state.topics import Topics
 from kappamq.store.log.clock_steps import ClockStep
 from kappamq.store.message_store import MessageStore
 from kappamq.store.timer.acts import OVERDUE_MS
-from kappamq.store.timer.entries import slot_ms
+from kappamq.store.timer.entries import TimerCheckpoint, slot_ms
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,11 @@ class Timers:
     def delivered(self) -> int:
         """Since the start."""
         return self._delivered_before + self._due.delivered
+
+    @property
+    def checkpoint(self) -> TimerCheckpoint:
+        """What the timer files say of themselves."""
+        return self._book.files.checkpoint
 
     # -- the agenda ----------------------------------------------------------------------------------------------------------
 

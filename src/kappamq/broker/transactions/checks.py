@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 from kappamq.broker.clients.registry import Client, Clients
+from kappamq.broker.delivery.agenda import Part
 from kappamq.broker.sending.appending import Draft
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.open_transactions import Half
@@ -56,7 +57,7 @@ class TransactionChecks:
         half_log: HalfLog,
         clients: Clients,
         worker: Worker,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Part, Coroutine[Any, Any, None]], None],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -106,7 +107,7 @@ class TransactionChecks:
         finally:
             if cold:
                 self._reading = True
-                self._spawn(self._do_cold(cold))
+                self._spawn(self, self._do_cold(cold))
 
     def _next(self, now_ms: int, chosen: list[Half]) -> Job | None:
         """What to do now, besides what is going to be done to those that were chosen before."""

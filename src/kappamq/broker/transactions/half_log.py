@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from kappamq.broker.sending.appending import Appender, Draft, Placed
+from kappamq.broker.sending.gate import not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.transactions import half_records
 from kappamq.broker.transactions.open_transactions import Half, Halves, Op, Outcome, Positions
@@ -21,7 +22,8 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, InvalidParameter, ProtocolError, TopicNotFound
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
-from kappamq.protocol.records.record import LOG_OFFSET_AT, Record, decode
+from kappamq.protocol.records.record import Record, decode
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
@@ -62,11 +64,12 @@ class HalfLog:
         self._next: tuple[int, Positions] | None = None  # true as soon as the log is safe up to there
         self._moved_on = asyncio.Event()
         self._on_due = on_due  # something may be due earlier than before
+        self._stopped = False
 
     # -- finding it again --------------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """Fold both queues from the positions on. May wait for the disk: when the broker starts, nobody minds."""
+        """Fold both queues from the positions on. For a worker: it may read much. Nothing is appended meanwhile."""
         self.halves = Halves()
         half_from = self._position(names.HALF_TOPIC)
         # A little further back than needed: somebody whose answer was lost may ask once more how it was ended.
@@ -163,8 +166,15 @@ class HalfLog:
         self._store.request_flush()
         async with asyncio.timeout(_FLUSH_S):
             while self._told.needed_from < log_offset:
+                if self._stopped:
+                    raise not_master()
                 self._moved_on.clear()
                 await self._moved_on.wait()
+
+    def stop(self) -> None:
+        """Positions are kept no longer: nobody needs to wait for them."""
+        self._stopped = True
+        self._moved_on.set()
 
     def _positions(self) -> Positions:
         kernel = self._store.kernel
@@ -325,14 +335,13 @@ class HalfLog:
         files = self._store.log
         if log_offset < files.min:
             return None
-        head = files.slice(log_offset, LOG_OFFSET_AT + 8)
-        if len(head) < LOG_OFFSET_AT + 8 or int.from_bytes(head[LOG_OFFSET_AT:], "big") != log_offset:
+        front = Front(files.slice(log_offset, FRONT_BYTES))
+        if front.log_offset != log_offset:
             return None
-        size = int.from_bytes(head[:4], "big", signed=True)
-        if not 0 < size <= self._store.config.message_bytes_max + _RECORD_EXTRA_BYTES:
+        if not 0 < front.size <= self._store.config.message_bytes_max + _RECORD_EXTRA_BYTES:
             return None
         try:
-            return decode(bytes(files.slice(log_offset, size)))
+            return decode(bytes(files.slice(log_offset, front.size)))
         except ProtocolError:
             return None
 

@@ -12,8 +12,9 @@ import logging
 import os
 from typing import Any
 
-from kappamq.broker.events import ClockStepped
+from kappamq.broker.events import ClockStepped, Tick
 from kappamq.broker.sending.appending import Appender
+from kappamq.broker.sending.gate import NOT_MASTER, Gate
 from kappamq.broker.timers.progress import TimerProgress
 from kappamq.clock import SETTLE_MS, TOLERANCE_MS, Jump, WatchedClock
 from kappamq.errors import KappaError
@@ -86,9 +87,11 @@ class ClockTable:
 class ClockWatch:
     def __init__(
         self, clock: WatchedClock, store: MessageStore, table: ClockTable, progress: TimerProgress, appender: Appender, boot_id: str,
-        events: Events,
+        events: Events, gate: Gate,
     ) -> None:  # fmt: skip
         self._events = events
+        self._gate = gate
+        self._unmarked_ms = 0  # how far the clock was set while this node was not to write into the log
         self._clock = clock
         self._store = store
         self._table = table
@@ -145,6 +148,9 @@ class ClockWatch:
 
     # -- while it runs -----------------------------------------------------------------------------------------------------
 
+    def ticked(self, event: Tick) -> None:
+        self.look()
+
     def look(self) -> None:
         """Several times a second: follow the wall clock if it was set."""
         jump = self._clock.adopt()
@@ -200,7 +206,16 @@ class ClockWatch:
         )
         self._period_began, self._told, self._untold = now, _TOLD_MAX, 0
 
+    def catch_up(self) -> None:
+        """This node may write again: what was stored before counts by the clock of then."""
+        step_ms, self._unmarked_ms = self._unmarked_ms, 0
+        if step_ms:
+            self._step(step_ms, self._clock.message_ms())
+
     def _step(self, step_ms: int, to_ms: int) -> None:
+        if self._gate.has(NOT_MASTER):
+            self._unmarked_ms += step_ms
+            return
         step = ClockStep(self._store.kernel.append_offset, step_ms, to_ms)
         change = self._progress.stepped(step)
         # One group: what was delivered by the clock before, and from where on another one counts.

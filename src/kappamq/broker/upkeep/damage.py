@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kappamq.broker.events import Tick
 from kappamq.store.log.commit_log import Segment
 from kappamq.store.log.log_reader import Found, LogReader, Pread
 from kappamq.store.log.pread_around import PreadAround
@@ -73,8 +74,7 @@ class LostPages:
         self._is_looking = False
         self._lock = threading.Lock()
 
-    def tick(self) -> None:
-        """From time to time, on the loop."""
+    def ticked(self, event: Tick) -> None:
         store = self._store
         if store.failed is None and (size := store.log.cut_to) is not None:
             # What lies behind was acknowledged and is gone; appending there would leave a hole that looks like the log's end.

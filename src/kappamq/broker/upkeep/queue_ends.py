@@ -25,7 +25,7 @@ _QUEUES_PER_RECORD = 500
 
 
 class QueueEnds:
-    """A fold over the log, and one of those who are asked before the log loses its beginning."""
+    """A fold over the log."""
 
     file = "kappamq.queues.json"
     kinds = ("queue-ends", "queue-ends-forgotten")
@@ -34,13 +34,7 @@ class QueueEnds:
         self._store = store
         self._commit = commit
         self._ends: Ends = {}
-        self._needed_from = 0
-        self._recorded_to = 0  # where the log ended with the last record of ends
         self.dirty = False
-        # Filled in when the broker serves.
-        self.worker: Worker
-        self.write_derived: Callable[[], Awaitable[None]]
-        self.confirmed: Callable[[int], Awaitable[None]]
 
     def get(self, topic: str, queue_id: int) -> int:
         return self._ends.get(topic, {}).get(queue_id, 0)
@@ -67,37 +61,9 @@ class QueueEnds:
             # Not recorded: the next snapshot leaves it out, or the next start finds a topic that nobody knows.
             self._commit("queue-ends-forgotten", topic, anyway=True)
 
-    # -- before the log loses its beginning ---------------------------------------------------------------------------------
-
-    @property
-    def needed_from(self) -> int:
-        return self._needed_from
-
-    async def renew_below(self, log_min: int) -> None:
-        """Record, durably, where queues ended that have no message at or behind `log_min`."""
-        await self.write_derived()  # a queue has its folder then
-        found = await self.worker(self._expired, log_min)
-        for at in range(0, len(found), _QUEUES_PER_RECORD):
-            ends: Ends = {}
-            for topic, queue_id, end in found[at : at + _QUEUES_PER_RECORD]:
-                ends.setdefault(topic, {})[queue_id] = end
-            self._recorded_to = self._commit("queue-ends", ends)
-        await self.confirmed(self._recorded_to)  # also of a round before that did not wait long enough
-        self._needed_from = log_min
-
-    def _expired(self, log_min: int) -> list[tuple[str, int, int]]:
-        """Worker: queues without a message at or behind `log_min` whose end is not recorded."""
-        store = self._store
-        ahead = log_min > store.log.min
-        found = []
-        for topic, queue_id in store.queues.queues():
-            low, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
-            if not end or end == self.get(topic, queue_id):
-                continue
-            last = store.entry(topic, queue_id, end - 1) if ahead and low < end else None
-            if low == end or (last is not None and last[0] < log_min):
-                found.append((topic, queue_id, end))
-        return found
+    def record(self, ends: Ends) -> int:
+        """Note ends that neither log nor files will know for long; returns the log offset at which that is safe."""
+        return self._commit("queue-ends", ends)
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
@@ -123,6 +89,56 @@ class QueueEnds:
     def _add(self, ends: Ends) -> None:
         for topic, queues in ends.items():
             self._ends[topic] = self._ends.get(topic, {}) | queues
+
+
+class QueueEndsKeeper:
+    """Asked before the log loses its beginning."""
+
+    def __init__(
+        self,
+        ends: QueueEnds,
+        store: MessageStore,
+        worker: Worker,
+        write_derived: Callable[[], Awaitable[None]],
+        confirmed: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._ends = ends
+        self._store = store
+        self._worker = worker
+        self._write_derived = write_derived
+        self._confirmed = confirmed
+        self._needed_from = 0
+        self._recorded_to = 0  # where the log ended with the last record of ends
+
+    @property
+    def needed_from(self) -> int:
+        return self._needed_from
+
+    async def renew_below(self, log_min: int) -> None:
+        """Record, durably, where queues ended that have no message at or behind `log_min`."""
+        await self._write_derived()  # a queue has its folder then
+        found = await self._worker(self._expired, log_min)
+        for at in range(0, len(found), _QUEUES_PER_RECORD):
+            ends: Ends = {}
+            for topic, queue_id, end in found[at : at + _QUEUES_PER_RECORD]:
+                ends.setdefault(topic, {})[queue_id] = end
+            self._recorded_to = self._ends.record(ends)
+        await self._confirmed(self._recorded_to)  # also of a round before that did not wait long enough
+        self._needed_from = log_min
+
+    def _expired(self, log_min: int) -> list[tuple[str, int, int]]:
+        """Worker: queues without a message at or behind `log_min` whose end is not recorded."""
+        store = self._store
+        ahead = log_min > store.log.min
+        found = []
+        for topic, queue_id in store.queues.queues():
+            low, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+            if not end or end == self._ends.get(topic, queue_id):
+                continue
+            last = store.entry(topic, queue_id, end - 1) if ahead and low < end else None
+            if low == end or (last is not None and last[0] < log_min):
+                found.append((topic, queue_id, end))
+        return found
 
 
 def _ends(table: dict[str, dict[str, Any]]) -> Ends:

@@ -13,6 +13,7 @@ from kappamq.broker.upkeep.damage import Counts
 from kappamq.clock import Clock
 from kappamq.store.log.log_reader import LogReader
 from kappamq.store.message_store import MessageStore
+from kappamq.store.verify.queues import DeletedBelow
 from kappamq.store.verify.repair import MARKS, StoreRepair
 from kappamq.store.verify.report import EntryFix, Kind, Problem, Report, WriteAgain
 from kappamq.store.verify.scrub import Scrub, ScrubPosition
@@ -53,15 +54,23 @@ class Load:
 
 class Scrubber:
     def __init__(
-        self, store: MessageStore, counts: Counts, clock: Clock, write: Worker, write_again: Worker, timers: Timers
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        counts: Counts,
+        clock: Clock,
+        write: Worker,
+        write_again: Worker,
+        timers: Callable[[], Timers | None],
+        deleted_below: DeletedBelow,
+    ) -> None:
         self._store = store
         self._counts = counts
         self._clock = clock
         self._write = write
         self._write_again = write_again  # a snapshot and its .bak, from memory: whether that was possible
-        self._timers = timers
-        self._repair = StoreRepair(store)
+        self._timers = timers  # None while this node is not the master: then their files are nobody's
+        self._deleted_below = deleted_below
+        self._repair = StoreRepair(store, deleted_below)
         self._thread = ThreadPoolExecutor(1, "kappamq-scrub")
         self._path = store.config.root / "kappamq.scrub"
         self._position = ScrubPosition()
@@ -119,7 +128,7 @@ class Scrubber:
         position = self._position
         if not position.running:
             position.log_offset, position.running = 0, True
-        self._scrub = scrub = Scrub(self._store, position)
+        self._scrub = scrub = Scrub(self._store, position, self._deleted_below)
         found: list[Problem] = []
         repaired_before = self._counts.repaired
         self._are_timers_built_again = False
@@ -219,10 +228,11 @@ class Scrubber:
         return problem.fix is not None
 
     async def _mend_timers(self, problem: Problem) -> bool | None:
-        if self._are_timers_built_again or not await self._timers.on_files(self._is_wrong_timer, problem):
+        timers = self._timers()
+        if timers is None or self._are_timers_built_again or not await timers.on_files(self._is_wrong_timer, problem):
             return None  # it was being written, or one problem was enough
         self._are_timers_built_again = True
-        self._timers.files_are_damaged(str(problem))
+        timers.files_are_damaged(str(problem))
         return True
 
     def _is_wrong_timer(self, problem: Problem) -> bool:

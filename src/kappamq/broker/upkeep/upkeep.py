@@ -6,21 +6,22 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol
 
-from kappamq.broker.events import LogShortened
-from kappamq.broker.sending.gate import DISK_FULL, FILES, NO_ROOM, Gate
+from kappamq.broker.events import LogShortened, Tick
+from kappamq.broker.sending.gate import DISK_FULL, FILES, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.broker.upkeep.next_file import NextLogFile
+from kappamq.broker.upkeep.workers import Workers
 from kappamq.clock import WatchedClock
+from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError, NotAvailable
 from kappamq.events import Events
 from kappamq.state.metadata import Collected, Metadata
 from kappamq.state.offsets import Offsets
 from kappamq.store import retention
 from kappamq.store.derived import DerivedWork
-from kappamq.store.log.commit_log import Segment
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -28,10 +29,8 @@ log = logging.getLogger(__name__)
 _SYNC_DERIVED_S = 30.0
 _SAVE_OFFSETS_S = 30.0
 _LOOK_S = 1.0  # a changed interval takes effect within this
-_PREPARE_BELOW = 0.5  # make the next log file when the current one is half full
 HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
-_PREPARE_AGAIN_S = 1.0
 _DERIVED_AT_ONCE = 50_000  # messages whose entries are written before the time for it has come, to free their memory
 _NO_DESCRIPTOR_S = 30.0
 
@@ -52,26 +51,33 @@ class Keeper(Protocol):
 class Upkeep:
     def __init__(
         self,
+        config: BrokerConfig,
         store: MessageStore,
         writer: LogWriter,
+        next_file: NextLogFile,
+        workers: Workers,
         gate: Gate,
         metadata: Metadata,
         offsets: Offsets,
         clock: WatchedClock,
         events: Events,
+        entered: Callable[[DerivedWork], Awaitable[None]],
+        saved_seldom: Collection[str] = (),
     ) -> None:
+        """`entered`: told when queue entries have got to their files. `saved_seldom`: snapshots, besides that of the offsets, of
+        what changes all the time: written now and then, and at the end."""
+        self._config = config
         self._events = events
         self._store = store
+        self._next_file = next_file
+        self._workers = workers
+        self._read, self._write = workers.read, workers.write
+        self._entered = entered
         self._log_writer = writer
         self._gate = gate
         self._metadata = metadata
         self._offsets = offsets
         self._clock = clock
-        # One thread for everything that writes derived files, so that these writes keep their order.
-        self._writer = ThreadPoolExecutor(1, "kappamq-files")
-        self._readers = ThreadPoolExecutor(4, "kappamq-cold")
-        # One that never has to wait for readers: the loop itself waits for the next log file when it is needed.
-        self._preparer = ThreadPoolExecutor(1, "kappamq-next")
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
         self._held: set[asyncio.Future[None]] = set()
@@ -81,27 +87,21 @@ class Upkeep:
         self._last_work: DerivedWork | None = None
         self._derived_count = store.kernel.put_count  # messages whose entries were taken to be written
         self._relief: asyncio.Task[None] | None = None
-        self._preparing: Future[Segment] | None = None
-        self._prepare_at = 0.0  # not before this time: the disk had no room the last time
         self._snapshots_fail = False
         self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
-        self.on_tick: list[Callable[[], None]] = []  # ten times a second: waiting pulls, late flushes
         self.keepers: list[Keeper] = []
-        self.on_entered: Callable[[DerivedWork], Awaitable[None]] | None = None  # entries have got to their files
-        # Snapshots of what changes all the time: written now and then, and at the end.
-        self.saved_seldom = {offsets.file}
-        self.record_s: Callable[[], float] = lambda: 1.0  # between two records of consumer offsets
+        self._role_keepers: Sequence[Keeper] | None = None  # of the role that may write, while this node has it
+        self._saved_seldom = frozenset({offsets.file, *saved_seldom})
 
     def start(self) -> None:
         config = self._store.config
         loop = asyncio.get_running_loop()
-        self._log_writer.finish_preparing = self.finish_preparing
         loop.add_reader(self._store.flush_fd, self._log_writer.flush_done)
         self._every(lambda: 0.1, self._tick)
         self._every(lambda: config.flush_interval_ms / 1000, self._flush)
         self._every(lambda: config.queue_flush_interval_ms / 1000, self.write_derived)
-        self._every(self.record_s, self._record_and_save)
+        self._every(lambda: self._config.offsets_flush_ms / 1000, self._record_and_save)
         self._every(lambda: config.clean_interval_ms / 1000, self.clean)
         self._tasks.append(asyncio.create_task(self._catch_up()))
 
@@ -128,67 +128,34 @@ class Upkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *filter(None, [self._relief]), return_exceptions=True)
-        self.finish_preparing()
+        self._next_file.stop()
         async with self._derived:
             await self._record_and_save(last=True)
             self._log_writer.end_turn()
         asyncio.get_running_loop().remove_reader(self._store.flush_fd)
-        self._preparer.shutdown(wait=True)
-        self._readers.shutdown(wait=True)
-        self._writer.shutdown(wait=True)
+        self._workers.stop()
 
-    # -- threads -----------------------------------------------------------------------------------------------------------
+    # -- the role that may write -------------------------------------------------------------------------------------------
 
-    def write(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        """Its turn comes after everything handed in before, awaited or not."""
-        return asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
+    def begin_role(self, keepers: Sequence[Keeper]) -> None:
+        """This node may write: offsets are recorded, and old log files deleted once these keepers no longer need them."""
+        self._role_keepers = keepers
 
-    def read(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+    async def end_role(self) -> None:
+        """Nobody knows any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
+        self._role_keepers = None
+        async with self._cleaning:
+            pass
 
     # -- tasks -------------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         self._log_writer.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
-        for callback in self.on_tick:
-            callback()
+        self._events.publish(Tick())
         if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
-        current = self._store.log
-        self._store.kernel.hot_from = max(self._store.kernel.hot_from, current.end - HOT_BYTES)
-        if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
-            used = current.end % current.segment_bytes
-            if used > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
-                self._prepare()
-
-    def _prepare(self) -> None:
-        """Have the next log file made before it is needed."""
-        loop = asyncio.get_running_loop()
-        self._preparing = self._preparer.submit(self._store.log.prepare)
-        self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
-
-    def finish_preparing(self) -> None:
-        """The next file is needed now: wait for the worker who makes it, if there is one."""
-        if self._preparing is not None:
-            wait([self._preparing])
-            self._prepared(self._preparing)
-
-    def _prepared(self, made: Future[Segment]) -> None:
-        """A disk without room for the next file is full, while there is still time to say so."""
-        if made is not self._preparing:
-            return  # somebody could not wait, and has taken it
-        self._preparing = None
-        try:
-            self._store.log.prepared(made.result())
-            self._gate.open(NO_ROOM)
-        except OSError as error:
-            self._prepare_at = self._clock.liveness() + _PREPARE_AGAIN_S
-            text = (
-                f"there is no room for the next log file ({error.strerror}): free some space, writing resumes by itself"
-            )
-            if self._gate.close(NO_ROOM, NotAvailable(text)):
-                log.error("refusing messages: %s", text)
-        self._log_writer.release_if_possible()
+        self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
+        self._next_file.prepare_in_time()
 
     async def _flush(self) -> None:
         self._store.request_flush()
@@ -217,13 +184,12 @@ class Upkeep:
                     or self._last_work is None
                     or self._last_work.dispatched != work.dispatched
                 ):
-                    await self.write(self._store.write_derived, work)
+                    await self._write(self._store.write_derived, work)
                     self._last_work = work
-                    if self.on_entered is not None:
-                        await self.on_entered(work)
+                    await self._entered(work)
                 if work.complete and now - self._synced_at > _SYNC_DERIVED_S:
                     self._synced_at = now
-                    await self.write(self._store.sync_derived, self._last_work)
+                    await self._write(self._store.sync_derived, self._last_work)
             except OSError as error:
                 self._cannot_write(error, now)
             else:
@@ -248,16 +214,22 @@ class Upkeep:
         else that of the offsets, which change all the time, is written now and then, and at the end."""
         now = self._clock.liveness()
         due = last or now >= self._save_offsets_at
+        if self._role_keepers is not None and not self.record_commits():
+            due = True
+        if due:
+            self._save_offsets_at = now + _SAVE_OFFSETS_S
+        work = self._metadata.collect(leave=() if due else self._saved_seldom)
+        if work:
+            await self._save(work)
+
+    def record_commits(self) -> bool:
+        """Consumer offsets into the log; False if it does not take them."""
         try:
             self._offsets.record_commits()
         except KappaError as error:
             log.info("consumer offsets were not recorded: %s", error)
-            due = True
-        if due:
-            self._save_offsets_at = now + _SAVE_OFFSETS_S
-        work = self._metadata.collect(leave=() if due else self.saved_seldom)
-        if work:
-            await self._save(work)
+            return False
+        return True
 
     async def _save(self, work: list[Collected]) -> set[str]:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
@@ -269,7 +241,7 @@ class Upkeep:
             self._metadata.due_again({item[0] for item in work} - {item[0] for item in kept})
             work = kept
         try:
-            await self.write(self._metadata.save, work)
+            await self._write(self._metadata.save, work)
             self._snapshots_fail = False
         except OSError as error:
             if not self._snapshots_fail:
@@ -296,21 +268,30 @@ class Upkeep:
                 await asyncio.sleep(1.0)  # what is entered now would only pile up
                 continue
             at, size = self._store.next_catch_up
-            await self.read(self._store.warm, at, size)
+            await self._read(self._store.warm, at, size)
             self._store.catch_up()
             await self.write_derived()
 
     async def clean(self) -> None:
         """Delete what has expired; refuse writes while the disk is too full."""
-        usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+        usage = retention.Usage(*await self._read(self._store.files.usage, self._store.config.root))
         self._guard_disk(usage)
         await self.delete_expired(usage)
 
     async def delete_expired(self, usage: retention.Usage | None = None, asked: bool = False) -> int:
-        """Delete log files whose time is over, and what was derived from them; how many went."""
+        """Delete log files whose time is over, and what was derived from them; how many went.
+
+        None without the role that may write: what waits in old files could not be stored again. Raises NotMaster if that was
+        `asked` for."""
         async with self._cleaning:
+            role_keepers = self._role_keepers
+            if role_keepers is None:
+                if asked:
+                    raise not_master()
+                return 0
+            keepers = [*self.keepers, *role_keepers]
             if usage is None:
-                usage = retention.Usage(*await self.read(self._store.files.usage, self._store.config.root))
+                usage = retention.Usage(*await self._read(self._store.files.usage, self._store.config.root))
             plan = self._plan(usage, asked)
             if not plan.delete:
                 return 0
@@ -319,16 +300,18 @@ class Upkeep:
             for _ in range(2):
                 if self._metadata.needed_from < log_min:
                     await self._save(self._metadata.collect(renew_below=log_min))
-            for keeper in self.keepers:
+            for keeper in keepers:
                 try:
                     await keeper.renew_below(log_min)
                 except (KappaError, OSError) as error:  # then its part of the log stays
                     log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
-            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in self.keepers)])
+            if self._role_keepers is not role_keepers:
+                return 0  # the role has ended meanwhile
+            needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in keepers)])
             plan = self._plan(usage, asked, needed_from)
             for deletion in plan.delete:
                 log.info("deleting log file %020d: %s", deletion.start, deletion.why)
-                await self.read(self._store.log.discard, self._store.log.detach(deletion.start))
+                await self._read(self._store.log.discard, self._store.log.detach(deletion.start))
             if plan.delete:
                 await self._raise_minimums()
             return len(plan.delete)
@@ -350,16 +333,16 @@ class Upkeep:
     async def _raise_minimums(self) -> None:
         await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
-        for topic, queue_id in await self.write(lambda: list(self._store.queues.queues())):
+        for topic, queue_id in await self._write(lambda: list(self._store.queues.queues())):
             low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
-            new_low = await self.read(self._store.first_at_or_behind, topic, queue_id, log_min)
+            new_low = await self._read(self._store.first_at_or_behind, topic, queue_id, log_min)
             if new_low > low:
                 self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
-                if await self.write(self._store.queues.delete_below, topic, queue_id, new_low):
+                if await self._write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
         if log_min == self._store.log.min:
             self._store.kernel.mins_raised = True
-        await self.write(self._store.index.expire, log_min)
+        await self._write(self._store.index.expire, log_min)
         self._events.publish(LogShortened(log_min))
 
     def _guard_disk(self, usage: retention.Usage) -> None:

@@ -8,6 +8,7 @@ from typing import Final, Self, Unpack
 
 from kappamq.client.admin.groups import GroupAdmin
 from kappamq.client.admin.resizing import Resizing
+from kappamq.client.batches import administration
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
@@ -22,6 +23,7 @@ from kappamq.protocol.bodies.admin import (
     TopicOffset,
     TopicStatsTable,
 )
+from kappamq.protocol.bodies.batches import ScopeState
 from kappamq.protocol.bodies.topics import (
     PERMISSION_READ,
     PERMISSION_WRITE,
@@ -133,6 +135,14 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
         """Change properties of a running broker. Raises the broker's error if it refuses."""
         body = properties_text.render(properties).encode()
         await self.start().ask(await self._address(broker), UpdateBrokerConfig(), body)
+
+    async def scopes(self, name: str | None = None) -> dict[str, dict[str, ScopeState]]:
+        """Scopes of batch transactions: name -> broker -> what that broker knows of it."""
+        return await administration.scopes(self.start(), name)
+
+    async def reset_scope(self, name: str) -> list[str]:
+        """Forget a scope on all brokers, so that another owner can use its name; returns the brokers that knew it."""
+        return await administration.reset_scope(self.start(), name)
 
     async def _address(self, broker: str) -> str:
         arguments.expect("broker", broker, str, "a name or an address")

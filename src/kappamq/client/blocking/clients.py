@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Self, Unpack
 
 from kappamq.client.admin.admin import AsyncAdmin
+from kappamq.client.blocking.batch_transaction import BatchTransaction
 from kappamq.client.blocking.loop_thread import Blocking, blocking
 from kappamq.client.core import arguments
 from kappamq.client.producer.pressure import Allowance
@@ -53,6 +54,12 @@ class Producer(Blocking[AsyncProducer]):
     reply = blocking(AsyncProducer.reply)
     recall = blocking(AsyncProducer.recall)
     queues = blocking(AsyncProducer.queues)
+
+    def batch_transaction(self, scope: str, number: int, *, owner: str | None = None) -> BatchTransaction:
+        """Send messages to any queues so that all of them are published or none, each once: enter it with `with`.
+
+        See AsyncProducer.batch_transaction."""
+        return BatchTransaction(self._run, self.inner.batch_transaction(scope, number, owner=owner))
 
     def send_async(
         self,
@@ -131,6 +138,8 @@ class Admin(Blocking[AsyncAdmin]):
     update_topic = blocking(AsyncAdmin.update_topic)
     resize_topic = blocking(AsyncAdmin.resize_topic)
     delete_topic = blocking(AsyncAdmin.delete_topic)
+    scopes = blocking(AsyncAdmin.scopes)
+    reset_scope = blocking(AsyncAdmin.reset_scope)
     topic_stats = blocking(AsyncAdmin.topic_stats)
     master_stats = blocking(AsyncAdmin.master_stats)
     groups = blocking(AsyncAdmin.groups)

@@ -140,12 +140,20 @@ class Answering:
     """Answers the checks for one producer."""
 
     def __init__(
-        self, group: str, check: Check, known: Known, *, at_once: int, waiting_max: int, timeout: float
+        self,
+        group: str,
+        check: Check,
+        known: Known,
+        on_decided: OnDecided,
+        *,
+        at_once: int,
+        waiting_max: int,
+        timeout: float,
     ) -> None:
         self.group = group
         self.known = known
         self.dropped = 0
-        self.on_decided: OnDecided = lambda message, decision: None
+        self._on_decided = on_decided
         self._check = check
         self._is_asynchronous = is_asynchronous(check)
         self._limit = asyncio.Semaphore(at_once)
@@ -205,7 +213,7 @@ class Answering:
             if decision is Decision.UNKNOWN:
                 await channel.oneway(answer, timeout=self._timeout)  # RocketMQ's brokers do not reply to this
                 return
-            self.on_decided(message, decision)
+            self._on_decided(message, decision)
             said = await channel.request(answer, timeout=self._timeout)
             if said.code != ResponseCode.SUCCESS:
                 raise for_code(said.code, said.remark)

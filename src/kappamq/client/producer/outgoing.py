@@ -111,6 +111,15 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
     )
 
 
+def member(message: Message, message_id: str, config: ClientConfig) -> batch.Member:
+    """Prepare a message of a batch transaction, which may be delayed, unlike one of a batch."""
+    _check_topic(message.topic)
+    _check_body(len(message.body), config.message_bytes_max, "message")
+    if message.transaction_id:
+        raise IllegalMessage("a message cannot be part of two transactions: send it by itself")
+    return batch.Member(message.body, _properties(message, message_id), message.flag)
+
+
 def encoded(topic: str, body: bytes, born_ms: int, config: ClientConfig) -> Outgoing:
     """Prepare a batch whose body is already encoded."""
     _check_topic(topic)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Self, Unpack
 
+from kappamq.client.batches.batch_transaction import AsyncBatchTransaction
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
@@ -168,6 +169,16 @@ class AsyncProducer(Requesting):
         core = self.start()
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         return await recalling.recall(core, self.group, sent, limit, self._tracer)
+
+    def batch_transaction(self, scope: str, number: int, *, owner: str | None = None) -> AsyncBatchTransaction:
+        """Send messages to any queues so that all of them are published or none, each once: enter it with `async with`.
+
+        `scope` names a sequence of batches, `number` the batch in it, counted up. A batch that is repeated, with the same messages,
+        changes nothing. `owner`: who may write to the scope, default this producer's group. Needs KappaMQ brokers.
+        """
+        arguments.text("scope", scope)
+        arguments.number("number", number)
+        return AsyncBatchTransaction(self.start, self.config, self._next_id, scope, number, owner or self.group)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Split any number of messages of one topic into lists that fit into a `send_batch` each."""

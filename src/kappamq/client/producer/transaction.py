@@ -161,11 +161,11 @@ class AsyncTransactionProducer(AsyncProducer):
                 self.group,
                 self._check,
                 self._known,
+                lambda message, decision: self._trace(message, "", decision, from_check=True),
                 at_once=self.config.check_threads,
                 waiting_max=self.config.checks_waiting_max,
                 timeout=self.config.request_timeout_ms / 1000,
             )
-            self._answering.on_decided = lambda message, decision: self._trace(message, "", decision, from_check=True)
             core.checks.add(self._answering)
             self._introducing = asyncio.get_running_loop().create_task(self._introduce(core))
         return core

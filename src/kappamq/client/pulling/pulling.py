@@ -36,6 +36,7 @@ from kappamq.protocol.records.compression import BODY_BYTES_MAX, BodyTooLong
 from kappamq.protocol.records.record import SYS_COMPRESSED, SYS_INNER_BATCH, Record
 from kappamq.protocol.records.salvage import Spoiled, out_of_order, salvage
 from kappamq.protocol.records.tags import EVERYTHING, Subscription
+from kappamq.protocol.records.view import RecordView
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ SQL92: Final = "SQL92"
 Wanted = str | SqlFilter
 """The filter of a subscription: tags ("new || paid", "*" for all), or sql("price > 100")."""
 
+_MULTI_DISPATCH: Final = properties.MULTI_DISPATCH.encode()
 _STATUS: Final = {
     int(ResponseCode.SUCCESS): PullStatus.FOUND,
     int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW,
@@ -216,7 +218,7 @@ class _Answer:
         items = _judged(list(salvage(body)), offset, next_offset)
         before, log_before = offset - 1, -1
         for number, item in enumerate(items):
-            if isinstance(item, Record):
+            if isinstance(item, RecordView):
                 try:
                     messages = self._unpack(item, queue.broker)
                 except ProtocolError as error:
@@ -232,7 +234,9 @@ class _Answer:
             if item.last:  # pull the rest again: the length in a damaged record might skip intact ones
                 self.next_offset = min(next_offset, before + 2)
             # Trust its own offset if it fits between its neighbours; otherwise assume the one after the last.
-            following = next((one.queue_offset for one in items[number + 1 :] if isinstance(one, Record)), next_offset)
+            following = next(
+                (one.queue_offset for one in items[number + 1 :] if isinstance(one, RecordView)), next_offset
+            )
             before = item.queue_offset if before < item.queue_offset < following else before + 1
             self.damaged.append(
                 DamagedMessage(
@@ -244,15 +248,16 @@ class _Answer:
                 )
             )
 
-    def _unpack(self, record: Record, broker: str) -> list[ReceivedMessage] | None:
+    def _unpack(self, view: RecordView, broker: str) -> list[ReceivedMessage] | None:
         """Return the messages in a record, None if they must wait for the next pull. Raises ProtocolError."""
-        if not record.sys_flag & (SYS_COMPRESSED | SYS_INNER_BATCH):
-            return [_message(record, broker)]
+        if not view.sys_flag & (SYS_COMPRESSED | SYS_INNER_BATCH):
+            return [_message(view, broker)]
         # The first is always decoded: a pull without a result would be repeated for ever.
         room = UNPACKED_BYTES_MAX - self._unpacked if self._unpacked else BODY_BYTES_MAX
         if room <= 0:
             return None
         try:
+            record = Record.of(view)
             unwrapped = unwrap(record, room)
             messages = [_message(one, broker, room) for one in unwrapped]
         except BodyTooLong:
@@ -266,44 +271,44 @@ class _Answer:
         return messages
 
 
-def _last_offset(record: Record, messages: list[ReceivedMessage], queue: MessageQueue, before: int) -> int:
+def _last_offset(record: RecordView, messages: list[ReceivedMessage], queue: MessageQueue, before: int) -> int:
     """Return the last queue offset that `record` covers; `before` is that of the previous record."""
     if (record.topic, record.queue_id) != (queue.topic, queue.queue_id) and _is_dispatched(record):
         return before + 1  # it is in several queues, and its offset is that of another one
     return messages[-1].queue_offset if messages else record.queue_offset
 
 
-def _is_dispatched(record: Record) -> bool:
-    return properties.MULTI_DISPATCH in record.properties
+def _is_dispatched(record: RecordView) -> bool:
+    return _MULTI_DISPATCH in record.property_bytes
 
 
-def _judged(items: list[Record | Spoiled], offset: int, next_offset: int) -> list[Record | Spoiled]:
+def _judged(items: list[RecordView | Spoiled], offset: int, next_offset: int) -> list[RecordView | Spoiled]:
     """A record without a checksum over its header may carry any queue offset: one that does not ascend is damaged."""
     plain = [
         number
         for number, item in enumerate(items)
-        if isinstance(item, Record) and not item.sys_flag & SYS_INNER_BATCH and not _is_dispatched(item)
+        if isinstance(item, RecordView) and not item.sys_flag & SYS_INNER_BATCH and not _is_dispatched(item)
     ]
-    offsets = {number: item.queue_offset for number in plain if isinstance(item := items[number], Record)}
+    offsets = {number: item.queue_offset for number in plain if isinstance(item := items[number], RecordView)}
     inside = [number for number in plain if offset <= offsets[number] < next_offset]
     wrong = {inside[position] for position in out_of_order([offsets[number] for number in inside])}
     for number in plain:
         item = items[number]
-        if isinstance(item, Record) and (number in wrong or number not in inside):
+        if isinstance(item, RecordView) and (number in wrong or number not in inside):
             items[number] = _spoiled(item, f"it claims queue offset {item.queue_offset}")
     return items
 
 
-def _spoiled(record: Record, why: str) -> Spoiled:
-    return Spoiled(why, record.queue_offset, record.log_offset, zlib.crc32(record.encode()))
+def _spoiled(record: RecordView, why: str) -> Spoiled:
+    return Spoiled(why, record.queue_offset, record.log_offset, zlib.crc32(record.data))
 
 
 def messages_in(body: bytes, broker: str, reports: DamageReports, topic: str = "?") -> Iterator[ReceivedMessage]:
     """Yield the messages in an answer that is not about one queue; damaged ones are reported."""
     for item in salvage(body):
-        if isinstance(item, Record):
+        if isinstance(item, RecordView):
             try:
-                unwrapped = unwrap(item)
+                unwrapped = unwrap(Record.of(item))
             except ProtocolError as error:
                 item = _spoiled(item, str(error))
             else:
@@ -321,7 +326,7 @@ def messages_in(body: bytes, broker: str, reports: DamageReports, topic: str = "
         )
 
 
-def _message(record: Record, broker: str, bytes_max: int = BODY_BYTES_MAX) -> ReceivedMessage:
+def _message(record: Record | RecordView, broker: str, bytes_max: int = BODY_BYTES_MAX) -> ReceivedMessage:
     """Return the message for the application. Raises BodyTooLong only if a larger `bytes_max` might do."""
     try:
         return record.to_message(broker, bytes_max=bytes_max)
@@ -337,5 +342,7 @@ def _message(record: Record, broker: str, bytes_max: int = BODY_BYTES_MAX) -> Re
             record.log_offset,
             error,
         )
+        if isinstance(record, RecordView):
+            record = Record.of(record)
         plain = replace(record, sys_flag=record.sys_flag & ~SYS_COMPRESSED).to_message(broker)
         return replace(plain, sys_flag=record.sys_flag)

@@ -63,7 +63,10 @@ class Server:
 
     async def start(self, host: str, port: int) -> int:
         """Listen on (host, port), port 0 for any free one; returns the port. May be called again for another port."""
-        listener = bind(host, port, self.config.listen_backlog)
+        return self.serve(bind(host, port, self.config.listen_backlog))
+
+    def serve(self, listener: socket.socket) -> int:
+        """Accept connections from a listening socket, which belongs to the server from now on; returns its port."""
         self._sockets.append(listener)
         acceptor = Acceptor(
             listener, self._connection, self.config, self._tls, self.strangers, self._half_open, self._refuse

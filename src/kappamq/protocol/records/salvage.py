@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kappamq.protocol.records import record as records
-from kappamq.protocol.records.record import Record, RecordError
+from kappamq.protocol.records import fields as records
+from kappamq.protocol.records.fields import RecordError
+from kappamq.protocol.records.view import RecordView, view_at, walk
 
 _FINGERPRINT_BYTES: Final = 91
 _LONG = struct.Struct(">q")
@@ -34,21 +35,22 @@ class Spoiled:
     last: bool = False  # the start of the next record is unknown
 
 
-def salvage(buffer: bytes | memoryview) -> Iterator[Record | Spoiled]:
+def salvage(buffer: bytes | memoryview) -> Iterator[RecordView | Spoiled]:
     """Yield intact records and, in their places, damaged ones; nothing after one whose end is unknown."""
-    view = memoryview(buffer)
-    position = 0
-    while position < len(view):
-        try:
-            record = records.decode(view, position)
-            position += records.size_at(view, position)
-            yield record
-        except RecordError as error:
-            behind = _behind(view, position)
-            yield _spoiled(view, position, error, last=behind is None)
+    rest = memoryview(buffer)
+    while len(rest):
+        for item in walk(rest):
+            if isinstance(item, RecordView):
+                yield item
+                continue
+            behind = _behind(rest, item.position)
+            yield _spoiled(rest, item.position, item, last=behind is None)
             if behind is None:
                 return
-            position = behind
+            rest = rest[behind:]
+            break
+        else:
+            return
 
 
 def out_of_order(numbers: Sequence[int]) -> set[int]:
@@ -118,7 +120,7 @@ def _inner_size(view: memoryview, position: int, wide: bool) -> int:
 
 def _is_good(view: memoryview, position: int) -> bool:
     try:
-        records.decode(view, position)
+        view_at(view, position)
     except RecordError:
         return False
     return True

@@ -9,13 +9,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from kappamq import native
 from kappamq.client.admin.queries import Indexed
 from kappamq.client.blocking.consumers import PullConsumer
 from kappamq.errors import KappaError, NoRoute, NoSuchTopic, TopicNotFound
 from kappamq.message import MessageQueue, PullStatus
-from kappamq.native.layout import PLACE
-from kappamq.protocol.records.record import Record, iter_records
+from kappamq.protocol.records.record import Record, RecordError, iter_records
+from kappamq.protocol.records.view import view_at
 from kappamq.spark import connection
 from kappamq.spark.patience import PATIENCE_S, Patience
 from kappamq.spark.suggestions import nearest
@@ -148,18 +147,17 @@ class Topics:
     def marks(self, ends: Mapping[MessageQueue, int]) -> dict[MessageQueue, Mark]:
         """The mark of the message before each of these offsets; none for a queue whose message is gone or damaged."""
         found: dict[MessageQueue, Mark] = {}
-        locate = native.load().locate
         places_of = {queue: end - 1 for queue, end in ends.items()}
         answers = self._asked("looking at the last messages read", lambda: self._reader.pull_each(places_of))
         for queue, answer in answers.items():
             if answer.status is not PullStatus.FOUND:
                 continue
-            places, count, _bytes, _why = locate(answer.data, -1, True, 1)
-            if count:
-                place = PLACE.unpack_from(places)
-                crc = int.from_bytes(answer.data[8:12], "big")
-                if place[3] == ends[queue] - 1 and not place[-1]:
-                    found[queue] = Mark(place[4], crc, place[1])
+            try:
+                last = view_at(answer.data)
+            except RecordError:
+                continue
+            if last.queue_offset == ends[queue] - 1:
+                found[queue] = Mark(last.log_offset, last.body_crc, last.size)
         return found
 
     def looked_up(self, topic: str, key: str, *, unique: bool = False) -> dict[str, Indexed]:

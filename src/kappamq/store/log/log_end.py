@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kappamq.errors import StoreDamaged
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
 from kappamq.store.log.log_reader import LogReader
@@ -85,16 +86,14 @@ def check_files(log: LogReader, files: Files, skip_damage: bool) -> None:
 
 def first_store_ms(log: LogReader, offset: int) -> int:
     """Store time of the record at `offset`."""
-    head = log.read(offset, 80)
-    at = 68 if head[39] & 0x10 else 56
-    return int.from_bytes(head[at : at + 8], "big")
+    return Front(log.read(offset, FRONT_BYTES)).stored_ms
 
 
 def _newest_ms(log: LogReader, scan: Scan) -> int:
     """The largest store time of the first record of each file."""
     newest = 0
     for start in log.starts:
-        size = min(_LOOK_BYTES, int.from_bytes(log.read(start, 4), "big"))
+        size = min(_LOOK_BYTES, Front(log.read(start, FRONT_BYTES)).size)
         if size and scan(log.read(start, size), start, True)[2]:
             newest = max(newest, first_store_ms(log, start))
     return newest

@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 from kappamq.errors import StoreError
 from kappamq.native.interface import Kernel, KernelModule
 from kappamq.native.layout import BATCH_NAME, SCAN_BLANK, SCAN_MORE
-from kappamq.protocol.records.record import FIXED_BYTES, LOG_OFFSET_AT, MAGIC_AT, MAGIC_V1, MAGIC_V2
+from kappamq.protocol.records.record import FIXED_BYTES
+from kappamq.protocol.records.view import Front, fronts_in
 from kappamq.store.files import Files
 from kappamq.store.log.log_end import LogEnd, first_store_ms
 from kappamq.store.log.log_reader import LogReader
@@ -29,7 +30,6 @@ _RECORD_BYTES_MAX: Final = 64 << 20
 _MORE_BYTES: Final = 64 << 10
 _HEAD_BYTES: Final = 8
 _FOREVER: Final = 1 << 62
-_MAGICS: Final = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 
 QueueEntries = tuple[str, int, int, bytes | memoryview]
 """(topic, queue id, number of the first, entries)."""
@@ -101,30 +101,15 @@ def cut(log: LogReader, stretch_bytes: int) -> list[Stretch]:
 def _record_near(log: LogReader, target: int) -> int | None:
     """Where a record seems to begin shortly behind `target`; the first of a batch if one is near, for a batch is read as a whole."""
     data = log.read(target, _GUESS_BYTES)
-    first = _first_front(data, target)
+    first = next(fronts_in(data, target), None)
     if first is None:
         return None
     at = first
-    while at + FIXED_BYTES <= len(data) and data[at + MAGIC_AT : at + MAGIC_AT + 4] in _MAGICS:
-        size = int.from_bytes(data[at : at + 4], "big")
-        if data.find(BATCH_NAME, at, at + size) >= 0:
+    while (front := Front(data, at)).is_record and at + FIXED_BYTES <= len(data):
+        if data.find(BATCH_NAME, at, at + front.size) >= 0:
             return target + at
-        at += max(size, FIXED_BYTES)
+        at += front.size
     return target + first
-
-
-def _first_front(data: bytes, offset: int) -> int | None:
-    """The first position in `data`, which lies at `offset`, of what looks like the front of a record that names its own offset."""
-    places = []
-    for magic in _MAGICS:
-        place = data.find(magic, MAGIC_AT)
-        while place >= 0:
-            at = place - MAGIC_AT
-            if int.from_bytes(data[at + LOG_OFFSET_AT : at + LOG_OFFSET_AT + 8], "big") == offset + at:
-                places.append(at)
-                break
-            place = data.find(magic, place + 1)
-    return min(places, default=None)
 
 
 class RangeReader:

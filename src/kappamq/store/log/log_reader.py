@@ -16,10 +16,10 @@ from typing import Final
 
 from kappamq import native
 from kappamq.errors import StoreFormatError
-from kappamq.native.layout import SCAN_BLANK, SCAN_MORE, TAIL_CRC_BYTES, TAIL_CRC_NAME
+from kappamq.native.layout import BLANK_BYTES, SCAN_BLANK, SCAN_MORE, TAIL_CRC_BYTES, TAIL_CRC_NAME
 from kappamq.protocol.records import properties
-from kappamq.protocol.records import record as records
-from kappamq.protocol.records.record import Fault, Record, RecordError
+from kappamq.protocol.records.record import Fault, Record, RecordError, batch_bytes, blank, decode
+from kappamq.protocol.records.view import FRONT_BYTES, Front, fronts_in
 from kappamq.store.files import Files
 
 NAME_DIGITS: Final = 20
@@ -28,7 +28,6 @@ _FIRST_READ_BYTES = 4096
 _SCAN_BYTES = 4 << 20
 _GAP_BYTES = 16 << 10  # reading over so much that nobody wants is cheaper than reading twice
 _OPEN_MAX = 16
-_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (records.MAGIC_V1, records.MAGIC_V2))
 
 
 Pread = Callable[[int, int, int], bytes]
@@ -147,14 +146,11 @@ class LogReader:
 
     def _decode(self, offset: int, data: bytes, check_crc: bool) -> Found:
         """`data` is the beginning of what lies at `offset`; more is read if the record is longer."""
-        if len(data) < records.PREFIX.size:
-            raise RecordError(Fault.SHORT, offset, f"{len(data)} bytes are left")
-        size, magic = records.PREFIX.unpack_from(data)
-        room = self.segment_bytes - offset % self.segment_bytes
-        if magic in (records.MAGIC_V1, records.MAGIC_V2) and len(data) < size <= room:
-            data = self.read(offset, size)
+        front = Front(data)
+        if front.is_record and len(data) < front.size <= self.segment_bytes - offset % self.segment_bytes:
+            data = self.read(offset, front.size)
         try:
-            record = records.decode(data, 0, check_crc)
+            record = decode(data, 0, check_crc)
         except RecordError as error:
             raise RecordError(error.fault, offset, error.detail) from None
         if record.log_offset != offset:
@@ -162,7 +158,7 @@ class LogReader:
         # A tail that never reached the disk reads as zeros, and takes the checksum that would tell with it.
         if record.properties.endswith("\0") or "\0" in record.topic:
             raise RecordError(Fault.FIELDS, offset, "it ends in zeros, so it was not written completely")
-        return Found(offset, size, record)
+        return Found(offset, front.size, record)
 
     def damaged_crc(self, found: Found) -> tuple[Path, int, bytes, bytes] | None:
         """If the property that holds a record's checksum is no longer one, nobody knows that there was any, and the record passes for
@@ -250,7 +246,7 @@ class LogReader:
                     yield from batch  # not a member: the length was never that of a batch
                     batch = []
                 if not batch:
-                    batch_end = at + (records.batch_bytes(found.record) or 0)
+                    batch_end = at + (batch_bytes(found.record) or 0)
                 batch.append(found)
                 at += found.size
                 if at >= batch_end:
@@ -294,8 +290,7 @@ class LogReader:
         if not start <= at <= start + len(data) - _FIRST_READ_BYTES:
             start, data = self._window = (at, self.read(at, _WINDOW_BYTES))
         at -= start
-        size = int.from_bytes(data[at : at + 4], "big")
-        return data[at : at + max(records.PREFIX.size, size)]
+        return data[at : at + max(BLANK_BYTES, Front(data, at).size)]
 
     def _passed_over(self, at: int) -> int | None:
         """Where to go on if `at` lies in no file: files at the beginning of the log may have gone."""
@@ -309,7 +304,7 @@ class LogReader:
         start, why = at, str(error)
         if batch:
             start, why = batch[0].offset, f"the beginning of a batch, but not all of it; {why}"
-        head = self.read(at, records.PREFIX.size)
+        head = self.read(at, BLANK_BYTES)
         empty = head == bytes(len(head))
         if empty and not batch:
             cut = not head and any(first <= start < first + self.segment_bytes for first in self._starts)
@@ -329,7 +324,7 @@ class LogReader:
     def _damaged_mark(self, at: int) -> Damage | None:
         """If what lies at `at` is the end mark of a file but for one of its two numbers: that."""
         room = self.segment_bytes - at % self.segment_bytes
-        right, found = records.blank(room)[: records.PREFIX.size], self.read(at, records.PREFIX.size)
+        right, found = blank(room), self.read(at, BLANK_BYTES)
         if found == right or len(found) < len(right) or (found[:4] != right[:4] and found[4:] != right[4:]):
             return None
         path, position = self._path(at - at % self.segment_bytes), at % self.segment_bytes
@@ -349,14 +344,12 @@ class LogReader:
             at = max(after, start)
             while at < stop:
                 data = self.read(at, _WINDOW_BYTES)
-                for place in sorted({place for magic in _MAGICS for place in _places(data, magic)}):
-                    offset = at + place - records.MAGIC_AT
-                    named = data[place + records.LOG_OFFSET_AT - records.MAGIC_AT :][:8]
-                    if int.from_bytes(named, "big") == offset >= after and is_good(offset):
-                        return offset
+                for place in fronts_in(data, at):
+                    if is_good(at + place):
+                        return at + place
                 if len(data) < _WINDOW_BYTES:
                     break
-                at += len(data) - records.FIXED_BYTES  # a record's front may lie across
+                at += len(data) - FRONT_BYTES  # a record's front may lie across
         return None
 
     def _is_good(self, offset: int) -> bool:
@@ -370,10 +363,3 @@ class LogReader:
         for fd in self._open.values():
             self._files.close(fd)
         self._open.clear()
-
-
-def _places(data: bytes, magic: bytes) -> Iterator[int]:
-    place = data.find(magic)
-    while place >= 0:
-        yield place
-        place = data.find(magic, place + 1)

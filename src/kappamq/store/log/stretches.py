@@ -12,8 +12,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kappamq.protocol.records import record as records
 from kappamq.protocol.records.entries import QUEUE_ENTRY
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import USED_BYTES, Checkpoint
 from kappamq.store.files import Files
 from kappamq.store.lock import AbortFile
@@ -148,15 +148,9 @@ class Stretches:
     def _begins_record(self, offset: int) -> bool:
         """Whether the log has the front of a record there: its magic, a size that fits, and its own offset."""
         log = self._reader.log
-        front = log.read(offset, records.LOG_OFFSET_AT + 8)
-        if len(front) < records.LOG_OFFSET_AT + 8:
-            return False
-        size, magic = records.PREFIX.unpack_from(front)
-        return (
-            magic in (records.MAGIC_V1, records.MAGIC_V2)
-            and records.FIXED_BYTES <= size <= log.segment_bytes - offset % log.segment_bytes
-            and int.from_bytes(front[records.LOG_OFFSET_AT :], "big") == offset
-        )
+        front = Front(log.read(offset, FRONT_BYTES))
+        fits = front.size <= log.segment_bytes - offset % log.segment_bytes
+        return front.is_record and fits and front.log_offset == offset
 
     def _known(self) -> list[QueueRange]:
         """The queues, the longest first."""

@@ -12,7 +12,7 @@ Waiter = TypeVar("Waiter")
 class Watermark(Generic[Waiter]):
     """`written`, `flushed`, `dispatched`...: an offset that only grows. A waiter is opaque: a future, a parked reply, a string.
 
-    Waiters are served in the order in which they came, which is the order of the log: who appends later waits for more.
+    Waiters are served in the order in which they came, which is mostly the order of the log.
     """
 
     __slots__ = ("_waiting", "offset")
@@ -25,8 +25,9 @@ class Watermark(Generic[Waiter]):
         """Park `waiter` until the watermark reaches `offset`; False (and not parked) if it is there already."""
         if offset <= self.offset:
             return False
-        # Who comes late for an early offset (it waited for something else first) queues behind those who are here already.
-        self._waiting.append((max(offset, self._waiting[-1][0]) if self._waiting else offset, waiter))
+        # A waiter that comes late for an early offset (it waited for something else first) queues behind the others, because
+        # `advance` looks at the first one only.
+        self._waiting.append((offset, waiter))
         return True
 
     def advance(self, offset: int) -> list[Waiter]:

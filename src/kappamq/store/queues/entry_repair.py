@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from kappamq.protocol.records import properties
-from kappamq.protocol.records.record import MAGIC_V1, MAGIC_V2, PREFIX, Record, RecordError
+from kappamq.protocol.records.record import Record, RecordError
 from kappamq.protocol.records.tags import tag_code
+from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.log.log_reader import Found, LogReader, Pread
 
 ReadEntry = Callable[[int], tuple[int, int, int] | None]
@@ -120,14 +121,14 @@ def _near_entry(
     """The record, if the entry leads to it or has one flipped bit; number + 1, if the entry is right and its record is damaged; None,
     if neither is so."""
     log_offset, size, _code = entry
-    right = (PREFIX.pack(size, MAGIC_V1), PREFIX.pack(size, MAGIC_V2))
     for place in (log_offset, *(log_offset ^ 1 << bit for bit in range(log_end.bit_length()))):
         if not log.min <= place < log_end:
             continue
         try:
             found = log.record(place)
         except RecordError:
-            if place == log_offset and log.read(place, PREFIX.size) in right:
+            front = Front(log.read(place, FRONT_BYTES)) if place == log_offset else None
+            if front and front.is_record and front.size == size:
                 return number + 1
             continue
         record = found.record

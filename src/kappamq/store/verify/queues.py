@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kappamq.native.layout import FILLER_BYTES
@@ -22,6 +22,14 @@ _EXTENDED_CODE = (
 )  # tag codes from here down are addresses in a file of RocketMQ's consume queue extension
 
 _Entry = tuple[int, int, int]
+
+
+DeletedBelow = Callable[[str, int], int | None]
+"""Topic and queue id -> the offset below which messages were deleted with their topic; None if unknown."""
+
+
+def unknown(topic: str, queue_id: int) -> None:
+    """A DeletedBelow that knows no deletions."""
 
 
 class EntrySource(Protocol):

@@ -10,14 +10,16 @@ from kappamq.native.layout import ENTRY
 from kappamq.store.index.repair import IndexRepair
 from kappamq.store.message_store import MessageStore
 from kappamq.store.verify.config import CHECKPOINT, POSITION, check_position, check_snapshots
+from kappamq.store.verify.queues import DeletedBelow, unknown
 from kappamq.store.verify.report import BytesFix, EntryFix, Kind, Problem, Report, WriteAgain
 
 MARKS = (POSITION, CHECKPOINT)  # files that are rewritten from the store's state in memory
 
 
 class StoreRepair:
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, deleted_below: DeletedBelow = unknown) -> None:
         self._store = store
+        self._deleted_below = deleted_below
         self._index = IndexRepair(store.index, store.files, self._stored_ms)
 
     def repair(self, problem: Problem) -> bool:
@@ -44,7 +46,7 @@ class StoreRepair:
             there = b""
         if fix.number < low:
             # Deleted messages stay deleted: they have no entries. Otherwise damaged entries led to a wrong minimum at the start.
-            deleted_below = self._store.deleted_below(*key)
+            deleted_below = self._deleted_below(*key)
             if there != fix.entry and (deleted_below is None or fix.number < deleted_below):
                 return False
         elif there == fix.entry:

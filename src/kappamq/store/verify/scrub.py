@@ -21,7 +21,7 @@ from kappamq.store.log.pread_around import PreadAround
 from kappamq.store.message_store import MessageStore
 from kappamq.store.verify.config import check_position, snapshot_steps
 from kappamq.store.verify.index import IndexCheck
-from kappamq.store.verify.queues import QueueCheck
+from kappamq.store.verify.queues import DeletedBelow, QueueCheck, unknown
 from kappamq.store.verify.report import Report
 from kappamq.store.verify.timers import timer_steps
 from kappamq.store.verify.verify import check_crc, is_half, key_hashes, wants_entry
@@ -74,8 +74,9 @@ class ScrubPosition:
 class Scrub:
     """One pass. For one thread at a time. The caller must take the findings out of the report before it is full."""
 
-    def __init__(self, store: MessageStore, position: ScrubPosition) -> None:
+    def __init__(self, store: MessageStore, position: ScrubPosition, deleted_below: DeletedBelow = unknown) -> None:
         self._store = store
+        self._deleted_below = deleted_below
         self.position = position
         self.report = Report(store.config.root, _PROBLEMS_MAX)
         self._files = store.files
@@ -152,7 +153,7 @@ class Scrub:
             return b""  # as if there were none: the right entry is then written again
 
     def deleted_below(self, topic: str, queue_id: int) -> int | None:
-        return self._store.deleted_below(topic, queue_id)
+        return self._deleted_below(topic, queue_id)
 
     def _stored_ms(self, log_offset: int) -> int | None:
         found = self._store.decoded(log_offset)

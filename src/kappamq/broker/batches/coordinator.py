@@ -1,0 +1,246 @@
+"""The coordinator of scopes: begins a transaction, decides it or aborts it, and remembers the decision until all have published.
+
+What is answered here cannot be taken back: every answer waits until the log is confirmed up to what it speaks of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from kappamq.broker.sending.appending import Appender
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import IllegalOperation, InvalidParameter, KappaError, TransactionFailed
+from kappamq.protocol.bodies.batches import BatchOutcome, DecidedChunks, Decisions
+from kappamq.protocol.names import check_group
+from kappamq.state.metadata import Commit
+from kappamq.state.scopes import Chunks, Scope, Scopes
+
+log = logging.getLogger(__name__)
+
+OWNER_CHARACTERS_MAX: Final = 200
+
+
+class Participants(Protocol):
+    """The brokers that hold chunks, this one included."""
+
+    async def check_chunks(self, broker: str, scope: str, transaction: str, chunks: list[list[int]]) -> int:
+        """How many rows these chunks have. Raises KappaError if one of them is not staged there as it is said to be."""
+        ...
+
+    async def settle(self, broker: str, scope: str) -> None:
+        """Have a broker ask what was decided."""
+        ...
+
+
+class Coordinator:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        scopes: Scopes,
+        commit: Commit,
+        appender: Appender,
+        participants: Participants,
+        end: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._config = config
+        self._scopes = scopes
+        self._commit = commit
+        self._appender = appender
+        self._participants = participants
+        self._end = end  # of the log
+        self._spawn = spawn
+        self._published = asyncio.Event()  # set and replaced whenever a batch was published everywhere
+
+    # -- scopes ------------------------------------------------------------------------------------------------------------
+
+    async def open_scope(self, name: str, owner: str, coordinator: str | None) -> Scope | None:
+        """Record a scope if it is new, and return what is known of it. Raises IllegalOperation if it belongs to somebody else."""
+        _check_names(name, owner)
+        scope = self._scopes.get(name)
+        if scope is None:
+            if not coordinator:
+                return None
+            self._commit("scope", [name, owner, coordinator])
+        await self._confirmed()
+        return self._owned(name, owner)
+
+    async def remove_scope(self, name: str, owner: str) -> None:
+        """Forget a scope. Raises IllegalOperation while messages of it are still to be published."""
+        scope = self._owned(name, owner)
+        if scope.publishing:
+            raise IllegalOperation(
+                f"scope {name} has {len(scope.publishing)} decided batches that are not published on all brokers "
+                f"({', '.join(sorted({broker for one in scope.publishing.values() for broker in one.chunks}))}): "
+                "wait until they are"
+            )
+        self._commit("scope-removed", [name])
+        await self._confirmed()
+
+    def _owned(self, name: str, owner: str) -> Scope:
+        scope = self._scopes.get(name)
+        if scope is None:
+            raise InvalidParameter(f"scope {name} is not known to broker {self._config.name}: open it first")
+        if scope.owner != owner:
+            raise IllegalOperation(
+                f"scope {name} belongs to {scope.owner}, not to {owner}. If that was a query whose checkpoint was deleted, its "
+                f"batches may be in the topics already: check that, then run `kappamq scope reset {name}`, or use another scope"
+            )
+        return scope
+
+    def _coordinated(self, name: str, owner: str) -> Scope:
+        scope = self._owned(name, owner)
+        if scope.coordinator != self._config.name:
+            raise InvalidParameter(f"scope {name} is coordinated by {scope.coordinator}, not by {self._config.name}")
+        return scope
+
+    # -- a transaction -----------------------------------------------------------------------------------------------------
+
+    async def begin(self, name: str, owner: str, number: int) -> str | None:
+        """Open a transaction for a batch, in place of one that is open; None if the batch was decided before."""
+        scope = self._coordinated(name, owner)
+        if number < 0:
+            raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
+        transaction = None
+        if number > scope.last:
+            transaction = uuid.uuid4().hex
+            self._commit("batch-begun", [name, transaction, number])
+        await self._confirmed()
+        return transaction
+
+    async def decide(
+        self, name: str, owner: str, number: int, transaction: str, rows: int, checksum: int, chunks: Chunks
+    ) -> BatchOutcome:
+        """From now on the batch counts. The same once more changes nothing and is answered as the first time."""
+        scope = self._coordinated(name, owner)
+        if number > scope.last:
+            self._check_open(scope, number, transaction)
+            chunks = {broker: listed for broker, listed in chunks.items() if listed}
+            found = await asyncio.gather(
+                *(
+                    self._participants.check_chunks(broker, name, transaction, listed)
+                    for broker, listed in chunks.items()
+                )
+            )
+            if sum(found) != rows:
+                raise TransactionFailed(f"the chunks have {sum(found)} rows, not {rows}: nothing is decided")
+            scope = self._coordinated(name, owner)  # others had a turn
+        if number > scope.last:
+            self._check_open(scope, number, transaction)
+            self._commit("batch-decided", [name, transaction, number, rows, checksum, chunks])
+            await self._confirmed()
+            for broker in chunks:
+                self._spawn(self._settle(broker, name))
+        else:
+            self._check_same(scope, number, rows, checksum)
+            await self._confirmed()
+        return self._outcome(scope, number)
+
+    def _check_open(self, scope: Scope, number: int, transaction: str) -> None:
+        if scope.open is None or scope.open.transaction != transaction or scope.open.number != number:
+            raise TransactionFailed(
+                f"transaction {transaction} of batch {number} in scope {scope.name} is not open (any more): it was aborted after "
+                f"{self._config.batch_transaction_timeout_ms} ms, or another attempt took its place. Nothing of it is published"
+            )
+
+    def _check_same(self, scope: Scope, number: int, rows: int, checksum: int) -> None:
+        decided = scope.decided.get(number)
+        if decided is None:
+            raise IllegalOperation(
+                f"batch {number} of scope {scope.name} is older than the last {len(scope.decided)} that are remembered (up to "
+                f"{scope.last}): whether it is the same cannot be said"
+            )
+        if (decided.rows, decided.checksum) != (rows, checksum):
+            raise IllegalOperation(
+                f"batch {number} of scope {scope.name} was decided with {decided.rows} rows and checksum {decided.checksum}, now it has "
+                f"{rows} rows and checksum {checksum}. It was published as it was; a batch must give the same rows when it is repeated"
+            )
+
+    async def _settle(self, broker: str, scope: str) -> None:
+        with contextlib.suppress(KappaError):  # it asks by itself in a while
+            await self._participants.settle(broker, scope)
+
+    async def abort(self, name: str, owner: str, number: int, transaction: str) -> bool:
+        """Nothing of the transaction is published; returns whether that is impossible because it was decided before."""
+        scope = self._coordinated(name, owner)
+        if scope.open is not None and scope.open.transaction == transaction:
+            self._commit("batch-aborted", [name, transaction])
+        await self._confirmed()
+        return number in scope.decided
+
+    async def published(self, name: str, owner: str, number: int, wait_s: float) -> BatchOutcome:
+        """How a decided batch stands, as soon as it is published on all brokers, or when the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._outcome(self._coordinated(name, owner), number).published:
+                    await self._published.wait()
+        return self._outcome(self._coordinated(name, owner), number)
+
+    @staticmethod
+    def _outcome(scope: Scope, number: int) -> BatchOutcome:
+        decided = scope.decided.get(number)
+        if decided is None:
+            raise InvalidParameter(f"batch {number} of scope {scope.name} is not decided")
+        published = all(one.number != number for one in scope.publishing.values())
+        return BatchOutcome(decided.number, decided.rows, decided.checksum, published, dict(decided.dropped))
+
+    # -- participants ------------------------------------------------------------------------------------------------------
+
+    async def decisions(self, name: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions:
+        """A broker says what it has published, and is told what else to publish. Whatever is not named it can drop."""
+        scope = self._scopes.get(name)
+        if scope is None or scope.coordinator != self._config.name:
+            return Decisions()
+        for transaction, dropped in finished.items():
+            publishing = scope.publishing.get(transaction)
+            if publishing is not None and broker in publishing.chunks:
+                self._commit("batch-finished", [name, transaction, broker, dropped])
+        await self._confirmed()
+        self._published.set()
+        self._published = asyncio.Event()
+        scope = self._scopes.get(name)
+        if scope is None:
+            return Decisions()
+        decided = [
+            DecidedChunks(one.transaction, one.number, one.chunks[broker])
+            for one in scope.publishing.values()
+            if broker in one.chunks
+        ]
+        return Decisions(scope.open.transaction if scope.open is not None else None, decided)
+
+    # -- a part of the agenda: what nobody decides is aborted ----------------------------------------------------------------
+
+    def due_ms(self) -> int | None:
+        oldest = self._scopes.oldest_open(self._config.name)
+        if oldest is None or oldest.open is None:
+            return None
+        return oldest.open.begun_ms + self._config.batch_transaction_timeout_ms
+
+    def run(self, now_ms: int) -> None:
+        oldest = self._scopes.oldest_open(self._config.name)
+        if oldest is None or oldest.open is None:
+            return
+        log.warning(
+            "batch %d of scope %s was not decided within %d ms: aborted",
+            oldest.open.number,
+            oldest.name,
+            now_ms - oldest.open.begun_ms,
+        )
+        self._commit("batch-aborted", [oldest.name, oldest.open.transaction])
+
+    async def _confirmed(self) -> None:
+        await self._appender.confirmed(self._end())
+
+
+def _check_names(scope: str, owner: str) -> None:
+    try:
+        check_group(scope)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{str(error).replace('group', 'scope')}") from error
+    if not owner or len(owner) > OWNER_CHARACTERS_MAX or not owner.isprintable():
+        raise InvalidParameter(f"the owner of a scope has 1 to {OWNER_CHARACTERS_MAX} printable characters")

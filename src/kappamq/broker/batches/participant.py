@@ -1,0 +1,226 @@
+"""A broker that holds chunks: stages them, and asks the coordinator of their scope what becomes of them.
+
+Nothing is published or dropped before the coordinator has said so, however long it cannot be reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, Protocol
+
+from kappamq.broker.sending.appending import Appender, Draft, Placed
+from kappamq.config.broker import BrokerConfig
+from kappamq.errors import Busy, IllegalMessage, IllegalOperation, InvalidParameter, KappaError, TransactionFailed
+from kappamq.protocol.bodies.batches import Decisions
+from kappamq.protocol.headers.batches import StageChunk
+from kappamq.protocol.names import STAGED_TOPIC
+from kappamq.state.metadata import Commit
+from kappamq.state.scopes import Scopes
+from kappamq.state.staged import Chunk, Staged, StagedChunks, row
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES_MAX: Final = 256 << 10
+CHUNK_ROWS_MAX: Final = 1000
+CHUNK_ROWS_MAX_TWIN: Final = 64
+"""So that publishing one chunk takes the loop about a millisecond or two."""
+ASK_S: Final = 5.0
+"""How long chunks lie before the coordinator is asked, and between two questions."""
+
+
+class Decides(Protocol):
+    """Reaches the coordinator of a scope, wherever it is."""
+
+    async def decisions(self, coordinator: str, scope: str, finished: dict[str, dict[str, int]]) -> Decisions: ...
+
+
+class Sent(NamedTuple):
+    """A chunk as a client sent it."""
+
+    header: StageChunk
+    body: bytes
+    born: bytes
+
+
+class Participant:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        scopes: Scopes,
+        staged: StagedChunks,
+        commit: Commit,
+        appender: Appender,
+        coordinators: Decides,
+        liveness: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        on_decided: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._scopes = scopes
+        self._staged = staged
+        self._commit = commit
+        self._appender = appender
+        self._coordinators = coordinators
+        self._liveness = liveness
+        self._spawn = spawn
+        self._on_decided = on_decided
+        self._settling: dict[str, bool] = {}  # scopes that a job asks about -> whether it should ask once more
+        self._ask_at: dict[str, float] = {}  # liveness time
+        self._complaints: dict[str, str] = {}
+
+    @property
+    def rows_max(self) -> int:
+        return CHUNK_ROWS_MAX if self._store.kernel_module.NAME == "native" else CHUNK_ROWS_MAX_TWIN
+
+    # -- staging -----------------------------------------------------------------------------------------------------------
+
+    def check(self, sent: Sent) -> None:
+        """What can be said without reading the body. Raises the KappaError that the client should hear."""
+        header, body = sent.header, sent.body
+        scope = self._scopes.get(header.scope)
+        if scope is None:
+            raise InvalidParameter(f"scope {header.scope} is not known to broker {self._config.name}: open it first")
+        if scope.owner != header.owner:
+            raise IllegalOperation(f"scope {header.scope} belongs to {scope.owner}, not to {header.owner}")
+        if not 1 <= header.rows <= self.rows_max:
+            raise IllegalMessage(
+                f"a chunk has 1 to {self.rows_max} messages with the {self._store.kernel_module.NAME} kernel, not {header.rows}"
+            )
+        if header.rows > 1 and len(body) > CHUNK_BYTES_MAX:
+            raise IllegalMessage(
+                f"the chunk has {len(body)} bytes, the limit is {CHUNK_BYTES_MAX}; only a single message may have more"
+            )
+        if zlib.crc32(body) != header.crc & 0xFFFFFFFF:
+            raise IllegalMessage(
+                "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
+            )
+        limit = self._config.staged_bytes_max
+        if self._staged.bytes + len(body) > limit:
+            raise Busy(
+                f"{self._staged.bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
+                "try again when they are decided"
+            )
+
+    def stage(self, sent: Sent, queue_id: int) -> tuple[int, Placed]:
+        """Store a chunk that was checked and read; returns its place, and where its record is."""
+        header, body = sent.header, sent.body
+        kernel = self._store.kernel
+        place = kernel.queue_state(STAGED_TOPIC, 0).next
+        crc = header.crc & 0xFFFFFFFF
+        chunk = Chunk(place, kernel.append_offset, crc, header.rows, len(body), header.topic, queue_id)
+        pairs = {
+            "scope": header.scope,
+            "number": str(header.number),
+            "transaction": header.transaction,
+            "partition": f"{header.partition}.{header.attempt}.{header.sequence}",
+        }
+        draft = Draft(STAGED_TOPIC, 0, body, pairs, born_ms=header.born_ms, born=sent.born, waited=True)
+        change = "chunk-staged", [header.transaction, header.scope, header.number, row(chunk)]
+        (placed,) = self._appender.append_group([draft], [change])
+        assert placed.queue_offset == place
+        self._ask_at[header.scope] = self._liveness() + ASK_S
+        return place, placed
+
+    def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
+        """How many rows these chunks have together. Raises TransactionFailed if they are not what is staged here."""
+        staged = self._staged.get(transaction)
+        rows = 0
+        seen: set[int] = set()
+        for listed in chunks:
+            place, crc = listed if len(listed) == 2 else (-1, 0)
+            chunk = staged.chunks.get(place) if staged is not None and staged.scope == scope else None
+            if chunk is None or chunk.crc != crc or place in seen:
+                raise TransactionFailed(
+                    f"broker {self._config.name} has no chunk at place {place} with CRC {crc} for transaction {transaction} of scope "
+                    f"{scope}, or it is listed twice: nothing is decided"
+                )
+            seen.add(place)
+            rows += chunk.rows
+        return rows
+
+    # -- what becomes of it ------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """About once a second: ask about chunks that lie for a while, and report what was published."""
+        now = self._liveness()
+        for scope in dict.fromkeys(staged.scope for staged in self._staged.table.values()):
+            if now >= self._ask_at.setdefault(scope, now):
+                self.settle(scope)
+
+    def settle(self, scope: str) -> None:
+        """Ask the coordinator of a scope, soon."""
+        self._ask_at[scope] = self._liveness() + ASK_S
+        if scope in self._settling:
+            self._settling[scope] = True
+        else:
+            self._settling[scope] = False
+            self._spawn(self._settle(scope))
+
+    async def _settle(self, scope: str) -> None:
+        try:
+            while True:
+                self._settling[scope] = False
+                await self._ask(scope)
+                if not self._settling[scope]:
+                    break
+            self._complaints.pop(scope, None)
+        except KappaError as error:
+            if self._complaints.get(scope) != str(error):
+                self._complaints[scope] = str(error)
+                log.warning("scope %s: its coordinator cannot be asked what became of staged chunks: %s", scope, error)
+        finally:
+            del self._settling[scope]
+            if not self._staged.of_scope(scope):
+                self._ask_at.pop(scope, None)
+
+    async def _ask(self, name: str) -> None:
+        scope = self._scopes.get(name)
+        finished = {one.transaction: one.dropped for one in self._staged.of_scope(name) if one.is_published}
+        mine = [staged.transaction for staged in self._staged.of_scope(name)]
+        if scope is None:
+            answer = Decisions()  # it was removed, by an operator
+        else:
+            answer = await self._coordinators.decisions(scope.coordinator, name, finished)
+        decided = {one.transaction: one for one in answer.decided}
+        for transaction in mine:
+            staged = self._staged.get(transaction)
+            if staged is None:
+                continue
+            if transaction in finished:
+                if transaction not in decided:  # the coordinator has noted it
+                    self._commit("chunks-finished", [transaction])
+            elif staged.waiting is None:
+                if transaction in decided:
+                    self._publish(staged, decided[transaction].chunks)
+                elif transaction != answer.open:
+                    log.info(
+                        "scope %s: %d staged chunks of batch %d are dropped", name, len(staged.chunks), staged.number
+                    )
+                    self._commit("chunks-dropped", [transaction])
+        # Published and reported before, but the coordinator has lost the note of it.
+        lost = [transaction for transaction in decided if self._staged.get(transaction) is None]
+        if lost and scope is not None:
+            await self._coordinators.decisions(scope.coordinator, name, {transaction: {} for transaction in lost})
+
+    def _publish(self, staged: Staged, chunks: list[list[int]]) -> None:
+        if not any(place in staged.chunks for place, _crc in chunks):
+            # They are published already; these came later, from an attempt that does not count.
+            self._commit("chunks-dropped", [staged.transaction])
+            return
+        self._commit("chunks-decided", [staged.transaction, [place for place, _crc in chunks]])
+        self._on_decided()
+
+    # -- what the log must keep --------------------------------------------------------------------------------------------
+
+    @property
+    def needed_from(self) -> int:
+        first = self._staged.needed_from()
+        return self._store.kernel.append_offset if first is None else first
+
+    async def renew_below(self, log_min: int) -> None:
+        """Nothing is copied: chunks live for an hour, and keep their files."""

@@ -1,0 +1,151 @@
+"""Turns decided chunks into messages: a chunk and the note that it was published are one group, so after a crash it goes on there.
+
+A part of the agenda, one chunk a slice. Batches of a scope are published in their order, chunks in the order of the decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from kappamq.broker.delivery.agenda import Agenda
+from kappamq.broker.delivery.sources import Sources
+from kappamq.broker.sending.appending import Appender, Draft
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.errors import KappaError, ProtocolError
+from kappamq.protocol.bodies.topics import TopicConfig
+from kappamq.protocol.names import STAGED_TOPIC
+from kappamq.protocol.records.record import Record, decode
+from kappamq.state.staged import Chunk, Staged, StagedChunks
+from kappamq.state.topics import Topics
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_AFTER_REFUSAL_MS: Final = 1000
+_AT_ONCE_MS: Final = 0
+
+ReadSlowly = Callable[[TopicConfig, int, Record], list[Draft]]
+"""The messages of a chunk that has some which are not plain."""
+
+
+class Publishing:
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        appender: Appender,
+        agenda: Agenda,
+        staged: StagedChunks,
+        worker: Worker,
+        read_slowly: ReadSlowly,
+        on_published: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._appender = appender
+        self._agenda = agenda
+        self._staged = staged
+        self._worker = worker
+        self._read_slowly = read_slowly
+        self._on_published = on_published  # told the scope of a transaction whose chunks are all published
+        self._sources = Sources(store)
+        self._reading = False
+        self._ready: tuple[int, bytes | None] | None = None  # place and record of the next chunk
+        self._not_before_ms = _AT_ONCE_MS
+        self._refused = ""
+
+    def due_ms(self) -> int | None:
+        return None if self._reading or self._next() is None else self._not_before_ms
+
+    def _next(self) -> tuple[Staged, Chunk] | None:
+        first: Staged | None = None
+        for staged in self._staged.table.values():
+            if staged.waiting and (first is None or (staged.scope == first.scope and staged.number < first.number)):
+                first = staged
+        if first is None or first.waiting is None:
+            return None
+        return first, first.chunks[first.waiting[0]]
+
+    def run(self, now_ms: int) -> None:
+        found = self._next()
+        if found is None:
+            return
+        staged, chunk = found
+        if self._ready is None or self._ready[0] != chunk.place:
+            self._look(chunk, now_ms)
+        if self._ready is not None and self._ready[0] == chunk.place:
+            self._publish(staged, chunk, self._ready[1], now_ms)
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def _look(self, chunk: Chunk, now_ms: int) -> None:
+        places = self._sources.entries(STAGED_TOPIC, 0, chunk.place, 1)
+        if places and self._sources.are_warm(places):
+            self._ready = chunk.place, self._sources.read(places)[0]
+        elif places is not None and not places:
+            self._reading = True
+            self._agenda.spawn(self, self._wait_for_sight(now_ms))
+        else:
+            self._reading = True
+            self._agenda.spawn(self, self._read_cold(chunk))
+
+    async def _wait_for_sight(self, now_ms: int) -> None:
+        """It was appended, but is not in its queue yet."""
+        try:
+            self._not_before_ms = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
+            await self._appender.visible(self._store.kernel.append_offset)
+            self._not_before_ms = _AT_ONCE_MS
+        finally:
+            self._reading = False
+
+    async def _read_cold(self, chunk: Chunk) -> None:
+        try:
+            places = await self._worker(self._sources.read_entries, STAGED_TOPIC, 0, chunk.place, 1)
+            records = await self._worker(self._sources.read, places)
+            self._ready = chunk.place, records[0] if records else None
+        finally:
+            self._reading = False
+
+    # -- storing -----------------------------------------------------------------------------------------------------------
+
+    def _publish(self, staged: Staged, chunk: Chunk, data: bytes | None, now_ms: int) -> None:
+        topic = self._topics.get(chunk.topic)
+        dropped = 0
+        try:
+            record = None if data is None else decode(data)
+        except ProtocolError:
+            record = None
+        if record is None:
+            log.error(
+                "scope %s: a chunk of batch %d cannot be read any more: %d messages for topic %s are lost",
+                staged.scope, staged.number, chunk.rows, chunk.topic,
+            )  # fmt: skip
+            dropped = chunk.rows
+        elif topic is None or not topic.write_queues:
+            log.warning(
+                "scope %s: topic %s is gone: %d messages of batch %d are dropped",
+                staged.scope, chunk.topic, chunk.rows, staged.number,
+            )  # fmt: skip
+            dropped = chunk.rows
+        change: tuple[str, list[Any]] = "chunk-published", [staged.transaction, chunk.place, dropped]
+        try:
+            if record is None or topic is None or dropped:
+                self._appender.append_copies([], [change])
+            else:
+                self._store_messages(topic, chunk, record, change)
+        except KappaError as error:
+            if str(error) != self._refused:
+                log.warning("decided batches wait: %s", error)
+            self._refused = str(error)
+            self._not_before_ms = now_ms + _AFTER_REFUSAL_MS
+            return
+        self._refused, self._not_before_ms, self._ready = "", _AT_ONCE_MS, None
+        if staged.is_published:
+            self._on_published(staged.scope)
+
+    def _store_messages(self, topic: TopicConfig, chunk: Chunk, record: Record, change: tuple[str, list[Any]]) -> None:
+        queue_id = chunk.queue_id if chunk.queue_id < topic.write_queues else chunk.queue_id % topic.write_queues
+        if not self._appender.append_batch(topic.name, queue_id, record, change):
+            self._appender.append_group(self._read_slowly(topic, queue_id, record), [change])

@@ -1,0 +1,58 @@
+"""Builds what serves pulls, and has it listen to what changes who may pull what."""
+
+from __future__ import annotations
+
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.events import ConnectionLost, Resubscribed
+from kappamq.broker.pulling.filtering import Filtering
+from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.pulling.parked import ParkedPulls
+from kappamq.broker.pulling.pull import Pulls
+from kappamq.broker.pulling.read_ahead import ReadAhead
+from kappamq.broker.pulling.waking import Run
+from kappamq.broker.tables import Tables
+from kappamq.broker.upkeep.damage import EntryRepair
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.events import Events
+from kappamq.net.requests.reader import RequestReader
+from kappamq.state.events import GroupChanged, ResetChanged, TopicChanged, TopicDeleted
+from kappamq.store.message_store import MessageStore
+
+
+class Pulling:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        tables: Tables,
+        clients: Clients,
+        parked: ParkedPulls,
+        repairs: EntryRepair,
+        reader: RequestReader,
+        read: Worker,
+        run: Run,
+        events: Events,
+    ) -> None:
+        self._resets = tables.pending_resets
+        self._clients = clients
+        self.subscriptions = Subscriptions(store.kernel, self._may_allow)
+        self.filtering = Filtering(config, reader.beside.run)
+        self.pulls = Pulls(
+            store, config, clock, tables.topics, tables.groups, clients, tables.offsets, tables.pending_resets,
+            self.subscriptions, self.filtering, run, read, parked, ReadAhead(store, clock, read), repairs,
+        )  # fmt: skip
+        events.on(TopicChanged, self.subscriptions.topic_changed)
+        events.on(TopicDeleted, self.subscriptions.topic_deleted)
+        events.on(TopicDeleted, self.pulls.last.topic_deleted)
+        events.on(GroupChanged, self.subscriptions.group_changed)
+        events.on(GroupChanged, self.pulls.last.group_changed)
+        events.on(ResetChanged, self.subscriptions.reset_changed)
+        events.on(Resubscribed, self.pulls.resubscribed)
+        events.on(ConnectionLost, self.pulls.connection_lost)
+
+    def _may_allow(self, group: str, topic: str) -> bool:
+        """Whether the kernel may answer pulls alone: not those that have to hear of an offset reset first."""
+        return not self._resets.is_pending(group, topic) or self._clients.is_broadcasting(group)

@@ -1,0 +1,134 @@
+"""Process-long and role-long: what a node is while it may write, and what it is always.
+
+Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: whoever elects a
+master (today the start of the broker, later copies and Raft) begins it and ends it, as often as need be, while the process runs.
+While the node has the role it stores messages, delivers what is due, asks about transactions, grants locks, records offsets and
+deletes old log files. Without it, it answers pulls, queries and what operators ask; whoever wants something stored gets code 14
+(NotMaster).
+
+- There is one switch: the gate's reason NOT_MASTER, which also stops the broker's own records. It is closed before anything else
+  ends, and opened when everything else is there; no `await` lies between opening it and serving.
+- A role builds its objects anew, from tables and log, as a start does. None of them outlives it: their appenders are closed, so a
+  request that was under way when the role ended cannot write even if the node has the role again by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, NoReturn
+
+from kappamq.broker.batches.batch_requests import BATCH_CODES
+from kappamq.broker.delivery.delivery import Delivery, Surroundings
+from kappamq.broker.events import ClockStepped, Tick
+from kappamq.broker.requests.bursts import Bursts
+from kappamq.broker.requests.request import Handler, Request
+from kappamq.broker.sending.gate import NOT_MASTER, not_master
+from kappamq.broker.timers.timers import Timers
+from kappamq.broker.upkeep.clock_watch import ClockWatch
+from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.errors import KappaError
+from kappamq.events import Listening
+from kappamq.protocol.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+SERVED: Final = (
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.RECALL_MESSAGE,
+    RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, *BATCH_CODES,
+)  # fmt: skip
+"""Requests that only the role serves. Others that change something (topics, groups, offsets) are refused when they come to the gate."""
+
+
+class MasterRole:
+    """The right to write, and everything that exists only while this node has it. One at a time, one life after the other."""
+
+    def __init__(self, around: Surroundings, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch) -> None:
+        self._around = around
+        self._bursts = bursts
+        self._upkeep = upkeep
+        self._clock_watch = clock_watch
+        self._gate = around.gate
+        self._listening = Listening(around.events)
+        self._delivery: Delivery | None = None
+        self._changing = asyncio.Lock()
+        bursts.add_handlers(_refusing())
+
+    @property
+    def is_held(self) -> bool:
+        return self._delivery is not None
+
+    @property
+    def delivery(self) -> Delivery:
+        """What serves the role. Raises NotMaster while this node does not have it."""
+        if self._delivery is None:
+            raise not_master()
+        return self._delivery
+
+    def timers(self) -> Timers | None:
+        return None if self._delivery is None else self._delivery.timers
+
+    async def begin(self) -> None:
+        """Returns when clients can send. Does nothing if this node has the role already."""
+        async with self._changing:
+            if self._delivery is None:
+                await self._begin()
+
+    async def _begin(self) -> None:
+        # What is built now counts upon a log that does not grow, and whose records are all in the queues.
+        self._gate.close(NOT_MASTER, not_master(), for_all=True)
+        writer = self._around.writer
+        writer.end_turn()
+        await writer.visible(self._around.store.kernel.append_offset)
+        delivery = Delivery(self._around)
+        await delivery.load()
+        # From here on without a pause: nobody is served by half of it.
+        self._gate.open(NOT_MASTER)
+        self._listening.on(Tick, delivery.tick)
+        self._listening.on(ClockStepped, delivery.clock_stepped)
+        try:
+            self._clock_watch.catch_up()
+            delivery.start()
+        except BaseException:
+            await self._end(delivery, drain_s=0)
+            raise
+        self._upkeep.begin_role(delivery.keepers)
+        self._bursts.replace_handlers(delivery.handlers())
+        self._delivery = delivery
+
+    async def end(self, drain_s: float) -> None:
+        """Nothing is stored from the first moment on. Answers that wait for the disk get `drain_s` for that, then they say that it is
+        not known. Returns when nothing of the role is left. Does nothing if this node does not have it."""
+        async with self._changing:
+            if self._delivery is not None:
+                self._upkeep.record_commits()
+                delivery, self._delivery = self._delivery, None
+                await self._end(delivery, drain_s)
+
+    async def _end(self, delivery: Delivery, drain_s: float) -> None:
+        self._gate.close(NOT_MASTER, not_master(), for_all=True)
+        self._bursts.replace_handlers(_refusing())
+        self._listening.end()
+        delivery.close()
+        await self._drain(drain_s)
+        await self._upkeep.end_role()
+        await delivery.stop()
+
+    async def _drain(self, drain_s: float) -> None:
+        writer = self._around.writer
+        try:
+            async with asyncio.timeout(drain_s):
+                await writer.confirmed(self._around.store.kernel.append_offset)
+        except (KappaError, TimeoutError) as error:
+            log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
+            writer.give_up("this broker is no longer the master")
+
+
+def _refusing() -> dict[int, Handler]:
+    return dict.fromkeys(SERVED, _refuse)
+
+
+def _refuse(_request: Request[Any]) -> NoReturn:
+    raise not_master()

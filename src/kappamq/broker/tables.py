@@ -1,0 +1,61 @@
+"""The tables that a broker always has: each is a fold over the log, and hears what it needs of the others as events."""
+
+from __future__ import annotations
+
+from kappamq.broker.admin.settings import Settings
+from kappamq.broker.clients.registry import Clients
+from kappamq.broker.events import LogShortened
+from kappamq.broker.upkeep.clock_watch import ClockTable
+from kappamq.broker.upkeep.queue_ends import QueueEnds
+from kappamq.config.apache import BrokerSettings
+from kappamq.events import Events
+from kappamq.state.events import SettingsChanged, TopicDeleted, TopicForgotten
+from kappamq.state.groups import Groups
+from kappamq.state.locks import QueueLocks
+from kappamq.state.metadata import Metadata, Table
+from kappamq.state.offsets import Offsets
+from kappamq.state.resets import PendingResets
+from kappamq.state.topics import Topics
+from kappamq.store.message_store import MessageStore
+
+
+class Tables:
+    def __init__(
+        self, config: BrokerSettings, store: MessageStore, metadata: Metadata, clients: Clients, events: Events
+    ) -> None:
+        self._store = store
+        broker, kernel, commit, now_ms = config.broker, store.kernel, metadata.commit, metadata.now_ms
+        self.topics = Topics(broker, kernel, now_ms, commit, events)
+        self.groups = Groups(broker, now_ms, commit, events)
+        self.offsets = Offsets(
+            now_ms,
+            commit,
+            events,
+            end=lambda topic, queue_id: kernel.queue_state(topic, queue_id).end,
+            first=self.topics.first_offset,
+        )
+        self.pending_resets = PendingResets(commit, lambda: store.marks.confirmed.offset, events, clients.member_count)
+        self.locks = QueueLocks(broker.name, broker.queue_lock_ms / 1000, commit)
+        self.settings = Settings(broker, config.store, config.net, now_ms, events)
+        self.clock = ClockTable(store)
+        self.queue_ends = QueueEnds(store, commit)
+        own: tuple[Table, ...] = (
+            self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock, self.queue_ends,
+        )  # fmt: skip
+        for table in own:
+            metadata.add(table)
+        events.on(SettingsChanged, self.topics.settings_changed)
+        events.on(LogShortened, self.log_shortened)
+        events.on(TopicDeleted, self.offsets.topic_deleted)
+        events.on(TopicDeleted, self.pending_resets.topic_deleted)
+        events.on(TopicForgotten, self.queue_ends.topic_forgotten)
+
+    def log_shortened(self, event: LogShortened) -> None:
+        self.topics.forget_deleted(event.log_min)
+
+    def fit(self) -> None:
+        """Queues were built from the log, tables from what was said of it: bring the two together."""
+        for name in self.topics.hide_deleted():
+            self._store.forget_topic(name)
+        self.topics.add_ends(self.queue_ends.restore())
+        self.offsets.clamp()

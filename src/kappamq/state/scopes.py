@@ -1,0 +1,164 @@
+"""Scopes of batch transactions: who owns each, which broker coordinates it, and which of its batches are decided.
+
+A scope is a sequence of numbered batches that one owner writes (a Spark query, a replay). Every master knows owner and
+coordinator of a scope, so that nobody can choose another coordinator; the rest is known to the coordinator only. A scope has
+at most one open transaction: the attempt to write one batch. It is decided or aborted, and neither can be undone. What is
+decided stays here until every broker has published its chunks; after that, number, row count and checksum are left, by which a
+repetition is told from something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+KINDS: Final = ("scope", "scope-removed", "batch-begun", "batch-decided", "batch-aborted", "batch-finished")
+REMEMBERED_MAX: Final = 1000
+"""How many decided batches of a scope can be told from others with the same number."""
+
+Chunks = dict[str, list[list[int]]]
+"""Broker name -> [place, CRC] of its chunks, in the order in which they are published."""
+
+
+@dataclass(slots=True)
+class Open:
+    """The attempt to write one batch."""
+
+    transaction: str
+    number: int
+    begun_ms: int
+
+
+@dataclass(slots=True)
+class Decided:
+    """A batch that counts."""
+
+    number: int
+    rows: int
+    checksum: int
+    dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
+
+
+@dataclass(slots=True)
+class Publishing:
+    """A decided batch whose messages are not all published."""
+
+    transaction: str
+    number: int
+    chunks: Chunks  # of brokers that have not finished
+
+
+@dataclass(slots=True)
+class Scope:
+    name: str
+    owner: str
+    coordinator: str
+    open: Open | None = None
+    decided: dict[int, Decided] = field(default_factory=dict)  # by number, ascending
+    publishing: dict[str, Publishing] = field(default_factory=dict)  # by transaction, in the order of the decisions
+
+    @property
+    def last(self) -> int:
+        """The number of the last decided batch, -1 if there is none."""
+        return next(reversed(self.decided), -1)
+
+
+class Scopes:
+    file = "kappamq.scopes.json"
+    kinds = KINDS
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.table: dict[str, Scope] = {}
+        self.dirty = False
+
+    # -- asking ------------------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Scope | None:
+        return self.table.get(name)
+
+    def oldest_open(self, coordinator: str) -> Scope | None:
+        """The scope of this coordinator whose transaction has been open for longest."""
+        mine = (scope for scope in self.table.values() if scope.open is not None and scope.coordinator == coordinator)
+        return min(mine, key=lambda scope: scope.open.begun_ms if scope.open else 0, default=None)
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def apply(self, kind: str, change: Any) -> None:
+        if kind == "scope":
+            name, owner, coordinator = map(str, change)
+            self.table[name] = Scope(name, owner, coordinator)
+            return
+        name = str(change[0])
+        if kind == "scope-removed":
+            self.table.pop(name, None)
+            return
+        scope = self.table[name]
+        transaction = str(change[1])
+        if kind == "batch-begun":
+            scope.open = Open(transaction, int(change[2]), self._now_ms())
+        elif kind == "batch-aborted":
+            scope.open = None
+        elif kind == "batch-decided":
+            number, rows, checksum, chunks = change[2:]
+            scope.open = None
+            scope.decided[int(number)] = Decided(int(number), int(rows), int(checksum))
+            while len(scope.decided) > REMEMBERED_MAX:
+                del scope.decided[next(iter(scope.decided))]
+            if chunks:
+                scope.publishing[transaction] = Publishing(transaction, int(number), _chunks(chunks))
+        else:  # batch-finished
+            self._finished(scope, transaction, str(change[2]), change[3])
+
+    def _finished(self, scope: Scope, transaction: str, broker: str, dropped: dict[str, Any]) -> None:
+        publishing = scope.publishing.get(transaction)
+        if publishing is None or publishing.chunks.pop(broker, None) is None:
+            return
+        decided = scope.decided.get(publishing.number)
+        if decided is not None:
+            for topic, count in dropped.items():
+                decided.dropped[topic] = decided.dropped.get(topic, 0) + int(count)
+        if not publishing.chunks:
+            del scope.publishing[transaction]
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return {
+            "scopes": {
+                scope.name: {
+                    "owner": scope.owner,
+                    "coordinator": scope.coordinator,
+                    "open": scope.open and [scope.open.transaction, scope.open.number, scope.open.begun_ms],
+                    "decided": [
+                        [one.number, one.rows, one.checksum, dict(one.dropped)] for one in scope.decided.values()
+                    ],
+                    "publishing": [
+                        [one.transaction, one.number, {broker: list(chunks) for broker, chunks in one.chunks.items()}]
+                        for one in scope.publishing.values()
+                    ],
+                }
+                for scope in self.table.values()
+            }
+        }
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self.reset()
+        for name, row in (table.get("scopes") or {}).items():
+            scope = self.table[name] = Scope(name, str(row["owner"]), str(row["coordinator"]))
+            if row.get("open"):
+                transaction, number, begun_ms = row["open"]
+                scope.open = Open(str(transaction), int(number), int(begun_ms))
+            for number, rows, checksum, dropped in row.get("decided") or []:
+                counts = {str(topic): int(count) for topic, count in dropped.items()}
+                scope.decided[int(number)] = Decided(int(number), int(rows), int(checksum), counts)
+            for transaction, number, chunks in row.get("publishing") or []:
+                scope.publishing[transaction] = Publishing(str(transaction), int(number), _chunks(chunks))
+
+    def reset(self) -> None:
+        self.table = {}
+
+
+def _chunks(chunks: dict[str, Any]) -> Chunks:
+    return {
+        str(broker): [[int(place), int(crc)] for place, crc in listed] for broker, listed in chunks.items() if listed
+    }

@@ -1,0 +1,142 @@
+"""Chunks of batch transactions that are staged on this broker, and how far those that were decided are published.
+
+A chunk is one record of a system topic; its place is its offset in that topic's only queue. The record of a chunk and the note
+of it here are one group, and so are the messages of a published chunk and the note of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dropped", "chunks-finished")
+
+
+@dataclass(slots=True)
+class Chunk:
+    place: int
+    log_offset: int  # the record does not lie before it
+    crc: int  # of its body
+    rows: int
+    size: int
+    topic: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class Staged:
+    """What this broker has of one transaction."""
+
+    transaction: str
+    scope: str
+    number: int
+    since_ms: int
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are not published, by place
+    waiting: list[int] | None = None  # decided: places to publish, in order; None: not decided
+    dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
+
+    @property
+    def is_published(self) -> bool:
+        return self.waiting is not None and not self.waiting
+
+
+class StagedChunks:
+    file = "kappamq.staged.json"
+    kinds = KINDS
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.table: dict[str, Staged] = {}  # by transaction, in the order of their first chunk
+        self.bytes = 0
+        self.dirty = False
+
+    # -- asking ------------------------------------------------------------------------------------------------------------
+
+    def get(self, transaction: str) -> Staged | None:
+        return self.table.get(transaction)
+
+    def of_scope(self, scope: str) -> list[Staged]:
+        return [staged for staged in self.table.values() if staged.scope == scope]
+
+    def needed_from(self) -> int | None:
+        """Log offset of the oldest chunk that may still be published, None if there is none."""
+        return min(
+            (chunk.log_offset for staged in self.table.values() for chunk in staged.chunks.values()), default=None
+        )
+
+    # -- fold --------------------------------------------------------------------------------------------------------------
+
+    def apply(self, kind: str, change: Any) -> None:
+        transaction = str(change[0])
+        if kind == "chunk-staged":
+            scope, number, row = change[1:]
+            staged = self.table.get(transaction)
+            if staged is None:
+                staged = self.table[transaction] = Staged(transaction, str(scope), int(number), self._now_ms())
+            self._add(staged, row)
+            return
+        staged = self.table[transaction]
+        if kind == "chunks-decided":
+            staged.waiting = [int(place) for place in change[1]]
+            listed = set(staged.waiting)
+            for place in [place for place in staged.chunks if place not in listed]:
+                self._take(staged, place)
+        elif kind == "chunk-published":
+            place, dropped = int(change[1]), int(change[2])
+            chunk = self._take(staged, place)
+            assert staged.waiting is not None
+            staged.waiting.remove(place)
+            if dropped:
+                staged.dropped[chunk.topic] = staged.dropped.get(chunk.topic, 0) + dropped
+        else:  # chunks-dropped, chunks-finished
+            for place in list(staged.chunks):
+                self._take(staged, place)
+            del self.table[transaction]
+
+    def _add(self, staged: Staged, row: Any) -> None:
+        place, log_offset, crc, rows, size, topic, queue_id = row
+        chunk = Chunk(int(place), int(log_offset), int(crc), int(rows), int(size), str(topic), int(queue_id))
+        staged.chunks[chunk.place] = chunk
+        self.bytes += chunk.size
+
+    def _take(self, staged: Staged, place: int) -> Chunk:
+        chunk = staged.chunks.pop(place)
+        self.bytes -= chunk.size
+        return chunk
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return {
+            "transactions": [
+                {
+                    "transaction": staged.transaction,
+                    "scope": staged.scope,
+                    "number": staged.number,
+                    "since": staged.since_ms,
+                    "chunks": [row(chunk) for chunk in staged.chunks.values()],
+                    "waiting": None if staged.waiting is None else list(staged.waiting),
+                    "dropped": dict(staged.dropped),
+                }
+                for staged in self.table.values()
+            ]
+        }
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self.reset()
+        for found in table.get("transactions") or []:
+            staged = Staged(str(found["transaction"]), str(found["scope"]), int(found["number"]), int(found["since"]))
+            self.table[staged.transaction] = staged
+            for one in found["chunks"]:
+                self._add(staged, one)
+            waiting = found.get("waiting")
+            staged.waiting = None if waiting is None else [int(place) for place in waiting]
+            staged.dropped = {str(topic): int(count) for topic, count in found["dropped"].items()}
+
+    def reset(self) -> None:
+        self.table = {}
+        self.bytes = 0
+
+
+def row(chunk: Chunk) -> list[Any]:
+    """A chunk as the records of changes and the snapshot have it."""
+    return [chunk.place, chunk.log_offset, chunk.crc, chunk.rows, chunk.size, chunk.topic, chunk.queue_id]

@@ -1,0 +1,115 @@
+"""What a coordinator decides stays so; what nobody decides is aborted in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kappamq.broker.broker import Broker
+from kappamq.protocol.codes import ResponseCode
+from kappamq.state import scopes
+from tests.broker.batches.batching import Batcher
+from tests.broker.operating import make_topic, on_broker, refused
+from tests.broker.running import Speaker, run, running, speaking
+from tests.broker.timing import timed
+from tests.waiting import eventually_async
+
+
+@on_broker()
+async def test_a_new_attempt_takes_the_place_of_an_open_one(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    old = await it.begin(4)
+    assert old is not None
+    await it.stage(4, old, b"old")
+    new = await it.begin(4)
+    assert new is not None
+    chunk = await it.stage(4, new, b"new")
+    await refused(client, it.decision(4, old, 0), ResponseCode.TRANSACTION_FAILED, "another attempt", body=b"{}")
+    await it.decide(4, new, 1, chunk)
+    await it.published(4)
+    broker.delivery.batches.participant.settle("s")
+    await eventually_async(
+        lambda: not broker.delivery_tables.staged.table, text="what the old attempt staged is dropped"
+    )
+    assert [record.body for record in await client.read("t")] == [b"new"]
+
+
+@on_broker()
+async def test_a_decision_stays(broker: Broker, client: Speaker) -> None:
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(3)
+    assert transaction is not None
+    assert (await it.decide(3, transaction, 0, checksum=7)).published, "a batch may be empty"
+    assert await it.abort(3, transaction), "an abort comes too late"
+    assert (await it.decide(3, transaction, 0, checksum=7)).number == 3
+    illegal = ResponseCode.ILLEGAL_OPERATION
+    await refused(client, it.decision(3, transaction, 1, 7), illegal, "decided with 0 rows", body=b"{}")
+    await refused(client, it.decision(3, transaction, 0, 8), illegal, "checksum 7", body=b"{}")
+    await refused(client, it.decision(2, transaction, 0, 8), illegal, "older than", body=b"{}")
+
+
+def test_it_is_remembered_after_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            it = Batcher(client)
+            await it.open()
+            transaction = await it.begin(3)
+            assert transaction is not None
+            await it.decide(3, transaction, 0, checksum=7)
+            still_open = await it.begin(4)
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            it = Batcher(client)
+            assert await it.begin(3) is None
+            assert (await it.decide(3, transaction, 0, checksum=7)).checksum == 7
+            assert still_open is not None
+            assert (await it.decide(4, still_open, 0)).number == 4
+
+    run(test())
+
+
+def test_what_nobody_decides_is_aborted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with timed(tmp_path, batch_transaction_timeout_ms=60_000) as timed_broker:
+            client, broker = timed_broker.client, timed_broker.broker
+            await make_topic(client, "t")
+            it = Batcher(client)
+            await it.open()
+            transaction = await it.begin(0)
+            assert transaction is not None
+            chunk = await it.stage(0, transaction, b"a")
+            await timed_broker.pass_ms(59_000)
+            assert broker.delivery_tables.scopes.table["s"].open is not None
+            await timed_broker.pass_ms(2000)
+            assert broker.delivery_tables.scopes.table["s"].open is None
+            broker.delivery.batches.participant.settle("s")
+            await eventually_async(lambda: not broker.delivery_tables.staged.table, text="it is dropped")
+            failed = ResponseCode.TRANSACTION_FAILED
+            await refused(
+                client,
+                it.decision(0, transaction, 1),
+                failed,
+                "not open",
+                body=b'{"chunks":{"b":[[%d,%d]]}}' % tuple(chunk),
+            )
+
+    run(test())
+
+
+def test_the_number_of_remembered_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scopes, "REMEMBERED_MAX", 3)
+
+    async def test() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            it = Batcher(client)
+            await it.open()
+            for number in range(5):
+                transaction = await it.begin(number)
+                assert transaction is not None
+                await it.decide(number, transaction, 0)
+            assert list(broker.delivery_tables.scopes.table["s"].decided) == [2, 3, 4]
+
+    run(test())

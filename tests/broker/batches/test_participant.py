@@ -1,0 +1,80 @@
+"""A broker that holds chunks: bounded, kept in the log, dropped only when the coordinator says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kappamq.broker.broker import Broker
+from kappamq.protocol.codes import ResponseCode
+from tests.broker.batches.batching import Batcher, body_of
+from tests.broker.operating import make_topic, on_broker, refused
+from tests.broker.running import Speaker, run, running, speaking
+from tests.waiting import eventually_async
+
+
+@on_broker(staged_bytes_max=1 << 20)
+async def test_staged_bytes_are_bounded(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    for _ in range(5):
+        await it.stage(0, transaction, b"x" * 200_000)
+    body = body_of(b"x" * 200_000)
+    busy = ResponseCode.SYSTEM_BUSY
+    await refused(client, it.chunk(0, transaction, body, 1), busy, "staged_bytes_max", body=body)
+    assert not await it.abort(0, transaction)
+    broker.delivery.batches.participant.settle("s")
+    await eventually_async(lambda: broker.delivery_tables.staged.bytes == 0, text="what was aborted is dropped")
+    again = await it.begin(0)
+    assert again is not None
+    await it.stage(0, again, b"x" * 200_000)
+
+
+@on_broker()
+async def test_a_chunk_may_not_be_too_large(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    body = body_of(b"x" * 150_000, b"y" * 150_000)
+    illegal = ResponseCode.MESSAGE_ILLEGAL
+    await refused(client, it.chunk(0, transaction, body, 2), illegal, "only a single message may have more", body=body)
+
+
+@on_broker()
+async def test_staged_chunks_keep_their_log_files(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    before = broker.kernel.append_offset
+    await it.stage(0, transaction, b"a")
+    await client.send("t", b"later")
+    assert broker.delivery.batches.participant.needed_from == before
+    await it.abort(0, transaction)
+    broker.delivery.batches.participant.settle("s")
+    await eventually_async(lambda: not broker.delivery_tables.staged.table, text="it is dropped")
+    assert broker.delivery.batches.participant.needed_from == broker.kernel.append_offset
+
+
+def test_chunks_of_an_open_transaction_survive_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            it = Batcher(client)
+            await it.open()
+            transaction = await it.begin(0)
+            assert transaction is not None
+            chunk = await it.stage(0, transaction, b"a")
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            it = Batcher(client)
+            broker.delivery.batches.participant.settle("s")
+            await it.decide(0, transaction, 1, chunk)
+            await it.published(0)
+            assert [record.body for record in await client.read("t")] == [b"a"]
+
+    run(test())

@@ -1,0 +1,86 @@
+"""Scopes and parts of a batch: what several writers staged is decided as one."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from kappamq.broker.batches.batch_requests import BATCH_CODES
+from kappamq.client import AsyncProducer
+from kappamq.client.batches import scope as scope_module
+from kappamq.client.batches.scope import CHECKSUM_MASK, Part, Ticket, open_scope
+from kappamq.client.batches.staging import Stager
+from kappamq.errors import NotConnected, NotSupported, TransactionFailed
+from kappamq.message import Message
+from tests.broker.running import run
+from tests.client.batches.test_batch_transaction import bodies, topic_on_all
+from tests.client.real import real_cluster
+
+
+def test_parts_add_up() -> None:
+    whole = Part({"a": [[1, 2]]}, 3, CHECKSUM_MASK)
+    whole.add(Part({"a": [[3, 4]], "b": [[5, 6]]}, 4, 2))
+    assert whole == Part({"a": [[1, 2], [3, 4]], "b": [[5, 6]]}, 7, 1)
+
+
+def test_several_writers_stage_one_batch(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            await topic_on_all(cluster, "t")
+            core = producer.start()
+            scope = await open_scope(core, "s", "me")
+            assert scope.last == -1
+            ticket: Ticket = pickle.loads(pickle.dumps(await scope.begin(0)))
+            parts = []
+            for partition in range(3):
+                for attempt in range(2):  # both are alive at once; one counts
+                    stager = Stager(
+                        core, producer.config, ticket, producer._next_id, partition=partition, attempt=attempt
+                    )
+                    await stager.add(Message("t", b"%d" % partition))
+                    part = pickle.loads(pickle.dumps(await stager.finish()))
+                parts.append(part)
+            outcome = await scope.decide(ticket, parts)
+            assert (outcome.rows, outcome.published, outcome.repeated) == (3, True, False)
+            assert sorted(await bodies(cluster, "t")) == [b"0", b"1", b"2"]
+            assert not await scope.abort(ticket), "an abort after the decision changes nothing"
+            assert (await open_scope(core, "s", "me")).last == 0
+            with pytest.raises(TransactionFailed, match="not open"):
+                await scope.decide(Ticket("s", "me", 1, "x", 10), [])
+
+    run(test())
+
+
+def test_without_its_coordinator_a_scope_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope_module, "_PAUSE_S", 0.01)
+
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            core = producer.start()
+            scope = await open_scope(core, "s", "me")
+            await cluster.stop_broker(scope.coordinator)
+            with pytest.raises(
+                NotConnected, match=f"{scope.coordinator}, which coordinates scope s, is not registered"
+            ):
+                await open_scope(core, "s", "me")
+            with pytest.raises(NotConnected, match=f"{scope.coordinator}, which coordinates"):
+                await scope.begin(0)
+
+    run(test())
+
+
+def _not_known(_request: object) -> NoReturn:
+    raise NotSupported("as RocketMQ answers")
+
+
+def test_a_broker_that_does_not_know_them_is_named(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            cluster.broker.bursts.replace_handlers(dict.fromkeys(BATCH_CODES, _not_known))
+            with pytest.raises(NotSupported, match="does not know batch transactions, only KappaMQ brokers do"):
+                await open_scope(producer.start(), "s", "me")
+
+    run(test())
