@@ -57,7 +57,7 @@ FOLDS: dict[type, set[str]] = {
     TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},
     Reopened: {"places"},
     Scopes: {"table", "open", "decided", "publishing", "dropped"},
-    StagedChunks: {"table", "bytes", "chunks", "waiting", "dropped"},
+    StagedChunks: {"table", "bytes", "count", "chunks", "waiting", "dropped"},
 }
 """Every table that is a fold, and what of it the log decides; also attributes of what lies in it. The other tables are no folds:
 settings are one node's, and what is only counted (timer metrics, open transactions) is counted again."""

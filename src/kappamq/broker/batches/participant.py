@@ -27,6 +27,7 @@ CHUNK_BYTES_MAX: Final = 256 << 10
 CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
+TRANSACTION_CHARACTERS_MAX: Final = 64
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
 
@@ -87,6 +88,8 @@ class Participant:
             raise InvalidParameter(f"scope {header.scope} is not known to broker {self._config.name}: open it first")
         if scope.owner != header.owner:
             raise IllegalOperation(f"scope {header.scope} belongs to {scope.owner}, not to {header.owner}")
+        if not 1 <= len(header.transaction) <= TRANSACTION_CHARACTERS_MAX:
+            raise InvalidParameter("the transaction is not one that a coordinator has begun")
         if not 1 <= header.rows <= self.rows_max:
             raise IllegalMessage(
                 f"a chunk has 1 to {self.rows_max} messages with the {self._store.kernel_module.NAME} kernel, not {header.rows}"
@@ -100,9 +103,9 @@ class Participant:
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )
         limit = self._config.staged_bytes_max
-        if self._staged.bytes + len(body) > limit:
+        if self._staged.charged_bytes + len(body) > limit:
             raise Busy(
-                f"{self._staged.bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
+                f"{self._staged.charged_bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
                 "try again when they are decided"
             )
 
