@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from kappamq.broker.batches.batches import BatchTransactions
+from kappamq.broker.batches.coordinator import Coordinator
+from kappamq.broker.batches.participant import Participant
+from kappamq.broker.batches.peers import Peers
+from kappamq.broker.batches.publishing import Publishing
 from kappamq.broker.broker import Broker
 from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.delivery.agenda import Agenda
@@ -55,7 +60,7 @@ from tests.waiting import eventually_async
 
 REFUSED = ResponseCode.SERVICE_NOT_AVAILABLE
 ROLE_LONG = (
-    Agenda, Delays, Delivery, HalfLog, Locking, Recalls, Replies, Retries, SendRequests, Sends, TimerBook, Timers,
+    Agenda, BatchTransactions, Coordinator, Participant, Peers, Publishing, Delays, Delivery, HalfLog, Locking, Recalls, Replies, Retries, SendRequests, Sends, TimerBook, Timers,
     TransactionChecks, Transactions,
 )  # fmt: skip
 
