@@ -95,7 +95,7 @@ def test_a_beginning_that_is_missing_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "timerlog" / f"{0:020d}").unlink()
     files.close()
     again = fresh(tmp_path)
-    with pytest.raises(StoreFormatError, match="begins at 224, it began at 0"):
+    with pytest.raises(StoreFormatError, match="begins at 224, expected 0"):
         again.open()
     again.reset()
     again.close()

@@ -1,4 +1,4 @@
-"""What the first bytes at a place in the log say."""
+"""Reads the first bytes of a record or an end mark."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
 
 STORED_MS_BYTES: Final = 80
-"""So much of a record is enough for `stored_ms`."""
+"""The bytes of a record that `stored_ms` needs."""
 
 
 def is_end_mark(view: bytes | memoryview) -> bool:
-    """Whether a log file ends here, and the log goes on in the next one."""
+    """Whether a log file ends here and the log continues in the next one."""
     return len(view) >= BLANK_BYTES and int.from_bytes(view[4:8], "big", signed=True) == MAGIC_BLANK
 
 

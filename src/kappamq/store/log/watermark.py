@@ -1,4 +1,4 @@
-"""How far the log has come in one respect, and who waits for it to come further."""
+"""How far the log has come in one respect, and what waits for it to come further."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Waiter = TypeVar("Waiter")
 class Watermark(Generic[Waiter]):
     """`written`, `flushed`, `dispatched`...: an offset that only grows. A waiter is opaque: a future, a parked reply, a string.
 
-    Waiters are served in the order in which they came, which is the order of the log: who appends later waits for more.
+    Waiters are served in the order of arrival, which is the order of the log: a later append waits for a higher offset.
     """
 
     __slots__ = ("_waiting", "offset")
@@ -25,12 +25,12 @@ class Watermark(Generic[Waiter]):
         """Park `waiter` until the watermark reaches `offset`; False (and not parked) if it is there already."""
         if offset <= self.offset:
             return False
-        # Who comes late for an early offset (it waited for something else first) queues behind those who are here already.
+        # A waiter that arrives late for an early offset is served after those already waiting.
         self._waiting.append((max(offset, self._waiting[-1][0]) if self._waiting else offset, waiter))
         return True
 
     def advance(self, offset: int) -> list[Waiter]:
-        """Move to `offset`; return those who waited for it, in log order."""
+        """Move to `offset`; return the waiters it releases, in log order."""
         assert offset >= self.offset, f"a watermark never goes back: {self.offset} -> {offset}"
         self.offset = offset
         waiting = self._waiting
@@ -42,7 +42,7 @@ class Watermark(Generic[Waiter]):
         return reached
 
     def give_up(self, which: Callable[[Waiter], bool] | None = None) -> list[Waiter]:
-        """Take back those who still wait, from the front, as long as `which` says so; without it all of them."""
+        """Remove waiters from the front while `which` is true for them; all without `which`."""
         waiting = self._waiting
         given: list[Waiter] = []
         while waiting and (which is None or which(waiting[0][1])):
@@ -50,6 +50,6 @@ class Watermark(Generic[Waiter]):
         return given
 
     def reset(self, offset: int) -> None:
-        """Set the mark where recovery found it. Nobody may be waiting."""
+        """Set the mark where recovery found it. There must be no waiters."""
         assert not self._waiting
         self.offset = offset
