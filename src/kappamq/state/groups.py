@@ -42,7 +42,7 @@ class Groups:
             except InvalidParameter:
                 return None
             if len(self.table) < self._config.groups_max:
-                # If the log takes nothing, consumers go on, and it is made again after a restart.
+                # If nothing can be appended, consumers continue, and the group is created again after a restart.
                 group = self._update(SubscriptionGroupConfig(name=name), anyway=True)
         return group
 
@@ -53,7 +53,7 @@ class Groups:
         return group
 
     def movable(self, name: str) -> None:
-        """Raises what is to be said to somebody who cannot set the offsets of this group."""
+        """Raises an error if the offsets of this group cannot be set."""
         self.existing(name)
         if name == names.TRANSACTION_GROUP:
             raise NoPermission(
@@ -61,7 +61,7 @@ class Groups:
             )
 
     def why_not(self, name: str) -> str:
-        """Why there is no such group, and what to do about it."""
+        """The error for a missing group."""
         try:
             names.check_group(name)
         except InvalidParameter as error:
