@@ -350,7 +350,7 @@ def test_bytes_that_were_flushed_and_are_gone(stopped: Path) -> None:
     start = position.flushed - position.flushed % (64 << 10)
     with (stopped / "commitlog" / f"{start:020d}").open("r+b") as file:
         file.write(bytes(position.flushed - start - 64))  # not what tells that it is this log
-    with pytest.raises(StoreDamaged, match=r"was flushed up to .* bytes are gone.*kappamq.position"):
+    with pytest.raises(StoreDamaged, match=r"was flushed up to .* bytes are missing.*kappamq.position"):
         built(stopped)
 
 
