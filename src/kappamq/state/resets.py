@@ -123,8 +123,8 @@ class PendingResets:
     def may_commit(self, client: str, queue: Queue, now: float, *, member: bool, tool: bool) -> bool:
         """Whether a commit counts. A client whose commit does not count is notified by its next pull.
 
-        `tool`: the client waits for an answer and sends no heartbeats, so the commit is an operator's decision. It counts
-        once the reset is settled, as in RocketMQ."""
+        `tool`: the request waits for an answer and is not marked as possibly late. From a client that is not a member, that is
+        an operator's decision: it counts once the reset is settled, as in RocketMQ."""
         reset = self._resets.get(queue)
         if reset is None or client in reset.notified:
             return True

@@ -3,8 +3,8 @@
 A *sweep* writes every queue that had new entries when it began; only then does the position move to where the log was at that
 moment. With many queues a sweep takes several rounds; entries that arrive meanwhile belong to the next one.
 
-`collect` runs on the loop, everything else on the one worker thread that writes files; only the worker uses the fields
-`_sweep_*` and those after them.
+`collect` runs on the loop, everything else on the one worker thread that writes files; only the worker uses the
+fields after `_sweep`.
 """
 
 from __future__ import annotations
