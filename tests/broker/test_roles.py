@@ -60,8 +60,8 @@ from tests.waiting import eventually_async
 
 REFUSED = ResponseCode.SERVICE_NOT_AVAILABLE
 ROLE_LONG = (
-    Agenda, BatchTransactions, Coordinator, Participant, Peers, Publishing, Delays, Delivery, HalfLog, Locking, Recalls, Replies, Retries, SendRequests, Sends, TimerBook, Timers,
-    TransactionChecks, Transactions,
+    Agenda, BatchTransactions, Coordinator, Delays, Delivery, HalfLog, Locking, Participant, Peers, Publishing, Recalls, Replies,
+    Retries, SendRequests, Sends, TimerBook, Timers, TransactionChecks, Transactions,
 )  # fmt: skip
 
 NEW_TOPIC = UpdateTopic(
