@@ -128,7 +128,7 @@ class StagedChunks:
             self.table[staged.transaction] = staged
             for one in found["chunks"]:
                 self._add(staged, one)
-            waiting = found["waiting"]
+            waiting = found.get("waiting")  # JSON here has no null
             staged.waiting = None if waiting is None else [int(place) for place in waiting]
             staged.dropped = {str(topic): int(count) for topic, count in found["dropped"].items()}
 
