@@ -35,6 +35,8 @@ from kappamq.state.locks import QueueLocks
 from kappamq.state.metadata import TOPIC, Metadata, Table
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
+from kappamq.state.scopes import Scopes
+from kappamq.state.staged import StagedChunks
 from kappamq.state.topics import Topics
 from kappamq.store.snapshots import Snapshots
 from tests.broker.test_folds import Directly
@@ -53,6 +55,8 @@ FOLDS: dict[type, set[str]] = {
     DelayPositions: {"offsets", "version"},
     TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},
     Reopened: {"places"},
+    Scopes: {"table", "open", "decided", "publishing", "dropped"},
+    StagedChunks: {"table", "bytes", "chunks", "waiting", "dropped"},
 }
 """Every table that is a fold, and what of it the log decides; also attributes of what lies in it. The other tables are no folds:
 settings are one node's, and what is only counted (timer metrics, open transactions) is counted again."""
@@ -189,9 +193,11 @@ class Node:
         self.delays = DelayPositions(now_ms)
         self.timers = TimerProgress()
         self.reopened = Reopened()
+        self.scopes = Scopes(now_ms)
+        self.staged = StagedChunks(now_ms)
         self.tables: list[Table] = [
             self.topics, self.groups, self.offsets, self.resets, self.locks, self.filters, self.ends, self.clocks, self.delays,
-            self.timers, self.reopened,
+            self.timers, self.reopened, self.scopes, self.staged,
         ]  # fmt: skip
         for table in self.tables:
             self.metadata.add(table)
@@ -239,7 +245,8 @@ STEPS = st.lists(
         step("reset gone", names), step("lock", names, names, few, st.integers(0, 100)), step("unlock", names, names, few),
         step("expire", st.integers(0, 300)), step("filter", names, names, names, few), step("look", st.integers(0, 9)),
         step("ends", names, few), step("ends gone", names), step("delay", few, st.integers(0, 99)), step("due", few, few),
-        step("clock", st.integers(-5, 5)), step("reopened", few, few), step("wait", st.integers(1, 5)), step("write"), step("save"),
+        step("clock", st.integers(-5, 5)), step("reopened", few, few), step("scope", few), step("batch", few, few), step("chunk", few, few),
+        step("wait", st.integers(1, 5)), step("write"), step("save"),
     ),
     max_size=30,
 )  # fmt: skip
@@ -279,11 +286,21 @@ def do(node: Node, name: str, *given: Any) -> None:
             "clock", {"step": [end, seconds * 1000, node.clock.message_ms()], "boot": "b", "offset": seconds, "ahead": 0}
         ),
         "reopened": lambda at, low: node.metadata.commit(*node.reopened.change(at, low)),
+        "scope": lambda scope: node.metadata.commit("scope", [f"n{scope}", f"owner {scope}", "b"]),
+        "batch": lambda scope, number: do_batch(node, f"n{scope}", number),
+        "chunk": lambda transaction, place: node.metadata.commit(
+            "chunk-staged", [f"t{transaction}", "n0", transaction, [place, end, 7, 2, 100 + place, "t", 0]]
+        ),
         "wait": node.clock.advance,
         "write": node.write,
         "save": node.save,
     }  # fmt: skip
     doing[name](*given)
+
+
+def do_batch(node: Node, scope: str, number: int) -> None:
+    if node.scopes.get(scope) is not None:
+        node.metadata.commit("batch-begun", [scope, f"t{number}", number])
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,7 +335,7 @@ def change_all(node: Node, number: int) -> None:
         ("topic", name, 2), ("topic", "gone", number), ("topic gone", "gone"), ("group", name, number), ("forbid", name, "t", False),
         ("commit", name, "t", 0, number), ("record",), ("reset", name, "t", number), ("lock", name, "c", number, 0),
         ("filter", name, "t", "x", number), ("ends", name, number), ("delay", number, number), ("due", number, number),
-        ("clock", number), ("reopened", number, 0),
+        ("clock", number), ("reopened", number, 0), ("scope", number), ("batch", number, number), ("chunk", number, number),
     ):  # fmt: skip
         do(node, *what)
 

@@ -1,0 +1,136 @@
+"""Staged chunks: a fold over the log. Live, replayed and loaded tables are equal after every change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kappamq.protocol import fastjson
+from kappamq.state.staged import KINDS, Chunk, StagedChunks, row
+
+Change = tuple[str, list[Any]]
+
+
+def chunk(place: int, topic: str = "t", rows: int = 2) -> list[Any]:
+    return row(Chunk(place, 1000 + place * 10, 77 + place, rows, 100 + place, topic, 1))
+
+
+def staged(transaction: str, place: int, number: int = 0, scope: str = "s", **others: Any) -> Change:
+    return "chunk-staged", [transaction, scope, number, chunk(place, **others)]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def folded(changes: list[Change]) -> StagedChunks:
+    clock = Clock()
+    table = StagedChunks(clock)
+    for clock.now_ms, (kind, change) in enumerate(changes):
+        table.apply(kind, change)
+    return table
+
+
+def loaded(table: StagedChunks) -> StagedChunks:
+    """As it comes out of the file, which leaves out what is None."""
+    found = StagedChunks(Clock())
+    found.from_snapshot(fastjson.loads(fastjson.pretty(table.to_snapshot())))
+    return found
+
+
+def state(table: StagedChunks) -> tuple[Any, ...]:
+    return list(table.table.items()), table.bytes, table.needed_from()
+
+
+LIFE: list[Change] = [
+    staged("a", 0),
+    staged("a", 1),
+    staged("b", 2, number=1),
+    staged("a", 3, topic="gone"),
+    ("chunks-decided", ["a", [3, 0]]),
+    staged("a", 4),  # of an attempt that came too late
+    ("chunk-published", ["a", 3, 2]),
+    ("chunk-published", ["a", 0, 0]),
+    ("chunks-dropped", ["b"]),
+    ("chunks-finished", ["a"]),
+]
+
+
+def test_a_life_in_full() -> None:
+    table = folded(LIFE[:4])
+    assert (table.bytes, table.needed_from()) == (100 + 101 + 102 + 103, 1000)
+    assert [one.transaction for one in table.of_scope("s")] == ["a", "b"]
+    assert table.get("a") is not None
+    table = folded(LIFE[:5])
+    a = table.table["a"]
+    assert (sorted(a.chunks), a.waiting, a.is_published) == ([0, 3], [3, 0], False), "what is not listed is dropped"
+    assert table.bytes == 100 + 102 + 103
+    a = folded(LIFE[:7]).table["a"]
+    assert (a.waiting, a.dropped) == ([0], {"gone": 2})
+    a = folded(LIFE[:8]).table["a"]
+    assert a.is_published
+    assert list(a.chunks) == [4], "was never decided"
+    table = folded(LIFE)
+    assert (table.table, table.bytes, table.needed_from()) == ({}, 0, None)
+    assert {kind for kind, _change in LIFE} == set(KINDS)
+
+
+def test_live_replayed_and_loaded_are_equal_at_every_point() -> None:
+    for count in range(len(LIFE) + 1):
+        live = folded(LIFE[:count])
+        again = loaded(live)
+        assert state(again) == state(live), count
+        clock = Clock()
+        again._now_ms = clock
+        for clock.now_ms, (kind, change) in list(enumerate(LIFE))[count:]:
+            again.apply(kind, change)
+        assert state(again) == state(folded(LIFE)), f"and it goes on from {count}"
+
+
+def test_an_undecided_transaction_is_not_a_published_one() -> None:
+    """None and an empty list are different things, in the file as well."""
+    undecided = loaded(folded([staged("a", 0)]))
+    assert undecided.table["a"].waiting is None
+    published = loaded(folded([staged("a", 0), ("chunks-decided", ["a", [0]]), ("chunk-published", ["a", 0, 0])]))
+    assert published.table["a"].waiting == []
+    assert published.table["a"].is_published
+
+
+def test_reset_forgets_everything() -> None:
+    table = folded(LIFE[:5])
+    table.reset()
+    assert state(table) == state(StagedChunks(Clock()))
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Change]:
+    """Changes in any order that can happen: what a change names is there."""
+    changes: list[Change] = []
+    table = StagedChunks(lambda: 0)
+    for place in range(draw(st.integers(0, 25))):
+        possible: list[Change] = [staged(draw(st.sampled_from("abc")), place, rows=draw(st.integers(1, 3)))]
+        for name, one in table.table.items():
+            if one.waiting is None:
+                possible += [("chunks-dropped", [name])]
+                possible += [("chunks-decided", [name, draw(st.permutations(list(one.chunks)))])]
+            elif one.waiting:
+                possible += [("chunk-published", [name, one.waiting[0], draw(st.integers(0, 1))])]
+            else:
+                possible += [("chunks-finished", [name])]
+        kind, change = draw(st.sampled_from(possible))
+        table.apply(kind, change)
+        changes.append((kind, change))
+    return changes
+
+
+@given(lives())
+def test_any_life(changes: list[Change]) -> None:
+    live = folded(changes)
+    assert state(loaded(live)) == state(live)
+    assert live.bytes == sum(one.size for staged_ in live.table.values() for one in staged_.chunks.values())
