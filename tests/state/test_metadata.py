@@ -272,7 +272,11 @@ class Dialogue(logging.Handler):
 
     def _plain(self, text: str) -> str:
         """Without the folder, log offsets, and what a library says about bad JSON."""
-        text = re.sub(r"(makes no sense|is broken) \(.*?\)(?=[:;.] )", r"\1 (...)", text.replace(f"{self.root}/", ""))
+        text = re.sub(
+            r"(makes no sense|is broken|is malformed) \(.*?\)(?=[:;.] | and was skipped)",
+            r"\1 (...)",
+            text.replace(f"{self.root}/", ""),
+        )
         return re.sub(r"\b\d{2,}\b", "N", text)
 
     # -- what there is -----------------------------------------------------------------------------------------------------
