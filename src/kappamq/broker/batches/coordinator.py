@@ -66,6 +66,10 @@ class Coordinator:
         if scope is None:
             if not coordinator:
                 return None
+            if len(coordinator) > OWNER_CHARACTERS_MAX or not coordinator.isprintable():
+                raise InvalidParameter(
+                    f"the coordinator of a scope is the name of a broker: at most {OWNER_CHARACTERS_MAX} printable characters"
+                )
             self._commit("scope", [name, owner, coordinator])
         await self._confirmed()
         return self._owned(name, owner)
@@ -118,6 +122,10 @@ class Coordinator:
     ) -> BatchOutcome:
         """From now on the batch counts. The same once more changes nothing and is answered as the first time."""
         scope = self._coordinated(name, owner)
+        if number < 0:
+            raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
+        if checksum < 0:
+            raise InvalidParameter(f"the checksum of a batch is a sum of CRCs, not {checksum}")
         if number > scope.last:
             self._check_open(scope, number, transaction)
             chunks = {broker: listed for broker, listed in chunks.items() if listed}
