@@ -109,7 +109,7 @@ async def test_chunks_that_lie_are_refused(broker: Broker, client: Speaker) -> N
     torn = body[:-1]
     await refused(client, it.chunk(0, transaction, torn, 2), ILLEGAL, "cannot be read", body=torn)
     await refused(client, it.chunk(0, transaction, b"", 1), ILLEGAL, body=b"")
-    await refused(client, it.chunk(0, "x" * 65, body, 2), INVALID, "has begun", body=body)
+    await refused(client, it.chunk(0, "x" * 65, body, 2), INVALID, "begin the batch first", body=body)
     await refused(client, it.chunk(0, transaction, body, 0), ILLEGAL, "1 to ", body=body)
     await refused(client, it.chunk(0, transaction, body, 2, queue_id=9), INVALID, "queueId[9]", body=body)
     await refused(

@@ -124,6 +124,10 @@ class Coordinator:
     ) -> BatchOutcome:
         """From now on the batch counts. The same once more changes nothing and is answered as the first time."""
         scope = self._coordinated(name, owner)
+        if number < 0:
+            raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
+        if checksum < 0:
+            raise InvalidParameter(f"the checksum of a batch is a sum of CRCs, not {checksum}")
         if number > scope.last:
             self._check_open(scope, number, transaction)
             chunks = {broker: listed for broker, listed in chunks.items() if listed}
