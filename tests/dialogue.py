@@ -164,6 +164,16 @@ class Scenario:
         """The same on an event loop of its own, for parts that need no particular one."""
         asyncio.run(self.play(part))
 
+    def run_without_loop(self, part: object) -> None:
+        """The same for parts that wait for nothing, and may have an event loop of their own."""
+        playing = self.play(part)
+        try:
+            playing.send(None)
+        except StopIteration:
+            return
+        playing.close()
+        raise DialogueError("a command waits for something: it needs an event loop")
+
 
 class Script:
     """One file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ class Counter:
     async def when_add_slowly(self, number: int) -> list[str]:
         self.value += number
         return ["slowly", str(self.value)]
+
+    async def when_wait(self) -> str:
+        await asyncio.sleep(0)
+        return "waited"
 
     def when_it_fails(self) -> None:
         raise KeyError("broken")
@@ -139,6 +144,15 @@ def test_an_error_of_the_tested_part_says_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="broken") as failed:
         replay(tmp_path, "given counter\nwhen it fails\n----\n0\n")
     assert failed.value.__notes__ == ["while playing counting.txt:2: `when it fails`"]
+
+
+def test_without_a_loop_nothing_can_be_waited_for(tmp_path: Path) -> None:
+    plain = "given counter\nwhen add slowly 1\n----\nslowly\n1\n"
+    Script(written(tmp_path, plain)).replay(lambda scenario: scenario.run_without_loop(Counter()))
+    waiting = "given counter\nwhen wait\n----\nwaited\n"
+    replay(tmp_path, waiting)
+    with pytest.raises(DialogueError, match="needs an event loop"):
+        Script(written(tmp_path, waiting)).replay(lambda scenario: scenario.run_without_loop(Counter()))
 
 
 def test_columns_stand_below_each_other() -> None:

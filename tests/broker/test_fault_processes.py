@@ -204,7 +204,7 @@ def test_another_broker_has_the_directory(tmp_path: Path) -> None:
         (lambda root: [root.mkdir(), (root / "commitlog").write_text("")], ["commitlog", "File exists"]),
         (
             lambda root: [(root / "commitlog").mkdir(parents=True), (root / "commitlog" / "notes").write_text("x")],
-            ["commitlog/notes", "does not belong here"],
+            ["commitlog/notes", "move it to another folder"],
         ),
         (
             lambda root: [
@@ -215,7 +215,7 @@ def test_another_broker_has_the_directory(tmp_path: Path) -> None:
         ),
         (
             lambda root: [(root / "index").mkdir(parents=True), (root / "index" / "notes").write_text("x")],
-            ["index/notes", "move it out of the way"],
+            ["index/notes", "move it to another folder"],
         ),
     ],
     ids=["file for a folder", "foreign file", "wrong size", "foreign index"],

@@ -17,7 +17,7 @@ from kappamq.state.events import SettingsChanged
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
 from kappamq.store.snapshots import Snapshots
-from tests.broker.test_folds import Directly
+from tests.state.committing import Directly
 from tests.store.stores import Writer, config, opened
 
 

@@ -7,8 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kappamq.clock import VirtualClock
 from kappamq.errors import KappaError
 from kappamq.state.metadata import Commit, Table
+from kappamq.store.message_store import MessageStore
+from tests.store.stores import make_room
 
 AnyTable = TypeVar("AnyTable", bound=Table)
 Record = Callable[[str, Any], int]
@@ -31,3 +34,18 @@ def committing(make: Callable[[Commit], AnyTable], record: Record = lambda kind,
 
     table = make(commit)
     return table
+
+
+class Directly:
+    """As much of LogWriter as metadata needs: no sockets, no gate."""
+
+    def __init__(self, store: MessageStore, clock: VirtualClock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def append(self, append: Callable[[], tuple[int, int, int]], *, own: bool = False) -> tuple[int, int, int]:
+        while True:
+            try:
+                return append()
+            except self._store.kernel_module.SegmentFull:
+                make_room(self._store, self._clock.message_ms())

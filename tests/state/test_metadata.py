@@ -1,515 +1,386 @@
-"""Settings and offsets as log records: a snapshot and the log behind it give the tables back, whenever it was that we crashed."""
+"""Settings and offsets as log records: a snapshot and the log behind it give the tables back, however the broker ended.
+
+The rules one by one, as dialogues; test_any_order.py has them in any order."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kappamq.broker.sending.gate import DISK_FULL, Gate
-from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.clock import VirtualClock
-from kappamq.config.broker import BrokerConfig
-from kappamq.config.net import NetConfig
-from kappamq.errors import NotAvailable, StoreError
+from kappamq.broker.sending.gate import DISK_FULL
+from kappamq.errors import KappaError, NotAvailable, StoreError
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state import metadata as module
-from kappamq.state.groups import Groups
-from kappamq.state.metadata import TOPIC, Metadata
-from kappamq.state.offsets import Offsets
-from kappamq.state.topics import Topics
-from kappamq.store.snapshots import Snapshots
-from tests.store.faulty import CHANGING, FaultyFiles
-from tests.store.stores import BOOT, BORN, Writer, config, flush, kernels, make
-
-KINDS = kernels()
-TOPIC_NAMES, GROUP_NAMES = ["t1", "t2"], ["g1", "g2"]
+from kappamq.state.metadata import TOPIC, Collected
+from kappamq.store.snapshots import decode
+from tests.dialogue import Scenario, Script, scripts
+from tests.state.node import MESSAGES, Node, change_every_table
+from tests.store.faulty import CHANGING
+from tests.store.stores import BOOT, kernels
 
 
-class Node:
-    """The books of a broker: a real store, real tables, and turns that end when we say so."""
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
-    def __init__(self, root: Path, kind: str = "twin", boot: str = BOOT) -> None:
-        self.clock = VirtualClock()
-        self.files = FaultyFiles()  # of the snapshots only
-        self.store = make(config(root), kind)
-        self.snapshots = Snapshots(root / "config", self.files)
-        self.gate = Gate(self.store.kernel)
-        self.loop = asyncio.new_event_loop()
-        self.log_writer = self.loop.run_until_complete(self.make_writer())
-        self.metadata = Metadata(self.store, self.snapshots, self.clock, BORN, self.log_writer)
-        settings = BrokerConfig(name="b")
-        self.topics = Topics(settings, self.store.kernel, self.metadata.now_ms, self.metadata.commit)
-        self.groups = Groups(settings, self.metadata.now_ms, self.metadata.commit)
-        self.offsets = Offsets(self.metadata.now_ms, self.metadata.commit)
-        for table in (self.topics, self.groups, self.offsets):
-            self.metadata.add(table)
-        self.store.open(boot)
+
+class Dialogue(logging.Handler):
+    """A node, as node.py has it. What is safe and what is reflected is told in metadata records, not in bytes of the log."""
+
+    def __init__(self, root: Path, kind: str, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(logging.WARNING)
+        self.root, self.kind, self.patch = root, kind, patch
+        self.boot, self.lives = BOOT, itertools.count(1)
+        self.warnings: list[str] = []
+        self.before: tuple[dict[str, Any], list[str]] = {}, []
+        self.flushed = self.safe = 0
+        self.marked: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.work: list[Collected] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.warnings.append(record.getMessage())
+
+    def given_node(self, *, renewed_after: int = 5000) -> None:
+        """`renewed_after`: a snapshot is written anew when so many records have come since."""
+        self.patch.setattr(module, "_RECORDS_BEHIND_MAX", renewed_after)
+        self.node = Node(self.root, self.kind, self.boot)
+        self.empty = self.node.state()
+        self.built_in = {*self.node.topics.table, *self.node.groups.table}
+
+    # -- changes -----------------------------------------------------------------------------------------------------------
+
+    def _do(self, change: Callable[..., Any], *given: Any) -> str | None:
         try:
-            self.notes = self.metadata.load(self.fit)
-        except BaseException:
-            self.store.close(clean=False)
-            raise
-        self.writer = Writer(self.store, self.clock.message_ms())
+            change(*given)
+        except KappaError as error:
+            return f"refused: {error}"
+        return None
 
-    async def make_writer(self) -> LogWriter:
-        return LogWriter(self.store, self.gate, self.clock, NetConfig().inflight_bytes_max)
+    def when_topic(self, name: str, queues: int) -> str | None:
+        return self._do(self.node.topics.update, TopicConfig(name, queues, queues, 6))
 
-    def fit(self) -> None:
-        state = self.store.kernel.queue_state
-        self.offsets._end = lambda topic, queue_id: state(topic, queue_id)[1] if topic == "cut" else 1 << 62
-        self.offsets.clamp()
+    def when_topic_deleted(self, name: str) -> str | None:
+        return self._do(self.node.topics.delete, name)
 
-    def turn(self) -> None:
-        self.log_writer.end_turn()
+    def when_group(self, name: str, *, retries: int) -> str | None:
+        return self._do(self.node.groups.update, SubscriptionGroupConfig(name=name, retry_times_max=retries))
 
-    def flush(self) -> None:
-        self.turn()
-        flush(self.store)
+    def when_group_deleted(self, name: str) -> str | None:
+        return self._do(self.node.groups.delete, name)
 
-    def save(self, renew_below: int = 0) -> list[str]:
-        """As the broker does it: as of now, written when the log is safe up to there."""
-        work = self.metadata.collect(renew_below)
-        self.flush()
-        self.metadata.save(work)
-        return [name for name, _table, _stamp in work]
+    def when_a_consumer_comes(self, group: str) -> str | None:
+        return self._do(self.node.groups.get, group)
 
-    def settle(self) -> None:
-        """Everything that was done is in the log."""
-        self.offsets.record_commits()
-        self.turn()
+    def when_forbidden(self, group: str, topic: str) -> str | None:
+        return self._do(self.node.groups.forbid, group, topic, False)
 
-    def close(self, clean: bool = False) -> None:
-        self.store.close(clean)
-        self.loop.close()
+    def when_allowed(self, group: str, topic: str) -> str | None:
+        return self._do(self.node.groups.forbid, group, topic, True)
 
-    @property
-    def state(self) -> dict[str, Any]:
-        offsets = {
-            (topic, group, queue_id): offset
-            for group in GROUP_NAMES
-            for topic in self.offsets.topics_of(group)
-            for queue_id, offset in self.offsets.queues(group, topic).items()
-        }
-        return deepcopy(
-            {
-                "topics": self.topics.table,
-                "deleted": self.topics.deleted,
-                "groups": self.groups.table,
-                "forbidden": self.groups.forbidden,
-                "offsets": offsets,
-            }
+    def when_committed(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.node.offsets.commit(group, topic, queue_id, offset)
+
+    def when_committed_in_many_queues(self, group: str, topic: str, queues: int, offset: int) -> None:
+        for queue_id in range(queues):
+            self.node.offsets.commit(group, topic, queue_id, offset)
+
+    def when_commits_are_recorded(self) -> str | None:
+        return self._do(self.node.offsets.record_commits)
+
+    def when_offset_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.safe = self.node.offsets.move(group, topic, {queue_id: offset})
+
+    def when_reset_record_applied(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The record is part of a group that was appended by somebody else."""
+        change = ("offsets-reset", [topic, group, {str(queue_id): offset}])
+        self.node.metadata.applied([change], 5, self.node.store.kernel.append_offset)
+
+    def when_offsets_deleted(self, *, topic: str = "", group: str = "") -> str | None:
+        return self._do(self.node.offsets.delete, topic or None, group or None)
+
+    def when_every_table_changes(self, number: int) -> None:
+        change_every_table(self.node, number)
+
+    def when_unknown_change(self) -> str:
+        with pytest.raises(KeyError):
+            self.node.metadata.commit("unheard of", 1)
+        return "no table knows this kind of change"
+
+    def when_messages(self, count: int, *, size: int = 10) -> None:
+        for _ in range(count):
+            self.node.writer.send(bytes(size), MESSAGES)
+        self.node.writer.write()
+
+    def when_foreign_record(self, *bodies: str) -> None:
+        """A record of the metadata topic that no table has written, or that a later version has."""
+        for body in bodies:
+            self.node.writer.send(body.encode(), TOPIC)
+
+    # -- turns, disk and snapshots -----------------------------------------------------------------------------------------
+
+    def when_the_turn_ends(self) -> None:
+        self.node.turn()
+
+    def when_flushed(self) -> None:
+        self.node.flush()
+
+    def when_mark(self, name: str) -> None:
+        """Remember what there is, and where the log ends."""
+        self.marked[name] = self.node.store.log.end, self.node.state()
+
+    def when_disk_full(self) -> None:
+        self.node.gate.close(DISK_FULL, NotAvailable("the disk is full"))
+
+    def when_log_fails(self) -> None:
+        self.node.gate.close("failed", NotAvailable("the log failed"), for_all=True)
+
+    def when_disk_refuses(self, file: str) -> None:
+        self.node.files.fail(*CHANGING, on=file)
+
+    def when_disk_works_again(self) -> None:
+        self.node.files.repair()
+
+    def when_saved(self) -> str:
+        return self._saved(lambda: self.node.save())
+
+    def when_retention_wants_newer_snapshots(self) -> str:
+        return self._saved(lambda: self.node.save(renew_below=self.node.store.log.end))
+
+    def _saved(self, save: Callable[[], list[str]]) -> str:
+        try:
+            files = save()
+        except OSError as error:
+            return f"saving failed: {error.strerror}"
+        if len(files) == len(self.node.tables.all):
+            return "saved: every table"
+        return f"saved: {', '.join(files) or 'nothing'}"
+
+    def when_changed_and_saved_in_turn(self, times: int, *, file: str) -> str:
+        """The access of a group changes, and whatever is due is saved, so many times. Says when `file` was saved, too."""
+        saved = []
+        for number in range(1, times + 1):
+            self.node.groups.forbid("g1", "t1", readable=bool(number % 2))
+            self.node.turn()
+            if file in self.node.save():
+                saved.append(str(number))
+        return f"saved {file} after change {', '.join(saved)}"
+
+    def when_collected(self) -> list[str]:
+        """What the next snapshots will hold is copied; it may be saved when the disk has the log up to the stamp."""
+        self.work = self.node.metadata.collect()
+        confirmed = self.node.store.marks.confirmed.offset
+        stamps: dict[str, list[str]] = {}
+        for file, _table, stamp in self.work:
+            assert stamp <= self.node.store.kernel.append_offset, f"{file} reflects what there is not"
+            when = "may be saved" if stamp <= confirmed else "must wait for the disk"
+            stamps.setdefault(when, []).append(file)
+        return [
+            f"{when}: {'every table' if len(files) == len(self.node.tables.all) else ', '.join(files)}"
+            for when, files in stamps.items()
+        ]
+
+    def when_what_was_collected_is_saved(self) -> str:
+        try:
+            self.node.metadata.save(self.work)
+        except AssertionError as error:
+            return f"refused: {str(error).splitlines()[0]}"
+        return "saved"
+
+    # -- ends and starts ---------------------------------------------------------------------------------------------------
+
+    def _end(self, clean: bool) -> None:
+        self.before = self.node.state(), self._rows()
+        self.flushed = self.node.store.marks.flushed.offset
+        self.node.close(clean)
+
+    def when_killed(self) -> None:
+        self._end(clean=False)
+
+    def when_stopped(self) -> None:
+        self._end(clean=True)
+
+    def when_the_power_fails(self, *, keep: str = "flushed") -> None:
+        """Of the log only what was flushed is left, or what was there at a mark."""
+        self._end(clean=False)
+        end = self.flushed if keep == "flushed" else self.marked[keep][0]
+        for path in (self.root / "commitlog").iterdir():
+            kept = min(max(0, end - int(path.name)), size := path.stat().st_size)
+            with path.open("r+b") as file:
+                file.seek(kept)
+                file.write(bytes(size - kept))
+        self.boot = f"boot {next(self.lives)}"
+
+    def when_file_is(self, file: str, text: str) -> None:
+        (self.root / "config").mkdir(exist_ok=True)
+        (self.root / "config" / file).write_text(text)
+
+    def when_file_is_torn(self, file: str) -> None:
+        path = self.root / "config" / file
+        path.write_bytes(path.read_bytes()[:-9])
+
+    def when_snapshots_are_lost(self) -> None:
+        for path in (self.root / "config").iterdir():
+            path.unlink()
+
+    def when_started(self) -> list[str]:
+        """Says what is not as it was at the end, and what the operator is told."""
+        self.warnings.clear()
+        texts = {path: path.read_bytes() for path in self.root.glob("config/*.json")}
+        try:
+            self.node = Node(self.root, self.kind, self.boot)
+        except StoreError as error:
+            assert texts == {path: path.read_bytes() for path in self.root.glob("config/*.json")}
+            return [f"does not start: {self._plain(str(error))}"]
+        return [*self._found(), *self._remarks()]
+
+    def when_tables_are_reset(self) -> str:
+        """Back to what a new store has."""
+        self.before = self.node.state(), self._rows()
+        self.node.metadata.reset()
+        assert not any(table.dirty for table in self.node.tables.all)
+        return "the tables are empty" if self.node.state() == self.empty and not self._rows() else "something is left"
+
+    def when_loaded_again(self) -> list[str]:
+        self.node.load()
+        return [*self._found(), *self._remarks()]
+
+    def _found(self) -> list[str]:
+        state, rows = self.before
+        now, now_rows = self.node.state(), self._rows()
+        changed = [file for file in now if now[file] != state[file]]
+        if not changed and rows == now_rows:
+            return ["found everything as it was"]
+        gone = [f"was:   {row}" for row in rows if row not in now_rows]
+        new = [f"found: {row}" for row in now_rows if row not in rows]
+        others = [] if gone or new else [f"found other content: {', '.join(changed)}"]
+        return [*gone, *new, *others]
+
+    def _remarks(self) -> list[str]:
+        notes = [f"remark: {self._plain(note)}" for note in self.node.notes]
+        warnings = sorted(f"warning: {self._plain(text)}" for text in self.warnings)
+        return notes + [
+            text if number == 1 else f"{text} ({number} times)"
+            for text, found in itertools.groupby(warnings)
+            for number in [len(list(found))]
+        ]
+
+    def _plain(self, text: str) -> str:
+        """Without the folder, log offsets, and what a library says about bad JSON."""
+        text = re.sub(
+            r"(makes no sense|is broken|is malformed) \(.*?\)(?=[:;.] | and was skipped)",
+            r"\1 (...)",
+            text.replace(f"{self.root}/", ""),
         )
+        return re.sub(r"\b\d{2,}\b", "N", text)
+
+    # -- what there is -----------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> list[str]:
+        return list(self._each_row())
+
+    def _each_row(self) -> Iterator[str]:
+        topics, groups, offsets = self.node.topics, self.node.groups, self.node.offsets
+        for name in sorted({*topics.table, *topics.deleted} - self.built_in):
+            topic = topics.table.get(name)
+            yield f"topic {name}: {'deleted' if topic is None else counted(topic.write_queues, 'queue')}"
+        for name in sorted({*groups.table, *groups.forbidden} - self.built_in):
+            group, forbidden = groups.table.get(name), " ".join(groups.forbidden.get(name, ()))
+            told = "does not exist" if group is None else f"retries at most {group.retry_times_max}"
+            yield f"group {name}: {told}" + (f", may not read {forbidden}" if forbidden else "")
+        for name, found in sorted(offsets.topics_by_group().items()):
+            for topic_name in sorted(found):
+                recorded = offsets._table.get((topic_name, name), {})
+                queues = sorted(offsets.queues(name, topic_name).items())
+                yield (
+                    f"offsets of {name} in {topic_name}: "
+                    + ", ".join(
+                        f"{offset} in queue {queue}{'' if recorded.get(queue) == offset else ' (not recorded yet)'}"
+                        for queue, offset in queues[:3]
+                    )
+                    + (f" and so on, {len(queues)} queues" if len(queues) > 3 else "")
+                )
+
+    def then_tables(self) -> list[str]:
+        return self._rows() or ["the tables are empty"]
+
+    def then_changed_tables(self) -> str:
+        state = self.node.state()
+        count = sum(state[file] != self.empty[file] for file in state)
+        return f"{count} of {len(state)} tables differ from those of a new store"
+
+    def then_every_table_is_as_at(self, mark: str) -> str:
+        now, then = self.node.state(), self.marked[mark][1]
+        different = [file for file in now if now[file] != then[file]]
+        return f"no, these differ: {', '.join(different)}" if different else "yes"
+
+    def then_answers(self, group: str, topic: str, queue_id: int) -> list[str]:
+        """What consumers and tools hear, and what a snapshot would hold."""
+        offsets = self.node.offsets
+        groups, topics = sorted(offsets.groups_of(topic)), sorted(offsets.topics_of(group))
+        return [
+            f"consumers hear {offsets.get(group, topic, queue_id)}; {topic} is read by {groups}, {group} reads {topics}",
+            f"tools hear {offsets.with_overlay()['offsetTable']}",
+            f"a snapshot holds {offsets.to_snapshot()['offsetTable']}",
+        ]
+
+    def _records_below(self, log_offset: int) -> str:
+        queue = self.node.store.kernel.queue_state(TOPIC, 0)
+        entries = [self.node.store.entry(TOPIC, 0, number) for number in range(queue.next)]
+        below = sum(entry is not None and entry[0] < log_offset for entry in entries)
+        return f"{below} of {counted(queue.next, 'record')}"
+
+    def then_snapshots(self) -> list[str]:
+        """How many of the records each file, and the one before it, reflects."""
+        told = []
+        if not (self.root / "config").exists():
+            return ["no snapshots"]
+        for file in sorted(path.name for path in (self.root / "config").iterdir() if path.suffix in (".json", ".bak")):
+            stamp = decode((self.root / "config" / file).read_bytes()).log_offset
+            told.append(f"{file}: {'no stamp' if stamp is None else self._records_below(stamp)}")
+        return told
+
+    def then_needed(self) -> str:
+        needed, end = self.node.metadata.needed_from, self.node.store.log.end
+        told = "nothing of the log" if needed == end else f"the log behind {self._records_below(needed)}"
+        return f"snapshots need {told}"
+
+    def then_log(self) -> str:
+        """Nothing is pending, and nothing was appended behind what the test knows."""
+        store = self.node.store
+        count = counted(store.kernel.queue_state(TOPIC, 0).next, "record")
+        return f"{count}, {'all' if store.log.end == store.kernel.append_offset else 'not all'} written"
+
+    def then_largest_record(self) -> str:
+        entries = [self.node.store.entry(TOPIC, 0, n) for n in range(self.node.store.kernel.queue_state(TOPIC, 0).end)]
+        largest = max(entry[1] for entry in entries if entry is not None)
+        times = largest / self.node.store.config.message_bytes_max
+        return f"a record is {'larger' if times > 2 else 'not larger'} than two messages may be"
+
+    def then_last_reset(self) -> str:
+        written = self.node.store.marks.written.offset
+        return "the reset is " + ("not safe yet" if written < self.safe else "safe, and is the end of the log")
 
 
-@contextmanager
-def started(root: Path, kind: str = "twin", boot: str = BOOT, clean: bool = False) -> Iterator[Node]:
-    node = Node(root, kind, boot)
-    try:
-        yield node
-    finally:
-        node.close(clean)
+@pytest.mark.parametrize("kind", kernels())
+@scripts(__file__, "folds", "snapshots", "lost_log")
+def test_metadata(tmp_path: Path, script: Script, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = (tmp_path / str(number) for number in itertools.count())
+    logger = logging.getLogger("kappamq.state.metadata")
 
-
-def change_all(node: Node, number: int = 1) -> None:
-    node.topics.update(TopicConfig("t1", number, number))
-    node.groups.update(SubscriptionGroupConfig(name="g1", retry_times_max=number))
-    node.offsets.commit("g1", "t1", 0, number)
-
-
-# -- folding ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clean", [False, True], ids=["crash", "stop"])
-@pytest.mark.parametrize("saved", [False, True], ids=["log only", "snapshots"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_restart_finds_what_was_recorded(tmp_path: Path, kind: str, saved: bool, clean: bool) -> None:
-    with started(tmp_path, kind, clean=clean) as node:
-        change_all(node, 1)
-        if saved:
-            node.save()
-        change_all(node, 2)
-        node.groups.forbid("g1", "t2", readable=False)
-        node.topics.update(TopicConfig("t2", 3, 3))
-        node.topics.delete("t2")
-        node.settle()
-        live = node.state
-    with started(tmp_path, kind) as node:
-        assert node.state == live
-        assert node.notes == []
-
-
-def test_what_was_never_written_is_gone(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        change_all(node, 1)
-        node.settle()
-        live = node.state
-        change_all(node, 2)
-    with started(tmp_path) as node:
-        assert node.state == live
-
-
-def test_a_snapshot_is_stamped_behind_what_the_log_was_just_about_to_hear(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        change_all(node, 1)
-        node.settle()
-        change_all(node, 2)
-        node.groups.delete("g1")
-        node.offsets.move("g1", "t1", {0: 1})
-        node.save()
-        live = node.state
-    with started(tmp_path) as node:
-        assert node.state == live
-        assert node.notes == [], "it claims no more of the log than there is"
-        change_all(node, 3)
-        node.settle()
-        live = node.state
-    with started(tmp_path) as node:
-        assert node.state == live
-
-
-def test_a_change_is_safe_at_the_offset_it_is_told(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        safe = node.offsets.move("g1", "t1", {0: 5})
-        assert node.store.marks.written.offset < safe
-        node.turn()
-        assert node.store.marks.written.offset == safe
-
-
-def test_while_loading_nothing_is_recorded(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        change_all(node)
-        node.settle()
-        end = node.store.log.end
-    for _ in range(3):
-        with started(tmp_path) as node:
-            assert node.store.log.end == end == node.store.kernel.append_offset
-
-
-def test_the_brokers_own_records_pass_a_gate_that_is_closed_to_users(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        node.gate.close(DISK_FULL, NotAvailable("full"))
-        change_all(node, 1)
-        node.gate.close("failed", NotAvailable("failed"), for_all=True)
-        with pytest.raises(NotAvailable, match="failed"):
-            change_all(node, 2)
-        node.turn()
-        assert node.topics.existing("t1").write_queues == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_record_may_be_larger_than_any_message(tmp_path: Path, kind: str) -> None:
-    """Commits of a second go into one record, however many they are."""
-    with started(tmp_path, kind) as node:
-        node.writer.send(bytes(10_000))
-        for queue_id in range(2500):
-            node.offsets.commit("g1", "t1", queue_id, 1_000_000_000)
-        node.settle()
-        assert node.store.log.end > 2 * node.store.config.message_bytes_max
-        live = node.state
-    with started(tmp_path, kind, boot="another boot") as node:
-        assert node.state == live
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"no json",
-        b"[]",
-        b"7",
-        b'{"kind":"topic"}',
-        b'{"kind":"topic","change":[1]}',
-        b'{"kind":"topic-deleted","change":{"topicName":"t1","ends":[1]}}',
-        b'{"kind":"topic-deleted","change":{"topicName":"t1","ends":{"x":"y"}}}',
-        b'{"kind":"offsets","change":7}',
-        b'{"kind":"offsets","change":[["t1","g1"]]}',
-        b'{"kind":"offsets-reset","change":["t1","g1",["x"]]}',
-        b'{"kind":"offsets-deleted","change":[]}',
-        b'{"kind":"group-forbidden","change":{"group":"g1"}}',
-        b'{"kind":"of a later version","change":{}}',
-    ],
-)
-def test_a_record_that_makes_no_sense_is_passed_over(tmp_path: Path, body: bytes) -> None:
-    with started(tmp_path) as node:
-        change_all(node, 1)
-        node.settle()
-        node.writer.send(body, TOPIC)
-        change_all(node, 2)
-        node.settle()
-        live = node.state
-    with started(tmp_path) as node:
-        assert node.state == live
-
-
-# -- snapshots -------------------------------------------------------------------------------------------------------------
-
-
-def test_only_what_changed_is_written(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        assert node.save() == []
-        node.groups.get("g1")
-        assert node.save() == [node.groups.file]
-        assert node.save() == []
-        node.offsets.commit("g1", "t1", 0, 1)
-        assert node.save() == [], "that is for the next record of commits"
-        node.offsets.record_commits()
-        assert node.save() == [node.offsets.file]
-
-
-def test_tables_that_never_change_are_written_when_the_log_grew_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_RECORDS_BEHIND_MAX", 10)
-    with started(tmp_path) as node:
-        change_all(node)
-        node.settle()
-        node.save()
-        written = []
-        for number in range(1, 25):
-            node.groups.forbid("g1", "t1", readable=bool(number % 2))
-            node.turn()
-            if node.topics.file in node.save():
-                written.append(number)
-        assert written == [11, 22]
-
-
-def test_retention_can_have_old_snapshots_renewed(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        assert node.metadata.needed_from == 0
-        change_all(node)
-        node.settle()
-        node.save()
-        for _ in range(20):
-            node.writer.send(bytes(1000))
-        node.writer.write()
-        node.flush()
-        end = node.store.log.end
-        for _ in range(2):  # the older version counts, too
-            assert node.metadata.needed_from < end
-            node.save(renew_below=end)
-        assert node.metadata.needed_from == end
-        assert node.metadata.collect(renew_below=end) == []
-
-
-def test_a_file_that_could_not_be_written_is_due_again(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        change_all(node)
-        node.settle()
-        node.files.fail(*CHANGING, on=node.groups.file)
-        with pytest.raises(OSError, match="Input/output"):
-            node.save()
-        node.files.repair()
-        assert node.groups.file in node.save()
-        assert node.save() == []
-        live = node.state
-    with started(tmp_path) as node:
-        assert node.state == live
-
-
-def test_javas_files_are_the_truth_as_they_are(tmp_path: Path) -> None:
-    with started(tmp_path) as node:
-        change_all(node, 5)
-        node.settle()
-        node.save()
-    path = tmp_path / "config" / "consumerOffset.json"
-    path.write_text('{"offsetTable":{"t1@g1":{0:3}}}')
-    with started(tmp_path) as node:
-        assert node.offsets.get("g1", "t1", 0) == 3, "a record of 5 lies in the log, but Java was there since"
-        assert node.topics.existing("t1").write_queues == 5
-        assert any("another broker" in note for note in node.notes)
-        node.offsets.commit("g1", "t1", 0, 4)
-        node.settle()
-    with started(tmp_path) as node:
-        assert node.offsets.get("g1", "t1", 0) == 4, "what came after is found"
-        assert node.notes == []
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("topics.json", '{"topicConfigTable":[1]}'),
-        ("topics.json", '{"topicConfigTable":{},"kappamqDeleted":{"t":[1]}}'),
-        ("consumerOffset.json", '{"offsetTable":{"t@g":{"0":"many"}}}'),
-        ("consumerOffset.json", '{"offsetTable":7}'),
-        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":{"retryMaxTimes":"often"}}}'),
-    ],
-)
-def test_a_file_that_makes_no_sense_stops_the_start_and_is_named(tmp_path: Path, file: str, text: str) -> None:
-    (tmp_path / "config").mkdir()
-    path = tmp_path / "config" / file
-    path.write_text(text)
-    with pytest.raises(StoreError, match=rf"{file} .*move it away"):
-        Node(tmp_path)
-    assert path.read_text() == text, "it is left for the operator to look at"
-
-
-# -- a log that lost its end ------------------------------------------------------------------------------------------------
-
-
-def cut(root: Path, end: int) -> None:
-    """A power cut took what the log held from `end` on."""
-    fd = os.open(root / "commitlog" / f"{0:020d}", os.O_RDWR)
-    os.pwrite(fd, bytes(os.fstat(fd).st_size - end), end)
-    os.close(fd)
-
-
-def test_tables_that_know_more_than_the_log_are_a_new_beginning(tmp_path: Path) -> None:
-    """The snapshot was synced, the log it speaks of was not: records from now on must not be taken for older ones."""
-    with started(tmp_path) as node:
-        change_all(node, 1)
-        node.settle()
-        kept = node.store.log.end
-        change_all(node, 5)
-        node.settle()
-        node.save()
-        live = node.state
-    cut(tmp_path, kept)
-    with started(tmp_path, boot="second boot") as node:
-        assert node.store.log.end == kept
-        assert node.state == live
-        assert len([note for note in node.notes if "taken as it is" in note]) == 3
-        node.topics.update(TopicConfig("t1", 7, 7))  # lands below the stamp that the snapshot had
-        node.offsets.commit("g1", "t1", 0, 7)
-        node.settle()
-        live = node.state
-    with started(tmp_path, boot="second boot") as node:
-        assert node.state == live
-
-
-def test_offsets_beyond_a_cut_log_do_not_come_back(tmp_path: Path) -> None:
-    """They were brought back to the end of their queue; a second crash, right after, must not skip what was sent since."""
-    with started(tmp_path) as node:
-        for number in range(4):
-            node.writer.send(b"%d" % number, "cut")
-        node.writer.write()
-        kept = node.store.log.end
-        for number in range(4, 10):
-            node.writer.send(b"%d" % number, "cut")
-        node.writer.write()
-        node.offsets.commit("g1", "cut", 0, 10)
-        node.settle()
-        node.save()
-    cut(tmp_path, kept)
-    with started(tmp_path, boot="second boot") as node:
-        assert node.offsets.get("g1", "cut", 0) == 4
-        for number in range(3):
-            node.writer.send(b"new %d" % number, "cut")
-        node.writer.write()
-    with started(tmp_path, boot="second boot") as node:
-        assert node.store.kernel.queue_state("cut", 0).end == 7
-        assert node.offsets.get("g1", "cut", 0) == 4, "nobody has read the new ones"
-
-
-# -- any order of anything --------------------------------------------------------------------------------------------------
-
-topics, groups, numbers = st.sampled_from(TOPIC_NAMES), st.sampled_from(GROUP_NAMES), st.integers(0, 9)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("topic"), topics, st.integers(1, 3)),
-        st.tuples(st.just("delete topic"), topics),
-        st.tuples(st.just("group"), groups, numbers),
-        st.tuples(st.just("delete group"), groups),
-        st.tuples(st.just("forbid"), groups, topics, st.booleans()),
-        st.tuples(st.just("commit"), groups, topics, st.integers(0, 1), numbers),
-        st.tuples(st.just("commit"), groups, topics, st.integers(0, 1), numbers),
-        st.tuples(st.just("reset"), groups, topics, st.dictionaries(st.integers(0, 1), numbers, min_size=1)),
-        st.tuples(st.just("delete offsets"), topics | st.none(), groups),
-        st.tuples(st.just("record")),
-        st.tuples(st.just("turn")),
-        st.tuples(st.just("send"), st.integers(1, 15_000)),
-        st.tuples(st.just("derive")),
-        st.tuples(st.just("save"), st.none() | st.integers(0, 12)),
-        st.tuples(st.just("save"), st.none()),
-        st.tuples(st.just("crash"), st.booleans()),
-    ),
-    min_size=5,
-    max_size=40,
-)
-
-
-def do(node: Node, step: tuple[Any, ...]) -> None:
-    match step:
-        case "topic", name, queues:
-            node.topics.update(TopicConfig(name, queues, queues))
-        case "delete topic", name:
-            node.topics.delete(name)
-        case "group", name, times:
-            node.groups.update(SubscriptionGroupConfig(name=name, retry_times_max=times))
-        case "delete group", name:
-            node.groups.delete(name)
-        case "forbid", group, topic, readable:
-            node.groups.forbid(group, topic, readable)
-        case "commit", group, topic, queue_id, offset:
-            node.offsets.commit(group, topic, queue_id, offset)
-        case "reset", group, topic, offsets:
-            node.offsets.move(group, topic, offsets)
-        case "delete offsets", topic, group:
-            node.offsets.delete(topic, group)
-        case ("record",):
-            node.offsets.record_commits()
-        case ("turn",):
-            node.turn()
-        case "send", size:
-            node.writer.send(bytes(size), "messages")
-        case ("derive",):
-            node.writer.write_derived()
-        case "save", None:
-            node.save()
-        case "save", skip:  # the process dies, or the disk has enough, in the middle of it
-            node.files.fail(skip=skip)
-            try:
-                node.save()
-            except OSError:
-                pass
-            finally:
-                node.files.repair()
-
-
-def is_between(found: Any, history: list[dict[str, Any]], part: str) -> bool:
-    """Whether each single thing is as it was at some moment since everything was last in the log."""
-    past = [moment[part] for moment in history]
-    missing = object()
-    return all(
-        any(moment.get(key, missing) == found.get(key, missing) for moment in past) for key in set(found).union(*past)
-    )
-
-
-@settings(max_examples=40)
-@given(STEPS, st.sampled_from(KINDS))
-def test_a_crash_at_any_moment_gives_the_tables_back(steps: list[tuple[Any, ...]], kind: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        node = Node(Path(folder), kind)
-        history = [node.state]  # since everything was last in the log
+    def played(scenario: Scenario) -> None:
+        dialogue = Dialogue(next(folders), kind, monkeypatch)
+        logger.addHandler(dialogue)
         try:
-            for step in [*steps, ("crash", True)]:
-                if step[0] != "crash":
-                    do(node, step)
-                    if step[0] == "turn" and not node.offsets._overlay:
-                        history.clear()
-                    history.append(node.state)
-                    continue
-                if step[1]:  # everything is in the log
-                    node.settle()
-                    history = [node.state]
-                node.close()
-                node = Node(Path(folder), kind)
-                assert not [note for note in node.notes if "taken as it is" in note], "no table knows more than the log"
-                found = node.state
-                if step[1]:
-                    assert found == history[0]
-                for part in found:
-                    assert is_between(found[part], history, part), (part, found[part], history)
-                history = [found]
+            scenario.run_without_loop(dialogue)
         finally:
-            node.close()
+            logger.removeHandler(dialogue)
+            if not dialogue.node.loop.is_closed():
+                dialogue.node.close()
+
+    script.replay(played)

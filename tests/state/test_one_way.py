@@ -21,27 +21,22 @@ from kappamq.broker.transactions.half_counts import HalfCounts
 from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.upkeep.clock_watch import ClockTable
 from kappamq.broker.upkeep.queue_ends import QueueEnds
-from kappamq.clock import VirtualClock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
-from kappamq.errors import NotAvailable
 from kappamq.events import Events
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.clients import SubscriptionData, SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
-from kappamq.state import metadata as module
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
-from kappamq.state.metadata import TOPIC, Metadata, Table, Writer
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
 from kappamq.state.scopes import Scopes
 from kappamq.state.staged import StagedChunks
 from kappamq.state.topics import Topics
-from kappamq.store.snapshots import Snapshots
-from tests.broker.test_folds import Directly
-from tests.store.stores import BOOT, config, flush, make
+from tests.state.node import Node
+from tests.store.stores import config
 
 ROOTS = {"__init__", "apply", "reset", "from_snapshot"}
 FOLDS: dict[type, set[str]] = {
@@ -57,7 +52,7 @@ FOLDS: dict[type, set[str]] = {
     TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},
     Reopened: {"places"},
     Scopes: {"table", "open", "decided", "publishing", "dropped"},
-    StagedChunks: {"table", "bytes", "chunks", "waiting", "dropped"},
+    StagedChunks: {"table", "bytes", "count", "chunks", "waiting", "dropped"},
 }
 """Every table that is a fold, and what of it the log decides; also attributes of what lies in it. The other tables are no folds:
 settings are one node's, and what is only counted (timer metrics, open transactions) is counted again."""
@@ -174,62 +169,6 @@ def test_every_table_of_a_broker_is_known_here() -> None:
 # -- live, replayed, loaded ----------------------------------------------------------------------------------------------------
 
 
-class Node:
-    """All tables of a broker that are folds, on a store of their own."""
-
-    def __init__(self, root: Path, boot: str = BOOT, writer: Writer | None = None) -> None:
-        self.clock = VirtualClock()
-        self.store = make(config(root, message_bytes_max=4 << 10, flush="async"))
-        self.store.open(boot)
-        snapshots = Snapshots(root / "config", self.store.files)
-        to_log: Any = writer or Directly(self.store, self.clock)
-        self.metadata = Metadata(self.store, snapshots, self.clock, bytes(8), to_log)
-        settings, now_ms, commit = BrokerConfig(name="b"), self.metadata.now_ms, self.metadata.commit
-        self.topics = Topics(settings, self.store.kernel, now_ms, commit)
-        self.groups = Groups(settings, now_ms, commit)
-        self.offsets = Offsets(now_ms, commit)
-        self.resets = PendingResets(commit)
-        self.locks = QueueLocks("b", 60.0, commit)
-        self.filters = ConsumerFilters(settings, now_ms, commit)
-        self.ends = QueueEnds(self.store, commit)
-        self.clocks = ClockTable(self.store)
-        self.delays = DelayPositions(now_ms)
-        self.timers = TimerProgress()
-        self.reopened = Reopened()
-        self.scopes = Scopes(now_ms)
-        self.staged = StagedChunks(now_ms)
-        self.tables: list[Table] = [
-            self.topics, self.groups, self.offsets, self.resets, self.locks, self.filters, self.ends, self.clocks, self.delays,
-            self.timers, self.reopened, self.scopes, self.staged,
-        ]  # fmt: skip
-        for table in self.tables:
-            self.metadata.add(table)
-        self.load()
-
-    def load(self) -> None:
-        assert self.metadata.load() == []
-        self.clock.not_before(self.store.last_ms)
-
-    def write(self) -> None:
-        self.store.write(self.clock.message_ms())
-
-    def save(self) -> None:
-        work = self.metadata.collect()
-        self.write()
-        flush(self.store)
-        self.metadata.save(work)
-
-    def state(self) -> dict[str, Any]:
-        found = {table.file: table.to_snapshot() for table in self.tables}
-        for table in ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"):
-            if not found[table]["dataVersion"]["counter"]:
-                del found[table]["dataVersion"]  # of a table that nothing has changed: when it was made
-        return found
-
-    def close(self) -> None:
-        self.store.close(clean=False)
-
-
 few = st.integers(0, 3)
 names = few.map(lambda number: f"n{number}")
 
@@ -270,38 +209,40 @@ def do(node: Node, name: str, *given: Any) -> None:
         "record": node.offsets.record_commits,
         "move": lambda group, topic, offset: node.offsets.move(group, topic, {0: offset, 1: offset}),
         "offsets gone": lambda topic: node.offsets.delete(topic=topic),
-        "reset": lambda group, topic, offset: node.resets.add(group, topic, {0: offset, 1: offset}),
-        "pull": lambda group, topic, queue_id, client, offset: node.resets.must_move(client, (group, topic, queue_id), offset, 1, 0.0),
-        "reset gone": lambda group: node.resets.forget(group=group),
-        "lock": lambda group, client, queue_id, now: node.locks.lock(group, client, {MessageQueue("t", "b", queue_id)}, now),
-        "unlock": lambda group, client, _queue_id: node.locks.unlock(group, client, set(queue)),
-        "expire": node.locks.expire,
-        "filter": lambda group, topic, text, version: node.filters.subscribed(
+        "reset": lambda group, topic, offset: node.tables.resets.add(group, topic, {0: offset, 1: offset}),
+        "pull": lambda group, topic, queue_id, client, offset: node.tables.resets.must_move(
+            client, (group, topic, queue_id), offset, 1, 0.0
+        ),
+        "reset gone": lambda group: node.tables.resets.forget(group=group),
+        "lock": lambda group, client, queue_id, now: node.tables.locks.lock(group, client, {MessageQueue("t", "b", queue_id)}, now),
+        "unlock": lambda group, client, _queue_id: node.tables.locks.unlock(group, client, set(queue)),
+        "expire": node.tables.locks.expire,
+        "filter": lambda group, topic, text, version: node.tables.filters.subscribed(
             group, SubscriptionData(topic=topic, expression=f"a = '{text}'", expression_type="SQL92", version=version)
         ),
-        "look": lambda now: node.filters.tick(lambda group: {}, float(now)),
+        "look": lambda now: node.tables.filters.tick(lambda group: {}, float(now)),
         "ends": lambda topic, ended: node.metadata.commit("queue-ends", {topic: {0: ended}}),
-        "ends gone": node.ends.forget,
+        "ends gone": node.tables.ends.forget,
         "delay": lambda level, offset: node.metadata.commit("delay", [level, offset]),
-        "due": lambda due, wish: node.metadata.commit("timer", node.timers.after(due * 1000, due, {f"w{wish}": wish * 1000})),
+        "due": lambda due, wish: node.metadata.commit("timer", node.tables.timers.after(due * 1000, due, {f"w{wish}": wish * 1000})),
         "clock": lambda seconds: node.metadata.commit(
             "clock", {"step": [end, seconds * 1000, node.clock.message_ms()], "boot": "b", "offset": seconds, "ahead": 0}
         ),
-        "reopened": lambda at, low: node.metadata.commit(*node.reopened.change(at, low)),
+        "reopened": lambda at, low: node.metadata.commit(*node.tables.reopened.change(at, low)),
         "scope": lambda scope: node.metadata.commit("scope", [f"n{scope}", f"owner {scope}", "b"]),
         "batch": lambda scope, number: do_batch(node, f"n{scope}", number),
         "chunk": lambda transaction, place: node.metadata.commit(
             "chunk-staged", [f"t{transaction}", "n0", transaction, [place, end, 7, 2, 100 + place, "t", 0]]
         ),
         "wait": node.clock.advance,
-        "write": node.write,
+        "write": node.turn,
         "save": node.save,
     }  # fmt: skip
     doing[name](*given)
 
 
 def do_batch(node: Node, scope: str, number: int) -> None:
-    if node.scopes.get(scope) is not None:
+    if node.tables.scopes.get(scope) is not None:
         node.metadata.commit("batch-begun", [scope, f"t{number}", number])
 
 
@@ -313,54 +254,22 @@ def test_live_tables_equal_replayed_ones(steps: list[tuple[Any, ...]]) -> None:
         try:
             for name, *given_ in steps:
                 do(node, name, *given_)
-            node.write()
+            node.turn()
             live = node.state()
             node.metadata.reset()
-            assert all(not table.dirty for table in node.tables)
+            assert all(not table.dirty for table in node.tables.all)
             node.load()
             assert node.state() == live, "reset and loaded"
             node.close()
             node = Node(Path(folder))
-            assert node.state() == live, "snapshots and the log behind them"
+            assert (node.state(), node.notes) == (live, []), "snapshots and the log behind them"
             for path in (Path(folder) / "config").glob("*"):
                 path.unlink()
             node.close()
             node = Node(Path(folder))
-            assert node.state() == live, "the log alone"
+            assert (node.state(), node.notes) == (live, []), "the log alone"
         finally:
             node.close()
-
-
-def change_all(node: Node, number: int) -> None:
-    name = f"n{number}"
-    for what in (
-        ("topic", name, 2), ("topic", "gone", number), ("topic gone", "gone"), ("group", name, number), ("forbid", name, "t", False),
-        ("commit", name, "t", 0, number), ("record",), ("reset", name, "t", number), ("lock", name, "c", number, 0),
-        ("filter", name, "t", "x", number), ("ends", name, number), ("delay", number, number), ("due", number, number),
-        ("clock", number), ("reopened", number, 0), ("scope", number), ("batch", number, number), ("chunk", number, number),
-    ):  # fmt: skip
-        do(node, *what)
-
-
-def test_every_table_can_be_reset_and_loaded_again(tmp_path: Path) -> None:
-    empty, node = Node(tmp_path / "empty"), Node(tmp_path / "used")
-    for number in (1, 2, 3):
-        change_all(node, number)
-        if number == 2:
-            node.save()
-    node.write()
-    live, nothing = node.state(), empty.state()
-    for table in node.tables:
-        assert live[table.file] != nothing[table.file], "the test changes every table"
-    node.metadata.reset()
-    assert node.state() == nothing
-    assert node.offsets.get("n3", "t", 0) is None
-    node.load()
-    assert node.state() == live
-    change_all(node, 4)  # and goes on
-    assert node.state() != live
-    for one in (node, empty):
-        one.close()
 
 
 def test_tables_that_are_no_folds_can_be_reset(tmp_path: Path) -> None:
@@ -388,114 +297,3 @@ def test_tables_that_are_no_folds_can_be_reset(tmp_path: Path) -> None:
         assert {key: value for key, value in table.to_snapshot().items() if key != "dataVersion"} == {
             key: value for key, value in before.items() if key != "dataVersion"
         }
-
-
-# -- stamps --------------------------------------------------------------------------------------------------------------------
-
-
-def power_cut(root: Path, at: int) -> None:
-    """The machine goes down: of the log nothing is left behind what was flushed."""
-    for path in (root / "commitlog").iterdir():
-        begin = int(path.name)
-        with path.open("r+b") as file:
-            size = path.stat().st_size
-            if begin + size > at:
-                keep = max(0, at - begin)
-                file.seek(keep)
-                file.write(bytes(size - keep))
-
-
-@pytest.mark.parametrize("saved", [False, True])
-def test_a_snapshot_is_never_ahead_of_the_disk(tmp_path: Path, saved: bool) -> None:
-    """Async flush: changes are written, and answered, before they are on disk."""
-    node = Node(tmp_path)
-    change_all(node, 1)
-    node.save()
-    node.store.request_flush()
-    old = node.state()
-    change_all(node, 2)
-    new = node.state()
-    confirmed = node.store.marks.confirmed.offset
-    work = node.metadata.collect()
-    assert all(stamp > confirmed for _name, _table, stamp in work)
-    assert all(stamp <= node.store.kernel.append_offset for _name, _table, stamp in work)
-    node.write()
-    with pytest.raises(AssertionError, match="more than the disk"):
-        node.metadata.save(work)
-    assert all(table.dirty for table in node.tables), "they are due again"
-    change_all(node, 3)  # behind what was collected
-    node.write()
-    at = confirmed
-    if saved:
-        flush(node.store)
-        node.metadata.save(work)
-        at = max(stamp for _name, _table, stamp in work)
-    node.close()
-    power_cut(tmp_path, at)
-    node = Node(tmp_path, boot="another")  # whose load has no remarks
-    assert node.state() == (new if saved else old)
-    node.close()
-
-
-def test_what_stands_still_need_not_wait(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    change_all(node, 1)
-    node.write()
-    flush(node.store)
-    confirmed = node.store.marks.confirmed.offset
-    node.groups.update(SubscriptionGroupConfig(name="late"))
-    stamps = {name: stamp for name, _table, stamp in node.metadata.collect()}
-    assert stamps.pop(node.groups.file) > confirmed
-    assert set(stamps.values()) == {confirmed}
-    node.close()
-
-
-def test_what_the_start_changes_is_recorded(tmp_path: Path) -> None:
-    """Offsets beyond the end of a log that was cut: other messages will have these numbers, and must not be skipped."""
-    node = Node(tmp_path)
-    node.offsets.commit("g", "t", 0, 90)
-    node.offsets.record_commits()
-    node.write()
-    node.metadata.reset()
-    node.metadata.load(lambda: (setattr(node.offsets, "_end", lambda topic, queue_id: 40), node.offsets.clamp())[1])
-    assert node.offsets.get("g", "t", 0) == 40
-    node.write()
-    node.close()
-    node = Node(tmp_path)  # where nothing is clamped
-    assert node.offsets.get("g", "t", 0) == 40
-    node.close()
-
-
-def test_snapshots_of_offsets_know_only_what_is_recorded(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    node.offsets.commit("g", "t", 0, 7)
-    assert node.offsets.get("g", "t", 0) == 7
-    assert node.offsets.queues("g", "t") == {0: 7}
-    assert (node.offsets.topics_of("g"), node.offsets.groups_of("t")) == ({"t"}, {"g"})
-    assert node.offsets.with_overlay()["offsetTable"] == {"t@g": {0: 7}}
-    assert node.offsets.to_snapshot()["offsetTable"] == {}
-    node.offsets.record_commits()
-    assert node.offsets.to_snapshot()["offsetTable"] == {"t@g": {0: 7}}
-    node.offsets.commit("g", "t", 0, 9)
-    node.metadata.applied([("offsets-reset", ["t", "g", {"0": 3}])], 5, node.store.kernel.append_offset)
-    assert node.offsets.get("g", "t", 0) == 3, "it was committed before the reset"
-    node.close()
-
-
-def test_a_refused_change_changes_nothing_unless_it_has_happened(tmp_path: Path) -> None:
-    class Full:
-        def append(self, append: Callable[[], Any], *, own: bool = False) -> Any:
-            raise NotAvailable("the disk is full")
-
-    node = Node(tmp_path, writer=Full())
-    before = node.state()
-    with pytest.raises(NotAvailable):
-        node.groups.update(SubscriptionGroupConfig(name="g"))
-    assert node.state() == before
-    assert node.groups.get("g") is not None, "a consumer is there"
-    assert node.groups.dirty
-    with pytest.raises(KeyError):
-        node.metadata.commit("unheard of", 1)
-    assert node.store.kernel.queue_state(TOPIC, 0).next == 0
-    assert module.TOPIC == TOPIC
-    node.close()

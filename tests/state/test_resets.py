@@ -152,7 +152,7 @@ def test_tools_wait_for_consumers() -> None:
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resets, "HEARD_MAX", 2)
+    monkeypatch.setattr(resets, "NOTIFIED_MAX", 2)
     monkeypatch.setattr(resets, "REMEMBERED_MAX", 3)
     table = committing(PendingResets, Log())
     table.add("g", "t", dict.fromkeys(range(10), 5))
@@ -170,7 +170,7 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_members_of_a_large_group_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resets, "HEARD_MAX", 2)
+    monkeypatch.setattr(resets, "NOTIFIED_MAX", 2)
     monkeypatch.setattr(resets, "UNSETTLED_MAX", 2)
     table = committing(lambda commit: PendingResets(commit, member_count={"g": 5}.__getitem__), Log())
     table.add("g", "t", {0: 5})
@@ -193,7 +193,7 @@ def test_clients_that_come_and_go_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
         table.asked(f"a{number}", QUEUE, 5, 0, member=True)
         assert not commit(table, f"c{number}")
     reset = table._resets[QUEUE]
-    assert [len(clients) for clients in (reset.told, reset.asked, reset.awaited)] == [3, 3, 3]
+    assert [len(clients) for clients in (reset.answered, reset.queried, reset.awaited)] == [3, 3, 3]
     assert not pull(table, "p9", 9), "the newest are known"
 
 

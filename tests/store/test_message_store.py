@@ -310,7 +310,7 @@ def a_pipe_at(name: str) -> Callable[[Path], object]:
         (lambda root: root.write_text("a file"), "File exists|Not a directory"),
         (a_file_at("commitlog"), "commitlog.*File exists"),
         (a_file_at("consumequeue"), "consumequeue.*Not a directory"),
-        (a_file_at("index"), "index.*(Not a directory|no index file)"),
+        (a_file_at("index"), "index.*(Not a directory|not an index file)"),
         (lambda root: (root / "commitlog" / f"{0:020d}").mkdir(parents=True), "Is a directory"),
         (lambda root: (root / "checkpoint").mkdir(parents=True), "checkpoint.*Is a directory"),
         (lambda root: (root / "abort").mkdir(parents=True), "abort.*Is a directory"),

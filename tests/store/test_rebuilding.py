@@ -92,5 +92,5 @@ def test_what_is_no_queue_file_is_not_replaced(tmp_path: Path, place: str) -> No
     path = tmp_path / "consumequeue" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"odd")
-    with pytest.raises(StoreFormatError, match="move it out of the way"):
+    with pytest.raises(StoreFormatError, match="move it to another folder"):
         SIZES.checked(tmp_path, Files())

@@ -43,7 +43,7 @@ def test_expired_files_go_at_the_hour() -> None:
 def test_not_at_another_hour() -> None:
     now = at_hour(5)
     found = plan(files_of_ages(now, 100, 0), now, config(), EMPTY_DISK, NO_LIMIT)
-    assert (found.delete, found.stopped) == ([], "not the hour, and the disk has space")
+    assert (found.delete, found.stopped) == ([], "it is not the hour of deletion, and the disk has space")
 
 
 def test_at_any_hour_when_the_operator_asks_or_the_disk_fills() -> None:

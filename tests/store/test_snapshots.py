@@ -136,7 +136,7 @@ def test_a_flipped_bit_anywhere_is_never_believed(tmp_path: Path) -> None:
             # JSON leaves room for changes that mean the same: a line break may become another blank.
             kept = tmp_path / "t.json.broken-1"
             assert (found.log_offset, found.table["offsetTable"]["t@g"]["0"]) == (100, 30), (at, bit)
-            assert ".bak is used instead" in found.note
+            assert ".bak and the log are used instead" in found.note
             assert kept.read_bytes() == flipped
             kept.unlink()
 
@@ -166,7 +166,7 @@ def test_every_truncation_falls_back(table: dict[str, Any], offset: int, data: s
         assert found is not None
         assert (found.table, found.log_offset) == ({"old": True}, 1)
         assert "t.json is broken" in found.note
-        assert "t.json.bak is used instead" in found.note
+        assert "t.json.bak and the log are used instead" in found.note
         assert (place / "t.json.broken-1").read_bytes() == whole[:cut]
         assert not (place / "t.json").exists()
         # And again: what was kept stays.
@@ -199,7 +199,7 @@ def test_garbage_is_kept_and_never_raises(garbage: bytes) -> None:
         if found is None:
             assert (place / "t.json.broken-1").read_bytes() == garbage
             assert "kept as t.json.broken-1" in store.notes[0]
-            assert store.notes[-1] == "nothing is known of t.json but what the log says"
+            assert store.notes[-1] == "t.json is rebuilt from the log alone"
         else:
             assert isinstance(found.table, dict)
             assert found.log_offset is None
@@ -211,7 +211,7 @@ def test_both_broken(tmp_path: Path) -> None:
     store = Snapshots(tmp_path)
     assert store.load("t.json") is None
     assert sorted(os.listdir(tmp_path)) == ["t.json.bak.broken-1", "t.json.broken-1"]
-    assert "it holds no JSON object but list" in store.notes[1]
+    assert "expected a JSON object, found list" in store.notes[1]
 
 
 class Trouble(Files):

@@ -226,6 +226,7 @@ class Broker:
             conflicts=self.clients.conflicts,
             wall_clock=self.clock_watch.runtime,
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
+            staged=self.delivery_tables.staged.runtime,
         )
 
     def _listen(self) -> None:

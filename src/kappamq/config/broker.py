@@ -70,6 +70,7 @@ class BrokerConfig:
     timer_delay_max_s: int = 259_200  # how far ahead that may be. larger: they are stored again every two days
     recall: bool = True  # such a message can be recalled before it is due (RocketMQ's default is not)
     batch_members_max: int = 16_384  # messages of one batch. larger: each 1,000 more delay others by a millisecond
+    scopes_max: int = 10_000  # of batch transactions. larger: a broken client can fill more memory
     topics_max: int = 100_000  # larger: a broken client can fill more memory
     topic_queues_max: int = 65_536  # larger: one topic can take more memory
     groups_max: int = 100_000  # larger: a broken client can fill more memory
@@ -121,6 +122,7 @@ class BrokerConfig:
         for name in (
             "parked_pulls_max",
             "batch_members_max",
+            "scopes_max",
             "topics_max",
             "topic_queues_max",
             "groups_max",

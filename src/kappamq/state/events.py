@@ -1,4 +1,4 @@
-"""What the tables tell the rest of the broker, once a change is on its way to the log. See kappamq/events.py."""
+"""Events that the tables publish once a change is appended to the log. See kappamq/events.py."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class CommitsRecorded:
-    """Consumer offsets are on their way to the log: (topic, group) -> queue id -> offset."""
+    """Consumer offsets were appended to the log: (topic, group) -> queue id -> offset."""
 
     changes: dict[tuple[str, str], dict[int, int]]

@@ -56,7 +56,7 @@ class Groups:
         return group
 
     def movable(self, name: str) -> None:
-        """Raises what is to be said to somebody who cannot set the offsets of this group."""
+        """Raises an error if the offsets of this group cannot be set."""
         self.existing(name)
         if name == names.TRANSACTION_GROUP:
             raise NoPermission(
@@ -64,7 +64,7 @@ class Groups:
             )
 
     def why_not(self, name: str) -> str:
-        """Why there is no such group, and what to do about it."""
+        """The error for a missing group."""
         try:
             names.check_group(name)
         except InvalidParameter as error:

@@ -1,11 +1,11 @@
-"""Queue locks for ordered consumption: one owner per (group, queue), on a lease. Told the time.
+"""Queue locks for ordered consumption: one owner per (group, queue), on a lease. The time is an argument.
 
-Who owns what is a fold over the log, so that a restart, or another broker that takes over, honours it: a lock that is taken
-by a new owner, given back or expired is a record. A renewal is none: there are many, and leases end by liveness time, which
-another process does not share. So a lock that is found in the log counts as renewed when its finder begins to serve, unless
-its owner was missed before: each start is a record, so is, once a second, for how long the owners that were found then have
-been missing, and so is the first renewal of a lock that was found. The time a lock is missed adds up over the lives of
-brokers; it is never longer than the time that its owner really had, so nobody is handed a lock that its owner counts on.
+Ownership is a fold over the log, so a restart, or another broker that takes over, honours it: a lock that gets a new owner, is
+released or expires is a record. A renewal is not: there are too many, and leases end by liveness time, which is not shared between
+processes. So a lock found in the log counts as renewed when the broker begins to serve, minus the time for which its owner was
+missing before. For that each start is a record, so is once a second how long the owners found then have been missing, and so is
+the first renewal of a found lock. This time adds up over restarts and never exceeds the time that the owner really had, so a lock
+is never given away while its owner relies on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MISSED_NOTED_S = 1.0
 
 @dataclass(slots=True)
 class Lease:
-    """A lock. When it was renewed and what its owner has to wait for are no part of the fold: another process does not share them."""
+    """A lock. `renewed` and `safe` are not part of the fold: they are valid in this process only."""
 
     client_id: str
     renewed: float = 0.0
@@ -41,7 +41,7 @@ class Held(NamedTuple):
     """What a request for locks came to."""
 
     queues: set[MessageQueue]  # that the client holds now
-    safe: int = 0  # log offset up to which the log must be safe before somebody may rely on it; 0: nothing is new
+    safe: int = 0  # log offset that must be confirmed before the owner may rely on it; 0: nothing new
 
 
 class QueueLocks:
@@ -94,7 +94,7 @@ class QueueLocks:
         return Held(held, safe)
 
     def unlock(self, group: str, client_id: str, queues: set[MessageQueue]) -> None:
-        """Give locks back; somebody else's stay."""
+        """Release locks that this owner holds."""
         leases = self._groups.get(group, {})
         given = [queue for queue in queues if queue in leases and leases[queue].client_id == client_id]
         for at in range(0, len(given), QUEUES_PER_RECORD):
@@ -102,7 +102,7 @@ class QueueLocks:
             self._commit("unlock", [group, client_id, part], anyway=True)
 
     def expire(self, now: float) -> None:
-        """Forget what nobody renews."""
+        """Remove expired locks."""
         for group, leases in list(self._groups.items()):
             over = [queue for queue, lease in leases.items() if now - lease.renewed > self.lease_s]
             for at in range(0, len(over), QUEUES_PER_RECORD):
@@ -110,7 +110,7 @@ class QueueLocks:
         self._note_missed(now)
 
     def begin(self, now: float) -> None:
-        """We begin to serve: what the log says of locks holds for what is left of their leases, from now on."""
+        """The broker begins to serve: locks from the log are valid for the rest of their leases, from now on."""
         self._began = self._noted = now
         if self._groups:
             self._commit("locks-found", self._starts + 1, anyway=True)
@@ -129,7 +129,7 @@ class QueueLocks:
                 renewed.renewed, renewed.safe = lease.renewed, lease.safe
 
     def _note_missed(self, now: float) -> None:
-        """Should we end before their leases do, the next life goes on counting."""
+        """Record how long owners have been missing, so that the count continues after a restart."""
         if now - self._noted < MISSED_NOTED_S:
             return
         self._noted = now

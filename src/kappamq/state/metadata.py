@@ -3,7 +3,7 @@
 `commit` does both in one turn, so a change is exactly as durable as a message. Opening a store applies the records that the
 snapshots do not have yet. Live or at the start, a table is written by its `apply` alone, in the order of the log, so both give
 the same table. The JSON files in config/ are snapshots: a table, stamped with a log offset. The stamp is true: the table
-contains every record of its kinds below it and none behind it, and nobody can take back the log below it (`confirmed`).
+contains every record of its kinds below it and none behind it, and the log below it is confirmed.
 A snapshot without our stamp was written by a Java broker and is the truth as it is.
 """
 
@@ -30,7 +30,7 @@ TOPIC = METADATA_TOPIC
 _NONSENSE = (msgspec.DecodeError, ProtocolError, LookupError, AttributeError, TypeError, ValueError)
 """What a table may say to something that was not written by one."""
 _RECORDS_BEHIND_MAX = 5000
-"""A start folds the records behind the oldest snapshot: also tables that never change are written anew once there are so
+"""A start applies the records after the oldest snapshot, so unchanged tables are also written again after so
 many."""
 
 
@@ -53,7 +53,7 @@ Change = tuple[str, Any]
 class Table(Protocol):
     """State that is a fold over the metadata records of its kinds.
 
-    Only `apply`, `reset` and `from_snapshot` write what `to_snapshot` tells (`tests/state/test_one_way.py`)."""
+    Only `apply`, `reset` and `from_snapshot` change what `to_snapshot` returns (`tests/state/test_one_way.py`)."""
 
     @property
     def file(self) -> str:
@@ -80,7 +80,7 @@ class Table(Protocol):
 
 @runtime_checkable
 class Large(Protocol):
-    """A table that is told in two steps, because all at once would keep the loop for too long."""
+    """A table whose snapshot is made in two steps, because one step would block the loop for too long."""
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
         """Copy what there is now, quickly; a worker calls what this returns and gets what `to_snapshot` would have said."""
@@ -205,7 +205,7 @@ class Metadata:
             told = len(self._snapshots.notes)
             snapshot = self._snapshots.load(table.file, log_is_whole=self._store.log.min == 0)
             damaged = self._snapshots.notes[told:]
-            if damaged:  # it is written anew at once: the next damage must find a good backup
+            if damaged:  # it is rewritten at once, so that there is a good backup
                 notes.append("; ".join(damaged))
                 table.dirty = new_baseline = True
             if snapshot is None:
@@ -263,7 +263,7 @@ class Metadata:
                     self._changed_to[table.file] = found[0] + len(data)
                     self._apply(table, content["kind"], content["change"], record.stored_ms)
             except _NONSENSE as error:
-                log.warning("the metadata record at %d makes no sense (%s): passed over", found[0], error)
+                log.warning("the metadata record at %d is malformed (%s) and was skipped", found[0], error)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 
@@ -312,5 +312,5 @@ class Metadata:
 
     @property
     def needed_from(self) -> int:
-        """The log must not lose what lies behind this: some snapshot does not have it yet."""
+        """Retention must keep the log from here on: a snapshot lacks these records."""
         return min((self._snapshots.oldest(table.file) for table in self._tables), default=0)

@@ -36,7 +36,7 @@ class Offsets:
         self._now_ms = now_ms
         self._commit = commit
         self._events = events if events is not None else Events()
-        self._end = end  # of a queue: nobody has read beyond it
+        self._end = end  # end of a queue
         self._first = first  # of a queue in its topic's present life
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._overlay: dict[tuple[str, str], dict[int, int]] = {}  # committed since the last record
@@ -75,7 +75,7 @@ class Offsets:
         one of messages that we do not have (any more): others with these numbers will come, and must not be skipped.
         What was committed of a topic's former life means the beginning of its present one."""
         if group == TRANSACTION_GROUP:
-            return  # somebody pulls in our name; where transactions are read from is nobody else's business
+            return  # a client uses an internal group name; the broker's own positions must not change
         if offset >= 0:
             offset = max(offset, self._first(topic, queue_id))
         known = self.get(group, topic, queue_id)
@@ -83,7 +83,7 @@ class Offsets:
             self._set(topic, group, queue_id, offset)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer, or an operator's tool, wants to go on from `offset`, wherever it was before."""
+        """Set an offset for a consumer or an operator's tool, forward or backward."""
         offset = max(offset, self._first(topic, queue_id))
         if offset != self.get(group, topic, queue_id):
             self._set(topic, group, queue_id, offset)
@@ -107,7 +107,7 @@ class Offsets:
         self.delete(topic=event.name)
 
     def clamp(self) -> None:
-        """Bring offsets into their queues: nobody can have read beyond the end (the log may have been cut), and what lies
+        """Bring offsets into their queues: an offset beyond the end is wrong (the log may have been truncated), and what lies
         before the first message of a topic that was made again belongs to its former life."""
         rows: list[Any] = []
         for (topic, group), queues in self._table.items():
@@ -143,7 +143,7 @@ class Offsets:
         return self._told(self._table)
 
     def with_overlay(self) -> dict[str, Any]:
-        """The same as of now, with what is not recorded yet: for whoever asks."""
+        """The same with commits that are not recorded yet, for queries."""
         keys = self._table | self._overlay
         return self._told({(topic, group): self.queues(group, topic) for topic, group in keys})
 

@@ -1,14 +1,14 @@
-"""Moving a group to another place in its queues, and making sure that every consumer hears of it.
+"""Resets of consumer offsets: moves a group to other offsets and makes sure that every running consumer follows.
 
-A reset is in the table of offsets at once. But a consumer that runs knows better where it is: it would pull on from there,
-and commit that. So commits of a queue that was reset count only if they come from a client that has heard of the reset. A
-client hears of it in one of two ways: its pull is told to go elsewhere (code 21, with the new offset), and its next pull
-shows that the answer has arrived; or it asks for the offset, as every new owner of a queue does, and pulls from there.
+A reset changes the table of offsets at once. But a running consumer has its own offset: it would continue there and commit that.
+So commits for a reset queue count only if they come from a client that was notified of the reset. There are two ways: a pull is
+answered with the new offset (code 21), and the client's next pull shows that the answer arrived; or the client queries the
+offset, as every new owner of a queue does, and pulls from there.
 
-A queue is *open* until somebody has heard and nobody else is awaited: those who were members when it was reset, for a
-minute, and whoever shows later, by a commit, that it has not heard. While a queue is open the kernel answers no pull of this
-group and topic by itself. After that the reset is remembered all the same: a member that was cut off for an hour and comes
-back with a commit from before must not undo it.
+A queue is *open* until one client is notified and no other is awaited. Awaited are, for a minute, the members at the time of the
+reset, and later each client whose commit shows that it was not notified. While a queue is open, the kernel answers no pull of this
+group and topic by itself. After that the reset is still remembered: a member that was disconnected for an hour must not undo it
+with an old commit.
 
 Members of a broadcasting group keep their own offsets: a reset does not move them.
 """
@@ -27,13 +27,13 @@ from kappamq.state.metadata import Commit
 
 AWAITED_S = 60.0
 """A consumer that has a queue pulls or commits it several times in this time."""
-HEARD_MAX = 64
-"""Clients that are remembered for each queue, or as many as its group has members. A client that is forgotten is told again, and
+NOTIFIED_MAX = 64
+"""Notified clients that are remembered for each queue, or as many as its group has members. A forgotten client is notified again, and
 begins where the group is then."""
 UNSETTLED_MAX = 1000
-"""Clients of each open queue that were told, have asked or are awaited, or as many as its group has members."""
+"""Clients of each open queue in each state before `notified`, or as many as its group has members."""
 REMEMBERED_MAX = 10_000
-"""Queues that are not open and remembered all the same; the oldest are forgotten first."""
+"""Queues that are no longer open but remembered; the oldest are forgotten first."""
 
 _EVERYTHING = 1 << 62
 
@@ -42,19 +42,18 @@ Queue = tuple[str, str, int]  # group, topic, queue id
 
 @dataclass(slots=True)
 class Reset:
-    """What is known of one queue since it was reset. Whom we wait for and who was told are no part of the fold: a restart begins
-    to wait again."""
+    """The reset of one queue. Only `offset` and `notified` are part of the fold: after a restart the waiting begins again."""
 
     offset: int
-    safe: int = 0  # log offset that has to be confirmed before anybody is told
-    heard: dict[str, None] = field(default_factory=dict)  # clients, in the order in which they heard of it
-    told: dict[str, None] = field(default_factory=dict)  # they were answered with it, and have not come again yet
-    asked: dict[str, int] = field(default_factory=dict)  # client -> the offset that it was given when it asked
+    safe: int = 0  # log offset that must be confirmed before clients are notified
+    notified: dict[str, None] = field(default_factory=dict)  # clients, in the order of their notification
+    answered: dict[str, None] = field(default_factory=dict)  # clients that got the new offset and have not pulled since
+    queried: dict[str, int] = field(default_factory=dict)  # client -> the offset that its query returned
     awaited: dict[str, float] = field(default_factory=dict)  # client -> liveness time up to which we wait for it
 
 
 class PendingResets:
-    """Which queue of which group is to go where, and who knows. A fold over the log: a restart does not lose a reset."""
+    """Resets by group and queue, with the clients that know of them. A fold over the log: a restart does not lose a reset."""
 
     file = "kappamq.resets.json"
     kinds = ("reset", "reset-heard", "reset-done", "reset-forgotten")
@@ -66,7 +65,7 @@ class PendingResets:
         events: Events | None = None,
         member_count: Callable[[str], int] = lambda group: 0,
     ) -> None:
-        """`confirmed`: up to where nobody can take back the log. Nobody is told of a reset that may still be taken back."""
+        """`confirmed`: returns the confirmed offset. Clients are not notified of a reset that could still be lost."""
         self._commit = commit
         self._confirmed = confirmed
         self._events = events if events is not None else Events()
@@ -77,9 +76,9 @@ class PendingResets:
         self.dirty = False
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where this queue is to go, if nobody is known to have gone there."""
+        """The new offset of this queue while no client is known to use it."""
         reset = self._resets.get((group, topic, queue_id))
-        return reset.offset if reset is not None and not reset.heard else None
+        return reset.offset if reset is not None and not reset.notified else None
 
     def is_pending(self, group: str, topic: str) -> bool:
         return (group, topic) in self._open
@@ -89,22 +88,22 @@ class PendingResets:
     def must_move(
         self, client: str, queue: Queue, offset: int, stored: int, now: float, *, parked: bool = False
     ) -> bool:
-        """Whether a pull from `offset` is to be told that its group is at `stored`. Each client is told once.
+        """Whether to answer a pull from `offset` with `stored`, the offset of its group. Each client gets that answer once.
 
-        `parked`: the pull has been waiting since before the reset, so it shows nothing."""
+        `parked`: the pull has been waiting since before the reset, so it proves nothing."""
         reset = self._resets.get(queue)
         if reset is not None and reset.safe > self._confirmed():
-            return False  # its next pull
-        if reset is None or client in reset.heard:
+            return False  # answer its next pull
+        if reset is None or client in reset.notified:
             if reset is not None:
                 self._close(queue, reset, now)
                 self._forget_oldest()
             return False
-        if not parked and (offset in (stored, reset.asked.get(client)) or client in reset.told):
-            # It is there, or it has been told and has its own mind.
+        if not parked and (offset in (stored, reset.queried.get(client)) or client in reset.answered):
+            # It uses the new offset, or it got the answer and chose another offset.
             change = [*queue, client]
-            if len(reset.heard) >= HEARD_MAX and len(reset.heard) >= self._member_count(queue[0]):
-                change.append(next(iter(reset.heard)))  # forgotten for it
+            if len(reset.notified) >= NOTIFIED_MAX and len(reset.notified) >= self._member_count(queue[0]):
+                change.append(next(iter(reset.notified)))  # forgotten for it
             try:
                 self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
             except NotMaster:
@@ -112,27 +111,27 @@ class PendingResets:
             self._close(queue, reset, now)
             self._forget_oldest()
             return False
-        reset.told[client] = None
-        self._limit(reset.told, queue, UNSETTLED_MAX)
+        reset.answered[client] = None
+        self._limit(reset.answered, queue, UNSETTLED_MAX)
         self._await(queue, reset, client, now)
         return True
 
     def asked(self, client: str, queue: Queue, offset: int, now: float, *, member: bool) -> None:
-        """A client was given the offset of a queue. If it is going to consume, it will pull from there."""
+        """A client queried the offset of a queue. If it consumes, it will pull from there."""
         reset = self._resets.get(queue)
-        if reset is not None and client not in reset.heard and (member or self._is_open(queue)):
-            reset.asked[client] = offset
-            self._limit(reset.asked, queue, UNSETTLED_MAX)
+        if reset is not None and client not in reset.notified and (member or self._is_open(queue)):
+            reset.queried[client] = offset
+            self._limit(reset.queried, queue, UNSETTLED_MAX)
             if member:
                 self._await(queue, reset, client, now)
 
     def may_commit(self, client: str, queue: Queue, now: float, *, member: bool, tool: bool) -> bool:
-        """Whether a commit counts. One that does not shows who has not heard yet: its next pull will be told.
+        """Whether a commit counts. A client whose commit does not count is notified by its next pull.
 
-        `tool`: it waits for an answer and does not say that it may be late. Without a heartbeat that is an operator's
-        decision, which may follow a reset; but not while the reset itself is not settled, as RocketMQ has it."""
+        `tool`: the request waits for an answer and is not marked as possibly late. From a client that is not a member, that is
+        an operator's decision: it counts once the reset is settled, as in RocketMQ."""
         reset = self._resets.get(queue)
-        if reset is None or client in reset.heard:
+        if reset is None or client in reset.notified:
             return True
         if member:
             self._await(queue, reset, client, now)
@@ -151,14 +150,14 @@ class PendingResets:
     def expect(
         self, group: str, topic: str, queue_ids: Iterable[int], clients: Iterable[str], now: float, safe: int = 0
     ) -> None:
-        """These clients may have the queues, which were just reset; that is safe when the log is so up to `safe`."""
+        """Wait for these clients, which may own the queues that were just reset. The reset is confirmed at log offset `safe`."""
         awaited = dict.fromkeys(clients, now + AWAITED_S)
         for queue_id in queue_ids:
             reset = self._resets[group, topic, queue_id]
             reset.awaited, reset.safe = dict(awaited), safe
 
     def forget(self, group: str | None = None, topic: str | None = None) -> None:
-        """The group or the topic is gone."""
+        """The group or the topic was deleted."""
         if self._of(group, topic):
             self._commit("reset-forgotten", [group, topic], anyway=True)
 
@@ -169,7 +168,7 @@ class PendingResets:
         return queue not in self._remembered
 
     def _await(self, queue: Queue, reset: Reset, client: str, now: float) -> None:
-        """This one has not heard of it: its next pull must come to us, and not be answered by the kernel."""
+        """Wait for a client that was not notified: the kernel must not answer its next pull."""
         reset.awaited[client] = now + AWAITED_S
         self._limit(reset.awaited, queue, UNSETTLED_MAX)
         if not self._is_open(queue):
@@ -178,20 +177,20 @@ class PendingResets:
             self._events.publish(ResetChanged(*queue[:2]))
 
     def _limit(self, clients: dict[str, Any], queue: Queue, limit: int) -> None:
-        """One client was added: forget the oldest if there are too many. Members are never too many: if each of them pushed
-        another one out, they would be told again and again."""
+        """Forget the oldest client if there are too many, but never fewer than the group's members: they would displace each
+        other and be notified again and again."""
         if len(clients) > limit and len(clients) > self._member_count(queue[0]):
             del clients[next(iter(clients))]
 
-    def _hear(self, reset: Reset, client: str) -> None:
-        reset.heard[client] = None
-        reset.told.pop(client, None)
-        reset.asked.pop(client, None)
+    def _notify(self, reset: Reset, client: str) -> None:
+        reset.notified[client] = None
+        reset.answered.pop(client, None)
+        reset.queried.pop(client, None)
         reset.awaited.pop(client, None)
 
     def _close(self, queue: Queue, reset: Reset, now: float) -> None:
-        """If somebody has heard and nobody is awaited any more, the kernel may take over again."""
-        if not self._is_open(queue) or not reset.heard:
+        """If a client is notified and none is awaited, the kernel may answer pulls again."""
+        if not self._is_open(queue) or not reset.notified:
             return
         for client in [client for client, until in reset.awaited.items() if until < now]:
             del reset.awaited[client]
@@ -204,8 +203,8 @@ class PendingResets:
                 self._commit("reset-done", list(next(iter(self._remembered))), anyway=True)
 
     def _remember(self, queue: Queue, reset: Reset) -> None:
-        reset.told.clear()
-        reset.asked.clear()
+        reset.answered.clear()
+        reset.queried.clear()
         self._no_longer_open(queue)
         self._remembered[queue] = None
 
@@ -238,8 +237,8 @@ class PendingResets:
         for (group, topic, queue_id), reset in self._resets.items():
             row = rows.setdefault((group, topic), {"group": group, "topic": topic, "offsets": {}, "heard": {}})
             row["offsets"][str(queue_id)] = reset.offset
-            if reset.heard:
-                row["heard"][str(queue_id)] = list(reset.heard)
+            if reset.notified:
+                row["heard"][str(queue_id)] = list(reset.notified)
         return {"pending": list(rows.values())}
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
@@ -262,9 +261,9 @@ class PendingResets:
             if kind == "reset-done":  # too many are remembered
                 self._drop(queue)
             elif reset is not None:
-                self._hear(reset, str(change[3]))
+                self._notify(reset, str(change[3]))
                 if len(change) > 4:
-                    reset.heard.pop(str(change[4]), None)
+                    reset.notified.pop(str(change[4]), None)
                 if self._is_open(queue) and not reset.awaited:
                     self._remember(queue, reset)
 

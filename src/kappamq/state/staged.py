@@ -13,6 +13,10 @@ from typing import Any, Final
 KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dropped", "chunks-finished")
 
 
+CHUNK_EXTRA_BYTES: Final = 1024
+"""What a chunk costs besides its body: there may be many small ones."""
+
+
 @dataclass(slots=True)
 class Chunk:
     place: int
@@ -48,7 +52,7 @@ class StagedChunks:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self.table: dict[str, Staged] = {}  # by transaction, in the order of their first chunk
-        self.bytes = 0
+        self.bytes = self.count = 0
         self.dirty = False
 
     # -- asking ------------------------------------------------------------------------------------------------------------
@@ -58,6 +62,20 @@ class StagedChunks:
 
     def of_scope(self, scope: str) -> list[Staged]:
         return [staged for staged in self.table.values() if staged.scope == scope]
+
+    def runtime(self) -> dict[str, str]:
+        """For the runtime info."""
+        since = min((staged.since_ms for staged in self.table.values()), default=0)
+        return {
+            "kappamqStagedChunks": str(self.count),
+            "kappamqStagedBytes": str(self.bytes),
+            "kappamqStagedSince": str(since),
+        }
+
+    @property
+    def charged_bytes(self) -> int:
+        """What they count for where staged bytes are limited."""
+        return self.bytes + self.count * CHUNK_EXTRA_BYTES
 
     def needed_from(self) -> int | None:
         """Log offset of the oldest chunk that may still be published, None if there is none."""
@@ -99,10 +117,12 @@ class StagedChunks:
         chunk = Chunk(int(place), int(log_offset), int(crc), int(rows), int(size), str(topic), int(queue_id))
         staged.chunks[chunk.place] = chunk
         self.bytes += chunk.size
+        self.count += 1
 
     def _take(self, staged: Staged, place: int) -> Chunk:
         chunk = staged.chunks.pop(place)
         self.bytes -= chunk.size
+        self.count -= 1
         return chunk
 
     def to_snapshot(self) -> dict[str, Any]:
@@ -134,7 +154,7 @@ class StagedChunks:
 
     def reset(self) -> None:
         self.table = {}
-        self.bytes = 0
+        self.bytes = self.count = 0
 
 
 def row(chunk: Chunk) -> list[Any]:

@@ -112,7 +112,7 @@ class Topics:
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def for_send(self, header: SendMessage, retry_topic: Callable[[str], TopicConfig] | None = None) -> TopicConfig:
-        """The topic of a send, made on the fly if settings allow it. Raises what the sender should hear.
+        """The topic of a send, made on the fly if settings allow it. Raises the error for the sender.
 
         `retry_topic` makes the retry topic of a group, which is not made from a template."""
         name = header.topic
@@ -146,7 +146,7 @@ class Topics:
         )
 
     def update(self, topic: TopicConfig) -> TopicConfig:
-        """Create or change a topic. The change is on its way to the log when this returns."""
+        """Create or change a topic. The change is appended to the log when this returns."""
         known = self.table.get(topic.name)
         if known == topic:
             return topic
@@ -167,7 +167,7 @@ class Topics:
         return changed
 
     def delete(self, name: str) -> bool:
-        """Remove a topic; its numbering goes on if it is made again."""
+        """Remove a topic; its numbering continues if it is created again."""
         if name not in self.table:
             return False
         ends = {queue_id: self._kernel.queue_state(name, queue_id).next for queue_id in self._kernel.queue_ids(name)}
@@ -220,7 +220,7 @@ class Topics:
     def forget_deleted(self, log_min: int) -> None:
         """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
         for name in [name for name in self.deleted if name not in self.table]:
-            # Records of earlier versions do not say where: then as of the first time somebody asks.
+            # Records of earlier versions do not contain the offset: then it is taken when first needed.
             if name not in self._deleted_at:
                 self._commit(DELETED_KIND, _deletion(name, {}, self._kernel.append_offset), anyway=True)
             if self._deleted_at[name] <= log_min and self._kernel.forget_topic(name):
@@ -287,7 +287,7 @@ class Topics:
             self._deleted_at[name] = int(at)
 
     def hide_deleted(self) -> list[str]:
-        """After loading: messages from before a deletion stay gone, also where queues were built anew from the log.
+        """After loading: messages from before a deletion stay deleted, also in queues rebuilt from the log.
         Returns the deleted topics that have not been made again."""
         for name, ends in list(self.deleted.items()):
             for queue_id, end in ends.items():
@@ -302,7 +302,7 @@ class Topics:
         return [name for name in self.deleted if name not in self.table]
 
     def add_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
-        """After loading: topics that are not in the table, and of which nothing is left but where they ended, count as deleted.
+        """After loading: topics that are not in the table, and have no messages but queue ends, count as deleted.
         If one is made again, its first messages have these numbers; else it is forgotten in time."""
         for name, queues in ends.items():
             if name not in self.table and name not in self.deleted:

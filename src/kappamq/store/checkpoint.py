@@ -1,7 +1,7 @@
 """The checkpoint: up to which store time the parts of the store are on disk. Java's file: 4096 bytes, 40 used.
 
-We recover from our own, exact position file; this one is for a Java broker that opens the store after us, and tells us
-whether one has been here in between.
+Our recovery uses our own, exact position file. This one is for a Java broker that opens the store after us, and shows us
+whether one has used it meanwhile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ CHECKPOINT: Final = struct.Struct(">qqqqq")
 USED_BYTES: Final = 40
 FILE_BYTES: Final = 4096
 assert CHECKPOINT.size == USED_BYTES
-_AHEAD_MS = 24 * 3600 * 1000  # after a crash it may speak of records that never reached the disk
-_MARGIN_MS = 3000  # RocketMQ's: times are noted a little ahead of the flush they speak of
+_AHEAD_MS = 24 * 3600 * 1000  # after a crash it may cover records that never reached the disk
+_MARGIN_MS = 3000  # RocketMQ's: times are recorded shortly before the flush
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path, files: Files | None = None) -> Self:
-        """What the file says; zeros where it is missing or short, which makes recovery begin early and never late."""
+        """Read the file; a missing or short one counts as zeros, so recovery begins too early rather than too late."""
         files = files or Files()
         try:
             fd = files.open(path, writable=False)
@@ -57,7 +57,7 @@ class Checkpoint:
     def write(self, path: Path, files: Files | None = None, *, sync: bool = False) -> None:
         """Overwrite the 40 bytes in place: they lie in one sector, so a crash leaves the old ones or the new.
 
-        With `sync` it returns when they are on disk. Whatever it vouches for must be there first."""
+        With `sync` it returns when they are on disk. What it covers must be on disk before."""
         files = files or Files()
         fd = files.open(path, create=True)
         try:
@@ -73,11 +73,11 @@ class Checkpoint:
         return self.physic_ms, self.logics_ms, self.index_ms
 
     def is_damaged_copy_of(self, written: bytes) -> bool:
-        """Whether one flipped bit explains the difference to what was written. Another broker would change several times."""
+        """Whether it differs from what was written by one bit. Another broker would change several fields."""
         return (int.from_bytes(self.encode(), "big") ^ int.from_bytes(written, "big")).bit_count() == 1
 
     def is_possible(self, newest_ms: int) -> bool:
-        """Whether a broker may have written this: all times are those of records, and the newest record has `newest_ms`."""
+        """Whether a broker may have written this: its times are times of records, the newest of which has `newest_ms`."""
         return (
             all(0 <= ms <= newest_ms + _AHEAD_MS for ms in self.times())
             and min(self.master_flushed, self.confirmed) >= 0

@@ -1,10 +1,10 @@
-"""Queue and index files on their way behind the log: collected by the loop, written by a worker, and how far that has come.
+"""Writing queue and index files after the log: the loop collects entries, a worker writes them, and the position records how far.
 
-A *sweep* brings every queue that had new entries when it began into its files; only then does the position move to where
-the log was at that moment. With many queues a sweep takes several rounds, and what grows meanwhile belongs to the next one.
+A *sweep* writes every queue that had new entries when it began; only then does the position move to where the log was at that
+moment. With many queues a sweep takes several rounds; entries that arrive meanwhile belong to the next one.
 
-`collect` runs on the loop, everything else on the one worker thread that writes files; the fields below `_sweep_*` are the
-worker's own.
+`collect` runs on the loop, everything else on the one worker thread that writes files; only the worker uses the
+fields after `_sweep`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DerivedWork:
 
     entries: list[tuple[str, int, int, bytes]]
     index: bytes
-    complete: bool  # the last round of its sweep: every record below `dispatched` has its entry in a file then
+    complete: bool  # the last round of its sweep: then every record below `dispatched` has its entry in a file
     dispatched: int
     index_at: int  # the same for keys
     store_ms: int
@@ -81,14 +81,14 @@ class Derived:
         self._unsyncable: str | None = None  # why queue and index files cannot be made durable any more
 
     def open(self, checkpoint: Checkpoint, boot_id: str, position: Position | None, log_min: int) -> None:
-        """Take over what recovery found: the kernel knows what the queue files hold, `position` (None: not ours) what is synced."""
+        """Take over the result of recovery: the kernel has the contents of the queue files, `position` (None: not ours) what is synced."""
         self._checkpoint = checkpoint
         for topic, queue_id in self._queues.queues():
             stored = self._kernel.queue_state(topic, queue_id).stored
             if stored:
                 self._ends[topic, queue_id] = stored
                 self._entries += stored
-        # Without a position of ours nothing is known to be on disk: the log begins where a file does, and counts are zero.
+        # Without our position nothing is known to be on disk: the log begins at a file start, and counts are zero.
         known = position or replace(self._noted, synced=log_min)
         self._noted = replace(
             known, checkpoint=checkpoint.encode(), checkpoint_before=checkpoint.encode(), boot_id=boot_id
@@ -96,11 +96,11 @@ class Derived:
 
     @property
     def noted(self) -> Position:
-        """How far the files are: what the position file says."""
+        """The current contents of the position file."""
         return self._noted
 
     def write_marks_again(self) -> None:
-        """Worker: position file and checkpoint once more, as they should be."""
+        """Worker: write position file and checkpoint again."""
         self._noted.save(self.position_path, self._files, sync=True)
         checkpoint = Checkpoint.decode(self._noted.checkpoint)
         checkpoint.write(self._root / "checkpoint", self._files, sync=True)
@@ -108,7 +108,7 @@ class Derived:
     # -- the loop ----------------------------------------------------------------------------------------------------------
 
     def collect(self, dispatched: int, index_at: int, store_ms: int) -> DerivedWork:
-        """The next round for `write`. If that fails, the same comes again."""
+        """The next round for `write`. If that fails, the next call returns the same."""
         if self._unwritten is not None:
             return self._unwritten
         if not self._sweep_left:
@@ -131,9 +131,9 @@ class Derived:
     # -- the worker --------------------------------------------------------------------------------------------------------
 
     def write(self, work: DerivedWork) -> None:
-        """Put entries and keys into their files and note how far we are. Doing it twice does no harm."""
+        """Put entries and keys into their files and record the position. Idempotent."""
         for topic, queue_id, first, entries in work.entries:
-            low = self._kernel.queue_state(topic, queue_id).first  # it may be higher by now: what it has passed is gone
+            low = self._kernel.queue_state(topic, queue_id).first  # it may be higher by now: messages below are deleted
             if not self._queues.write(topic, queue_id, first, entries, low):
                 continue
             end = first + len(entries) // ENTRY.size
@@ -142,14 +142,14 @@ class Derived:
         if work.index:
             self._index.apply(work.index)
         if work.complete:
-            # After several rounds files hold more than belongs below `dispatched`. What the position counts must be there when
-            # it is believed, so then it goes on with the smaller numbers of before.
+            # After several rounds files hold more entries than belong below `dispatched`. The counts in the position must not exceed
+            # what is in the files, so the smaller counts from before are kept.
             counts = (len(self._ends), self._entries) if work.first else (self._noted.queues, self._noted.entries)
             self._note(work, *counts)
         self._unwritten = None
 
     def sync(self, work: DerivedWork) -> None:
-        """Make queue and index files durable up to where `work` brought them, then say so: to us and to a Java broker."""
+        """Make queue and index files durable up to `work`, then record that for us and for a Java broker."""
         if self._unsyncable is not None:
             return
         part: QueueFiles | IndexFiles = self._queues
@@ -159,10 +159,10 @@ class Derived:
             part.sync()
         except OSError as error:
             if part is self._index and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # it had no room for its slots: they come again
-            # A second try would succeed and prove nothing: the system has forgotten the pages it could not write.
+                raise  # there was no space for its slots: they are written again
+            # A second attempt would succeed and prove nothing: the system has dropped the pages it could not write.
             self._unsyncable = str(error)
-            log.error("queue files may not be on disk (%s): after a power cut they are built again from the log", error)
+            log.error("queue files may not be on disk (%s); after a power cut they are rebuilt from the log", error)
             return
         before = self._checkpoint.encode()
         self._checkpoint.physic_ms = self._flushed()[1]
@@ -180,7 +180,7 @@ class Derived:
             checkpoint=self._checkpoint.encode(),
             checkpoint_before=before,
         )
-        # The position first: a crash between the two leaves a checkpoint that is ours as well, only older.
+        # The position first: after a crash between the two writes the older checkpoint is still recognized as ours.
         self._noted.save(self.position_path, self._files, sync=True)
         self._checkpoint.write(self._root / "checkpoint", self._files, sync=True)
 

@@ -1,7 +1,7 @@
 """The disk: the only file-system calls of the store and the broker (tests/test_tidy.py holds them to it).
 
-Tests subclass `Files` to make a disk slow, full or broken, and a simulated disk can take its place altogether: then a descriptor is
-whatever number that disk gives out, and it brings its own `Flusher` and `FileMap`, which real disks get from the kernel.
+Tests subclass `Files` to make a disk slow, full or broken. A simulated disk can replace it: then a descriptor is any number that
+this disk issues, and it has its own `Flusher` and `FileMap`, which the kernel provides for real disks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFCHR: "
 
 
 class NotAFile(OSError):
-    """Where a file should be, there is something else."""
+    """The path is not a plain file."""
 
     def __init__(self, path: Path | str, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "special file")
@@ -39,7 +39,7 @@ class NotAFile(OSError):
 
 
 class FileMap(Protocol):
-    """A file's bytes as memory, for reading (`memoryview(map)`); native/mapping.py says what it means."""
+    """A file's bytes as memory, for reading (`memoryview(map)`); native/mapping.py defines its behaviour."""
 
     @property
     def lost_count(self) -> int:
@@ -52,10 +52,10 @@ class FileMap(Protocol):
         """Read a byte of every page of [at, at + size): whether one of them is shown as zeros."""
 
     def restore(self, start: int, stop: int, fd: int, /) -> None:
-        """Show the file again in pages that `lost` has told. Raises OSError if they fail again; then they stay lost."""
+        """Map the file again in pages that `lost` returned. Raises OSError if they fail again; then they stay lost."""
 
     def close(self) -> None:
-        """Raises BufferError while somebody holds a memoryview of it."""
+        """Raises BufferError while a memoryview of it exists."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -75,8 +75,8 @@ class Files:
         os.makedirs(path, exist_ok=True)
 
     def open(self, path: Path | str, create: bool = False, writable: bool = True) -> int:
-        """Open a file, and never anything else: raises NotAFile, and OSError of ELOOP for a link."""
-        # Without O_NONBLOCK, opening a named pipe waits for somebody at its other end. To files it makes no difference.
+        """Open a plain file. Raises NotAFile for anything else, and OSError with ELOOP for a link."""
+        # Without O_NONBLOCK, opening a named pipe waits for its other end. For files it makes no difference.
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
@@ -116,11 +116,11 @@ class Files:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Make the file `size` bytes long with disk space behind every one of them; raises ENOSPC now rather than later."""
+        """Make the file `size` bytes long with disk space allocated for all of them; raises ENOSPC now rather than later."""
         os.posix_fallocate(fd, 0, size)
 
     def zero(self, fd: int, start: int, end: int) -> None:
-        """Turn [start, end) into zeros that a crash cannot bring back."""
+        """Zero [start, end) durably."""
         if _libc.fallocate(fd, _ZERO_RANGE | _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start)) == 0:
             return
         code = ctypes.get_errno()
@@ -142,7 +142,7 @@ class Files:
         return os.pread(fd, count, at)
 
     def pread_once(self, fd: int, count: int, at: int) -> bytes:
-        """As pread, for a reader who comes by once: what was not in memory before does not stay there."""
+        """As pread, but without filling the page cache."""
         data = self.pread_if_resident(fd, count, at)
         if data is None:
             data = self.pread(fd, count, at)
@@ -150,13 +150,13 @@ class Files:
         return data
 
     def read_exactly(self, fd: int) -> None:
-        """Reads from it fetch what they ask for and nothing more. Else whoever touches the end of what the system fetched on top,
-        also through memory, has to order the next megabytes from the disk, and the loop cannot wait for that."""
+        """Disable the system's read-ahead for this file. With it, the thread that touches the end of the pages read ahead, also through
+        a mapping, would wait for the next megabytes, and the loop must not wait for a disk."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def warm(self, fd: int, count: int, at: int) -> None:
-        """Have the kernel read this into its page cache; returns when it is there. Nothing is copied to us."""
-        os.posix_fadvise(fd, at, count, os.POSIX_FADV_WILLNEED)  # all of it is ordered, and then waited for
+        """Read this into the page cache; returns when it is there. Nothing is copied to user space."""
+        os.posix_fadvise(fd, at, count, os.POSIX_FADV_WILLNEED)  # request all of it, then wait
         with open(os.devnull, "wb", buffering=0) as nowhere:
             while count > 0:
                 try:
@@ -164,13 +164,13 @@ class Files:
                 except OSError as error:
                     if error.errno not in (errno.EINVAL, errno.ENOSYS):
                         raise
-                    passed = len(os.pread(fd, min(count, 1 << 20), at))  # this file system cannot
+                    passed = len(os.pread(fd, min(count, 1 << 20), at))  # not supported by this file system
                 if not passed:
                     return  # the file ends here
                 count, at = count - passed, at + passed
 
     def pread_if_resident(self, fd: int, count: int, at: int) -> bytes | None:
-        """As pread, but None where the disk would have to be asked."""
+        """As pread, but None if that needs the disk."""
         buffer = bytearray(count)
         try:
             got = os.preadv(fd, [buffer], at, os.RWF_NOWAIT)
@@ -200,7 +200,7 @@ class Files:
             os.close(fd)
 
     def sync_file_system(self, path: Path) -> None:
-        """Make everything durable that was written to the file system of `path`, by whomever."""
+        """Make everything durable that was written to the file system of `path`, by any process."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if _libc.syncfs(fd) != 0:
@@ -217,7 +217,7 @@ class Files:
         os.replace(old, new)
 
     def exchange(self, one: Path, other: Path) -> None:
-        """Swap two names, both of which exist, in one step; where the file system cannot do that, one of them is away for a moment."""
+        """Swap two names, both of which exist, in one step; without support of the file system, one of them is missing for a moment."""
         if _libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
             return
         code = ctypes.get_errno()

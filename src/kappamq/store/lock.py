@@ -1,10 +1,10 @@
-"""Who may use a data directory, and whether the last one left it in good order.
+"""Which process may use a data directory, and whether the last one stopped cleanly.
 
 `lock`: an OS lock on its first byte, the same kind that a Java broker takes, so neither opens a store the other has
-open. Such a lock belongs to a process, not to a descriptor: within one process it excludes nobody, and closing *any*
-descriptor of the file gives it up. Hence the table of directories this process holds, asked before the file is opened.
+open. Such a lock belongs to a process, not to a descriptor: within one process it excludes nothing, and closing *any*
+descriptor of the file releases it. Hence the table of directories that this process holds, checked before the file is opened.
 
-`abort`: exists while a broker runs and holds its process id; found at the start, it says that the last one just died.
+`abort`: exists while a broker runs and holds its process id; if it exists at the start, the last one crashed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AbortFile:
 
 
 class StoreLock:
-    """Held from `acquire` to `release`, or in a `with` block; given up by the system when the process ends."""
+    """Held from `acquire` to `release`, or in a `with` block; the system releases it when the process ends."""
 
     _held: ClassVar[set[tuple[int, int]]] = set()  # (device, inode) of lock files this process has locked
 
@@ -110,7 +110,7 @@ class StoreLock:
         StoreLock._held.add(identity)
 
     def release(self) -> None:
-        """Give the directory back; nothing if it is not held."""
+        """Release the directory, if it is held."""
         if self._fd >= 0:
             StoreLock._held.discard(self._identity)
             self._files.close(self._fd)
@@ -118,11 +118,11 @@ class StoreLock:
 
     @classmethod
     def holder(cls, root: Path, files: Files | None = None) -> int | None:
-        """The process that has the directory open, 0 if it cannot be named, None if nobody has it. Changes nothing."""
+        """The process that has the directory open, 0 if it cannot be named, None if there is none. Changes nothing."""
         files = files or Files()
         path = root / LOCK_NAME
         if files.identity(path) in cls._held:
-            return os.getpid()  # and the file must not be opened: closing it would give the lock up
+            return os.getpid()  # do not open the file: closing it would release the lock
         try:
             fd = files.open(path, writable=False)
         except OSError:
@@ -142,9 +142,9 @@ class StoreLock:
         self.release()
 
     def _holder(self, fd: int) -> str:
-        """Who has it, as well as can be known: the system's word, else what the running broker wrote into `abort`."""
+        """The process that holds the lock, as the system reports it, else from `abort`."""
         try:
-            pid = self._files.lock_holder(fd)  # None: gone in this very moment
+            pid = self._files.lock_holder(fd)  # None: released meanwhile
         except OSError:
             pid = None
         known = pid or AbortFile(self._root, self._files).pid()
@@ -152,7 +152,7 @@ class StoreLock:
 
 
 def unusable(root: Path, error: OSError) -> StoreError:
-    """What to tell the operator if the system does not let us have the data directory."""
+    """The error for a data directory that cannot be used."""
     place = error.filename or root
     if error.errno == errno.ENOSPC:
         return DiskFull(f"{place} cannot be made: the disk is full. Free some space, or use another data directory")

@@ -1,7 +1,7 @@
 """The store as one thing: the log, its watermarks, and what is derived from it.
 
-Everything here is called from the broker's loop, except what says it is for a worker. Nothing waits: who must wait for a
-watermark parks on it, and gets it handed back by the call that moved it.
+Everything here is called from the broker's loop, unless its docstring says that it is for a worker. Nothing blocks: a waiter is
+parked on a watermark and returned by the call that moves it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from kappamq.store.recovery import Recovered, fingerprint, recover
 log = logging.getLogger(__name__)
 
 _CATCH_UP_BYTES = 1 << 20
-_STORE_AT_START_QUEUES = 1000  # making the files of so many takes about a tenth of a second
+_STORE_AT_START_QUEUES = 1000  # creating the files of this many queues takes about 0.1 s
 _CATCH_UP_AT_STOP_BYTES = 256 << 20
-_READ_BACK_BYTES = 16 << 20  # more than any record has
-_STAMP_AHEAD_MS = 60_000  # a record may claim to be so much younger than its file
+_READ_BACK_BYTES = 16 << 20  # more than any record
+_STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 
 
 class MessageStore:
@@ -72,13 +72,11 @@ class MessageStore:
         self._grown = grown
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
-        self.clock_steps = ClockSteps()  # where the wall clock was set; the broker finds out
+        self.clock_steps = ClockSteps()  # where the wall clock was set; set by the broker
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
-        self._index_at = (
-            0  # keys of records below are in the index or on their way; behind `dispatched` only after a crash
-        )
-        self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery passed over
+        self._index_at = 0  # keys of records below are indexed or pending; less than `dispatched` only after a crash
+        self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery skipped
         self._flusher: Flusher = None  # type: ignore[assignment]  # made by `open`
         self._lock = StoreLock(root, self.files)
         self._abort = AbortFile(root, self.files)
@@ -86,7 +84,7 @@ class MessageStore:
     # -- opening and closing -----------------------------------------------------------------------------------------------
 
     def open(self, boot_id: str) -> Recovered:
-        """Lock the directory and bring log, queues and index together. Raises StoreError with what to do."""
+        """Lock the directory and bring log, queues and index together. Raises StoreError."""
         try:
             self.files.make_folder(self.config.root)
             self._lock.acquire()
@@ -113,7 +111,7 @@ class MessageStore:
             self.log.load(self.config.skip_damage)
             written_ms = {segment.start: self.files.mtime_ms(segment.path) for segment in self.log.segments()}
             self.kernel.log_min = self.log.min
-            self.kernel.index_enabled = False  # keys are entered behind recovery, in the order of the log
+            self.kernel.index_enabled = False  # keys are indexed after recovery, in log order
             found = recover(self, position, checkpoint, clean, boot_id)
             found.crashed_pid = crashed_pid
             if found.checkpoint is not None:
@@ -123,10 +121,10 @@ class MessageStore:
                 self.index.load(found.index_from)
         except BaseException:
             if clean:
-                self._abort.remove()  # nothing was appended: whoever opens it next finds it as the last one left it
+                self._abort.remove()  # nothing was appended: the store is as the last broker left it
             raise
         end = self.log.end
-        # Read back is not yet on disk: after a crash the tail may live in the page cache only.
+        # Data that was read back is not yet on disk: after a crash the tail may be in the page cache only.
         known = position.flushed if position is not None and found.writer == "ours" else self.log.min
         for segment in self.log.segments():
             if segment.start + self.config.segment_bytes > min(known, found.scanned_from):
@@ -138,36 +136,36 @@ class MessageStore:
         self.kernel.mins_raised = True
         self._damage = found.damage
         if self.config.index_enabled:
-            # Without index files all keys are entered again; else from the last record on that they hold: it is where a record
-            # is known to begin, and the index passes over what it has.
+            # Without index files all keys are indexed again; else from the last record that they hold: a record is known to begin
+            # there, and the index skips what it has.
             self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
         else:
             self._index_at = end
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
         self._flusher = self.files.flusher(self.kernel_module)
-        self.catching_up()  # where there is nothing to catch up with, keys are entered as they come from now on
-        if self.kernel.dirty_queues() <= _STORE_AT_START_QUEUES:  # else upkeep does it beside serving
+        self.catching_up()  # if nothing is missing, keys are indexed as they arrive
+        if self.kernel.dirty_queues() <= _STORE_AT_START_QUEUES:  # else upkeep does it while the broker serves
             try:
                 self._store_all()
             except OSError as error:
-                log.warning("what was recovered could not be written yet (%s): it comes again", error)
+                log.warning("recovered queue entries could not be written yet (%s); this is retried", error)
         return found
 
     def _last_stored_ms(self, found: Recovered, written: dict[int, int]) -> int:
-        """When the newest record was stored, as the record or the checkpoint has it, but not later than its file was written to:
-        one wrong stamp, or one flipped bit, does not make it next year."""
+        """When the newest record was stored, by the record or the checkpoint, but not later than the last write to its file: one wrong
+        store time, or one flipped bit, must not move the clock to next year."""
         claimed_ms = found.last_ms
         written_ms = max(((start, ms) for start, ms in written.items() if start < self.log.end), default=(0, 0))[1]
         if claimed_ms > written_ms + _STAMP_AHEAD_MS:
             found.notes.append(
-                f"the newest record claims to be stored at {claimed_ms}, but its log file was last written at {written_ms}: "
-                f"that stamp is not believed"
+                f"the newest record has the store time {claimed_ms}, but its log file was last written at {written_ms}: "
+                f"that store time is ignored"
             )
             return written_ms
         return claimed_ms
 
     def _store_all(self) -> DerivedWork:
-        """Bring all that was dispatched into files; returns the round that completed it."""
+        """Write everything that was dispatched; returns the last round."""
         while True:
             work = self.collect()
             self.write_derived(work)
@@ -180,9 +178,9 @@ class MessageStore:
         assert eaten == len(records), f"dispatch stopped at {log_offset + eaten} in records that were checked"
 
     def close(self, clean: bool = True) -> None:
-        """Write and sync everything, then give the directory back. With clean=False, as a crash would leave it.
+        """Write and sync everything, then release the directory. With clean=False, leave it as a crash would.
 
-        What cannot be written (a full disk) is logged: the log has it all, and the next start builds it again."""
+        What cannot be written (disk full) is logged; the next start rebuilds it from the log."""
         finished = False
         try:
             if clean and self.failed is None:
@@ -206,7 +204,7 @@ class MessageStore:
 
     def _finish(self) -> None:
         start, data = self.log.write()
-        self._flusher.close()  # it finishes what it was asked for: a full file may still be on its way to the disk
+        self._flusher.close()  # it completes pending requests: a full file may not be synced yet
         code = self._flusher.take()[1]
         if code:
             raise OSError(code, os.strerror(code))
@@ -215,7 +213,7 @@ class MessageStore:
         self.marks.move_flushed(self.log.end)
         self._dispatch_visible(start, data)
         self._flushed_ms = self.last_ms
-        if self.marks.dispatched.offset - self._index_at <= _CATCH_UP_AT_STOP_BYTES:  # more is left to the next start
+        if self.marks.dispatched.offset - self._index_at <= _CATCH_UP_AT_STOP_BYTES:  # the next start does the rest
             while self.catching_up():
                 self.catch_up()
                 self.write_derived(self.collect())
@@ -226,7 +224,7 @@ class MessageStore:
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
     def write(self, now_ms: int) -> list[Any]:
-        """Bring what was appended to the page cache; returns everybody whose mark was reached."""
+        """Write what was appended; returns the waiters that are released."""
         try:
             start, data = self.log.write()
         except OSError as error:
@@ -238,11 +236,11 @@ class MessageStore:
         reached = self.marks.move_written(self.log.end)
         self._dispatch_visible(start, data)
         if self.marks.answerable.offset < self.log.end:
-            self.request_flush()  # somebody waits for it
+            self.request_flush()  # a waiter needs it
         return reached
 
     def roll(self) -> list[Any]:
-        """Go on in the next file; returns everybody whose mark was reached."""
+        """Continue in the next file; returns the waiters that are released."""
         complete = self.log.current_fd
         try:
             end = self.log.roll()
@@ -250,18 +248,18 @@ class MessageStore:
             if self.log.damaged:
                 self.fail(f"writing the log failed: {error}")
             raise StoreReadOnly(f"the next log file could not be made: {error}") from error
-        # What was written to a file is synced through its own descriptor, and its end mark with it: were that missing after a
-        # power cut, recovery would take the place for the end of the log and cut off what lies in later files.
+        # A file and its end mark are synced through its own descriptor: without the mark, recovery after a power cut would take its
+        # place for the end of the log and discard later files.
         self._flusher.request(complete, end)
         self._flush_times.append((end, self.last_ms))
         everything_is_dispatched = self.marks.dispatched.offset == self.marks.written.offset
         reached = self.marks.move_written(end)
         if everything_is_dispatched and self.marks.visible.offset == end:
-            self.marks.dispatched.advance(end)  # there was only the end mark between the two
+            self.marks.dispatched.advance(end)  # only the end mark lies between the two
         return reached
 
     def request_flush(self) -> None:
-        """Ask the flusher to make everything written so far durable; `flush_done` hears of it."""
+        """Ask the flusher to sync everything written so far; `flush_done` handles its report."""
         if self.marks.flushed.offset < self.log.end and (
             not self._flush_times or self._flush_times[-1][0] < self.log.end
         ):
@@ -270,11 +268,11 @@ class MessageStore:
 
     @property
     def flush_fd(self) -> int:
-        """Readable when the flusher has something to say."""
+        """Readable when the flusher has a report."""
         return int(self._flusher.fileno())
 
     def flush_done(self) -> list[Any]:
-        """The flusher reported: returns everybody whose mark was reached."""
+        """Handle a report of the flusher; returns the waiters that are released."""
         offset, code = self._flusher.take()
         if code:
             self.fail(f"fdatasync of the log failed with errno {code}: what was written since may not be on disk")
@@ -288,15 +286,15 @@ class MessageStore:
         return reached
 
     def fail(self, why: str) -> None:
-        """Nothing more is written until a restart: after a failed write or sync nobody knows what the disk holds."""
+        """Stop writing until a restart: after a failed write or sync the contents of the disk are unknown."""
         if self.failed is None:
             log.error("the store is read-only from now on: %s. Check the disk, then restart the broker", why)
             self.failed = why
         self.kernel.accepting = False
 
     def _dispatch_visible(self, start: int = 0, data: bytes = b"") -> None:
-        """Enter what has become visible into the queues. `data`, if it begins at `start`, was written just now and is at hand;
-        what became visible later than that is read back from the log."""
+        """Dispatch what has become visible. `data` was written just now, at `start`, and need not be read; anything else that became
+        visible is read back from the log."""
         visible, dispatched = self.marks.visible.offset, self.marks.dispatched
         if data and start == dispatched.offset and start + len(data) <= visible:
             eaten = self._dispatch(start, data)
@@ -328,7 +326,7 @@ class MessageStore:
             return memoryview(b"")
 
     def _dispatch(self, start: int, records: bytes | memoryview) -> int:
-        """Enter records up to the first that is none; how many bytes that were."""
+        """Dispatch records up to the first bad one; returns their bytes."""
         eaten, woken = self.kernel.dispatch(records, start)
         if self.kernel.index_enabled:
             self._index_at = start + eaten
@@ -350,7 +348,7 @@ class MessageStore:
         return True
 
     def catch_up(self) -> None:
-        """Enter the keys of the next stretch of old records."""
+        """Index the keys of the next stretch of old records."""
         at = self._index_at
         size = max(_CATCH_UP_BYTES, Front(self.log.slice(at, FRONT_BYTES)).size)  # one record may be longer
         # Up to damage and not into it: a record with a bad checksum may have keys that it never had.
@@ -368,19 +366,19 @@ class MessageStore:
 
     @property
     def next_catch_up(self) -> tuple[int, int]:
-        """(offset, bytes) that `catch_up` will look at: a worker reads them first, so that the loop need not wait."""
+        """(offset, bytes) that `catch_up` will read: a worker reads them first, so that the loop does not wait for the disk."""
         return self._index_at, min(_CATCH_UP_BYTES, self.marks.dispatched.offset - self._index_at)
 
     def collect(self) -> DerivedWork:
-        """What dispatch has left for the files; for `write_derived` on a worker. If that fails, the same comes again."""
+        """What dispatch collected for the files, for `write_derived` on a worker. If that fails, the next call returns the same."""
         return self.derived.collect(self.marks.dispatched.offset, self._index_at, self.last_ms)
 
     def write_derived(self, work: DerivedWork) -> None:
-        """Worker: put entries and keys into their files and note how far we are."""
+        """Worker: put entries and keys into their files and record the position."""
         self.derived.write(work)
 
     def sync_derived(self, work: DerivedWork) -> None:
-        """Worker: make queue and index files durable up to where `work`, the last of its sweep, brought them."""
+        """Worker: make queue and index files durable up to `work`, the last round of its sweep."""
         self.derived.sync(work)
 
     def forget_topic(self, topic: str) -> None:
@@ -441,7 +439,7 @@ class MessageStore:
         while low < high:
             middle = (low + high) // 2
             found = self.entry(topic, queue_id, middle)
-            if found is None:  # cannot be read just now, which says nothing about where it points to
+            if found is None:  # cannot be read now, so its target is unknown
                 return int(first)
             if found[0] < log_offset:
                 low = middle + 1
@@ -460,7 +458,7 @@ class MessageStore:
     def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
         """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
 
-        Times are told by today's clock, also of records that were stamped before it was set."""
+        Times are those of the current clock, also for records stamped before it was set."""
         low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
         first, last = low, end
 
@@ -477,7 +475,7 @@ class MessageStore:
         return int(max(first, low - 1) if upper else min(low, last))
 
     def corrected_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When message `offset` of a queue was stored, by today's clock; None if it is not there. May wait for the disk."""
+        """When message `offset` of a queue was stored, by the current clock; None if it is not there. May wait for the disk."""
         stored = self.store_ms(topic, queue_id, offset)
         if stored is None or not self.clock_steps:
             return stored

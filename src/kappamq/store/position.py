@@ -1,8 +1,8 @@
-"""How far we are, exactly: a small JSON file of our own beside Java's checkpoint.
+"""How far queues and index are, exactly: a small JSON file of our own beside Java's checkpoint.
 
-It says up to which log offset queues and index are complete, and carries what tells whether somebody else has written
-to the store since: a copy of the checkpoint's 40 bytes and a checksum of the log before `dispatched`. It is replaced as
-a whole (written aside, then renamed), and it may be lost: without it recovery begins earlier.
+It contains the log offset up to which queues and index are complete, and what shows whether another broker has written to the
+store since: a copy of the checkpoint's 40 bytes and a checksum of the log before `dispatched`. It is replaced as a whole (written
+to a temporary file, then renamed), and it may be lost: then recovery begins earlier.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Position:
     flushed: int  # the log itself is on disk up to here
     index: int  # keys of every record below are in the index files
     queues: int  # queues that hold entries,
-    entries: int  # and the sum of their ends: shows that files were deleted behind our back
+    entries: int  # and the sum of their ends: shows whether files were deleted
     checkpoint: bytes  # the 40 bytes that we wrote last
     last_crc: int  # of the log's bytes just before `dispatched`
-    boot_id: str  # of the machine: after a new start only what was fsynced counts
+    boot_id: str  # of the machine: after a reboot only what was fsynced counts
     checkpoint_before: bytes = bytes(USED_BYTES)  # and the 40 bytes before those
-    synced_crc: int = 0  # the three again, as of `synced`
+    synced_crc: int = 0  # these three as of `synced`
     synced_queues: int = 0
     synced_entries: int = 0
     format: int = FORMAT
@@ -44,15 +44,15 @@ class Position:
         assert len(self.checkpoint) == len(self.checkpoint_before) == USED_BYTES, f"a checkpoint has {USED_BYTES} bytes"
 
     def wrote(self, checkpoint: bytes) -> bool:
-        """Whether the checkpoint file holds what we put there.
+        """Whether the checkpoint file is as we wrote it.
 
         Write the position first and the checkpoint second: a crash between the two leaves the older bytes in the
         file, and those are ours as well."""
         return checkpoint[:USED_BYTES] in (self.checkpoint, self.checkpoint_before)
 
     def is_damaged(self, checkpoint: Checkpoint, newest_ms: Callable[[], int]) -> bool:
-        """Whether damage explains a checkpoint that is none of ours, although the log is as we left it: one bit differs, or no broker
-        can have written it. `newest_ms` finds the store time of the newest record that is easily found."""
+        """Whether a changed checkpoint beside an unchanged log is damage: one bit differs, or no broker can have written it. `newest_ms`
+        returns the store time of the newest record that is easily found."""
         if any(checkpoint.is_damaged_copy_of(copy) for copy in (self.checkpoint, self.checkpoint_before)):
             return True
         newest = max(newest_ms(), Checkpoint.decode(self.checkpoint).physic_ms)
@@ -67,7 +67,7 @@ class Position:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises ValueError that says what is wrong."""
+        """Raises ValueError with the reason."""
         try:
             values: Any = json.loads(data.decode("ascii"))
         except (ValueError, RecursionError) as error:
@@ -79,7 +79,7 @@ class Position:
         crc = values.pop("crc", None)
         # A digit that has changed is still a number: only the checksum shows it.
         if crc != _crc(values):
-            raise ValueError("its checksum does not hold")
+            raise ValueError("checksum mismatch")
         for field in fields(cls):
             value = values.get(field.name)
             if field.name in (*_BINARY, "boot_id"):
@@ -95,9 +95,9 @@ class Position:
 
     @classmethod
     def load(cls, path: Path, files: Files | None = None, *, to_replace: bool = False) -> tuple[Self | None, str]:
-        """(position, ""), or (None, why): an empty text if there simply is no file.
+        """(position, ""), or (None, reason); the reason is empty if there is no file.
 
-        `to_replace`: for who means to `save` it there later. Raises NotAFile where that could not work."""
+        `to_replace`: the caller will `save` it there later; raises NotAFile if that cannot work."""
         files = files or Files()
         try:
             fd = files.open(path, writable=False)
@@ -116,7 +116,7 @@ class Position:
             files.close(fd)
 
     def save(self, path: Path, files: Files | None = None, *, sync: bool = False) -> None:
-        """Replace the file: whoever reads it, even after a crash, sees the old or the new one, whole.
+        """Replace the file atomically: a reader sees the old or the new one, even after a crash.
 
         Without `sync` a power cut may bring an older one back, which is safe: it promises less."""
         files = files or Files()

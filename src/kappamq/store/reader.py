@@ -1,8 +1,7 @@
-"""A store for those who only look: Spark, the command line, a test. Ours or a Java broker's, running or stopped.
+"""Read-only access to a store for Spark, the command line and tests. Ours or a Java broker's, running or stopped.
 
-Takes no lock and writes nothing. A broker that runs meanwhile is in nobody's way: queue files follow the log within a
-second or so, and what a queue knows is complete in the log. Retention may delete what was about to be read; such records
-are passed over, like those deleted before.
+Takes no lock and writes nothing. A broker may run meanwhile: queue files follow the log within about a second, and what a queue
+refers to is complete in the log. Records that retention deletes meanwhile are skipped, like those deleted before.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def check_is_store(root: Path, files: Files | None = None) -> None:
 
 
 class StoreReader:
-    """`index_slots` and `index_entries` are those the store was written with; they matter for `by_key` alone."""
+    """`index_slots` and `index_entries` are those the store was written with; only `by_key` needs them."""
 
     def __init__(
         self,
@@ -89,12 +88,12 @@ class StoreReader:
             found = self._queue_file_entries(folder)
             files = QueueFiles(folder, found or _DEFAULT_QUEUE_ENTRIES, 8, self._files)
             if not found:
-                return files  # ask again next time: there is none yet
+                return files  # not cached: there is no file yet
             self._queue_files = files
         return self._queue_files
 
     def _queue_file_entries(self, folder: Path) -> int:
-        """How many entries a file holds: the size of any of them tells."""
+        """Entries per file, from the size of any file."""
         for topic in self._files.list(folder):
             for queue in self._files.list(folder / topic):
                 for name in self._files.list(folder / topic / queue):
@@ -108,7 +107,7 @@ class StoreReader:
                     finally:
                         self._files.close(fd)
                     if size % QUEUE_ENTRY.size:
-                        raise StoreFormatError(f"{path} has {size} bytes, which is no whole number of entries")
+                        raise StoreFormatError(f"{path} has {size} bytes, which is not a whole number of entries")
                     if size:
                         return size // QUEUE_ENTRY.size
         return 0
@@ -118,7 +117,7 @@ class StoreReader:
         return sorted({topic for topic, _queue_id in self.queue_files.queues()})
 
     def queues(self, topic: str | None = None) -> list[QueueRange]:
-        """Every queue (of a topic) with what can be read of it."""
+        """Every queue (of a topic) with its readable range."""
         self.log.refresh()
         wanted = [key for key in self.queue_files.queues() if topic is None or key[0] == topic]
         return [self._range(*key) for key in sorted(wanted)]
@@ -130,7 +129,7 @@ class StoreReader:
 
     def _range(self, topic: str, queue_id: int) -> QueueRange:
         if "/" in topic:
-            return QueueRange(topic, queue_id, 0, 0)  # no topic has such a name, and it must lead nowhere else
+            return QueueRange(topic, queue_id, 0, 0)  # not a valid topic name: never use it as a path
         low, end = self.queue_files.bounds(topic, queue_id, self.log.min, FOREVER)
         return QueueRange(topic, queue_id, low, end)
 
@@ -151,9 +150,9 @@ class StoreReader:
     def read(
         self, topic: str, queue_id: int, start: int = 0, stop: int = FOREVER, *, skip_damage: bool = False
     ) -> Iterator[Record]:
-        """The messages [start, stop) of a queue as far as they are there, in order.
+        """The messages [start, stop) of a queue that exist, in order.
 
-        Raises StoreDamaged at a record that is not what its entry says, unless `skip_damage` passes over it."""
+        Raises StoreDamaged at a record that does not match its entry, unless `skip_damage` skips it."""
         bounds = self.queue(topic, queue_id)
         start, stop = max(start, bounds.min), min(stop, bounds.max)
         while start < stop:
@@ -204,7 +203,7 @@ class StoreReader:
         return low
 
     def clock_steps(self) -> ClockSteps:
-        """Where in the log the wall clock was set, as far as the broker's snapshot knows."""
+        """Where in the log the wall clock was set, according to the broker's snapshot."""
         try:
             fd = self._files.open(self.root / "config" / CLOCK_FILE, writable=False)
             try:
@@ -213,7 +212,7 @@ class StoreReader:
                 self._files.close(fd)
             return ClockSteps.of(table["steps"])
         except (OSError, ProtocolError, LookupError, TypeError, ValueError):
-            return ClockSteps()  # then times are what the records say
+            return ClockSteps()  # then the times of the records are used
 
     # -- the log -----------------------------------------------------------------------------------------------------------
 
@@ -225,10 +224,10 @@ class StoreReader:
             if isinstance(found, Found):
                 yield found.record
             elif isinstance(found, Damage) and not found.tail and not skip_damage:
-                raise StoreDamaged(f"bytes {found.start} to {found.stop} of the log are no records: {found.why}")
+                raise StoreDamaged(f"bytes {found.start} to {found.stop} of the log are not records: {found.why}")
 
     def at(self, log_offset: int) -> Record | None:
-        """The record that begins at `log_offset`, None if no good one does."""
+        """The record that begins at `log_offset`, None if there is no good one."""
         try:
             return self.log.record(log_offset).record
         except RecordError:
@@ -250,7 +249,7 @@ class StoreReader:
         self, topic: str, key: str, count_max: int = 64, begin_ms: int = 0, end_ms: int = FOREVER
     ) -> list[Record]:
         """The newest messages of a topic with this key (or this id of the producer's), oldest of them first."""
-        # Twice as many, for other keys may have the same hash, though hardly ever one does.
+        # Twice as many, because another key may rarely have the same hash.
         steps = self.clock_steps() if begin_ms > 0 or end_ms < FOREVER else ClockSteps()
 
         def is_within(log_offset: int) -> bool:
@@ -275,7 +274,7 @@ class StoreReader:
             header = view.header()
             unslotted = view.unslotted(header)
             if len(unslotted):
-                header.end_ms = max(header.end_ms, search.begin_ms)  # it goes on behind what the header speaks of
+                header.end_ms = max(header.end_ms, search.begin_ms)  # it has entries beyond those of the header
             if search.wants(header):
                 search.scan(view, header.begin_ms, unslotted)
                 search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max, below=unslotted.start)
@@ -293,11 +292,11 @@ class StoreReader:
                 self._files,
             )
         except FileNotFoundError:
-            return None  # expired meanwhile
+            return None  # deleted by retention meanwhile
         try:
             if self._files.size(view.fd) == 0:
                 self._files.close(view.fd)
-                return None  # just being made
+                return None  # being created
             view.check_size()
         except StoreFormatError:
             self._files.close(view.fd)

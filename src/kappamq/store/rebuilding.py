@@ -1,11 +1,11 @@
-"""New queue and index files beside the old ones, made of the parts of the log in log order, and how they take their place.
+"""Builds new queue and index files beside the old ones, from the parts of the log in log order, and swaps them in.
 
-    store/.rebuild/parts/            what readers of ranges have left
+    store/.rebuild/parts/            results of the range readers
     store/.rebuild/consumequeue/     the new files
     store/.rebuild/index/
 
-Everything here can be killed at any moment: until the swap the store is as it was, each of the two folders is swapped in one step,
-and all of them are right for this log. What a killed run has left is removed by the next one. Needs the store's lock.
+A rebuild can be killed at any moment: until the swap the store is unchanged, each of the two folders is swapped in one step, and
+old and new ones are both right for this log. The next run removes what a killed one left. Needs the store's lock.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Sizes:
     index_entries: int = 20_000_000
 
     def checked(self, root: Path, files: Files) -> Self:
-        """With the size that queue files have, where there are any. Raises StoreFormatError for what is not ours to replace, and for
-        index files of another size."""
+        """With the size of existing queue files, if any. Raises StoreFormatError for unknown files, and for index files of another
+        size."""
         entries = _queue_file_entries(root / QUEUES, files) or self.queue_file_entries
         expected = index_file_bytes(self.index_slots, self.index_entries)
         for path in list_index_files(root / INDEX, files):
@@ -69,7 +69,7 @@ def _queue_file_entries(folder: Path, files: Files) -> int:
                 path = folder / topic / queue / name
                 size = files.size_of(path)
                 if not queue.isdigit() or len(name) != _NAME_DIGITS or not name.isdigit() or size % ENTRY.size:
-                    raise StoreFormatError(f"{path} is no queue file: move it out of the way, it does not belong here")
+                    raise StoreFormatError(f"{path} is not a queue file: move it to another folder")
                 found = found or size // ENTRY.size
     return found
 
@@ -78,11 +78,11 @@ def _inside(folder: Path, files: Files) -> list[str]:
     try:
         return files.list(folder)
     except NotADirectoryError:
-        raise StoreFormatError(f"{folder} is no folder of queue files: move it out of the way") from None
+        raise StoreFormatError(f"{folder} is not a folder of queue files: move it to another folder") from None
 
 
 class NewFiles:
-    """Queue and index files in the making. `keys`: the index, too."""
+    """Queue and index files being built. `keys`: also the index."""
 
     def __init__(self, root: Path, sizes: Sizes, module: KernelModule, files: Files, *, keys: bool = True) -> None:
         self._root = root
@@ -103,7 +103,7 @@ class NewFiles:
         self.ends: dict[tuple[str, int], int] = {}  # one past the last entry of each queue
         self._begins: dict[tuple[str, int], int] = {}  # its first entry
         self.entries = 0
-        self.left_out: set[str] = set()  # topics whose names are no names of folders
+        self.left_out: set[str] = set()  # topics whose names are not valid folder names
 
     def part_path(self, start: int) -> Path:
         return self.folder / _PARTS / f"{start:0{_NAME_DIGITS}d}"
@@ -119,8 +119,8 @@ class NewFiles:
             self.index.apply(part.keys)
 
     def _enter(self, topic: str, queue_id: int, first: int, entries: memoryview) -> None:
-        """As dispatch goes on with a queue that it knows: what was entered before is passed over, a gap gets filler, and where the
-        numbering jumps, what lies before was never here."""
+        """Continues a queue as dispatch does: repeated entries are skipped, a gap gets filler, and where the numbering jumps, the
+        messages before were never here."""
         queue = (topic, queue_id)
         end = self.ends.get(queue)
         if end is not None and first < end:
@@ -158,7 +158,7 @@ class NewFiles:
                     continue
 
     def drop_topics(self, names: Collection[str]) -> list[str]:
-        """Remove the queues of deleted topics: which ones there were."""
+        """Remove the queues of deleted topics; returns their names."""
         gone = sorted({topic for topic, _queue_id in self.ends if topic in names})
         for topic in gone:
             self.queues.delete_topic(topic)
@@ -166,8 +166,8 @@ class NewFiles:
         return gone
 
     def keep_queues(self, log_min: int, deleted: Collection[str]) -> list[tuple[str, int]]:
-        """Queues of which the log knows nothing, but whose old files still count: where the numbering of a queue ended whose messages
-        have all expired, and queues that list messages of other topics (LMQ). Their files stay as they are."""
+        """Keep old files of queues that the log has no message of: they show where the numbering ended of a queue whose messages have
+        all expired, and queues that list messages of other topics (LMQ)."""
         kept: list[tuple[str, int]] = []
         old = QueueFiles(self._root / QUEUES, self.queues.file_entries, _OPEN_MAX, self._files)
         for topic, queue_id in list(old.queues()):
@@ -201,7 +201,7 @@ class NewFiles:
         return (QUEUES, INDEX) if self._keys else (QUEUES,)
 
     def swap(self, log: LogReader, end: int, position: Position | None) -> None:
-        """Put the new files in the place of the old ones, durably, and say in the position file how far they go."""
+        """Replace the old files by the new ones, durably, and record in the position file how far they go."""
         noted = None if position is None else self._noted(log, end, position)
         self.close()
         for name in self._names:
@@ -215,8 +215,8 @@ class NewFiles:
             noted.save(self._root / POSITION_NAME, self._files, sync=True)
 
     def _noted(self, log: LogReader, end: int, before: Position) -> Position:
-        """Queues and index are complete and on disk; but only to where the broker had come. After a crash there is more in the log: it
-        looks at that itself, which tells it when the last record was stored."""
+        """Queues and index are complete and on disk, but the position goes only as far as the broker had come. After a crash the log has
+        more: the broker scans that itself, and so finds the newest store time."""
         at = before.dispatched if fingerprint(log, before.dispatched) == before.last_crc else before.synced
         at = min(at, end)
         for start in log.starts:
@@ -249,6 +249,6 @@ class NewFiles:
         self.index.close()
 
     def remove(self) -> None:
-        """What is no longer needed: parts, and after the swap the old files."""
+        """Remove what is no longer needed: parts, and after the swap the old files."""
         self.close()
         self._files.remove_tree(self.folder)

@@ -1,15 +1,15 @@
-"""Opening a store: find out how far queues and log can be trusted, and fold the rest of the log into them again.
+"""Opening a store: find out how far queues and log can be trusted, and dispatch the rest of the log again.
 
-Where the scan begins depends on who was here last and how it ended:
+Where the scan begins depends on which broker wrote last and how it stopped:
 
 - our own stop or crash, same boot: at the offset up to which all queue entries had been handed to the system;
 - our own, but the machine went down: at the offset up to which they had been fsynced;
 - a Java broker: its queues are trusted as they are; the scan begins in the file that its checkpoint points to;
 - queue files are missing: at the log's beginning.
 
-Entering a record twice does nothing, so beginning too early only costs time. The scan ends at the first byte that is no good
-record. Below the durably flushed offset that is damage and not an end: the store opens only if the operator says so. A page that
-cannot be read is shown as zeros (native/mapping.c); it is never taken for an end.
+Dispatching a record twice has no effect, so beginning too early only costs time. The scan ends at the first byte that is not a
+good record. Below the durably flushed offset that is damage, not the end: the store opens only with the operator's consent. A page
+that cannot be read appears as zeros (native/mapping.c) and is never taken for the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FINGERPRINT_BYTES = 64
 
 @dataclass(slots=True)
 class Recovered:
-    """What opening the store found; the broker logs it, tests look at it."""
+    """The result of opening the store, for the broker's log and for tests."""
 
     clean: bool = True
     writer: str = "new"  # new, ours, or foreign
@@ -45,13 +45,13 @@ class Recovered:
     last_ms: int = 0
     index_from: int = 0
     rebuilt: bool = False
-    damage: list[tuple[int, int]] = field(default_factory=list)  # [from, to) that was passed over
+    damage: list[tuple[int, int]] = field(default_factory=list)  # [from, to) that was skipped
     notes: list[str] = field(default_factory=list)
-    checkpoint: Checkpoint | None = None  # to be used instead of the one that was found
+    checkpoint: Checkpoint | None = None  # replaces the one that was found
     crashed_pid: int | None = None  # of the broker that did not stop cleanly, where it is known
 
     def story(self, seconds: float) -> str:
-        """In a sentence: how the store was found, what was done about it, and how long that took."""
+        """One sentence for the log: the state of the store, what recovery did, and how long it took."""
         if self.writer == "new":
             return "a new store"
         if self.clean:
@@ -60,19 +60,19 @@ class Recovered:
             who = f" (process {self.crashed_pid})" if self.crashed_pid else ""
             found = f"the last broker{who} did not stop cleanly"
         if self.writer == "foreign":
-            found += ", and it was not one of ours"
+            found += ", and it was another implementation"
         looked = f"{self.records} records in {self.end - self.scanned_from} bytes from offset {self.scanned_from} on"
         did = f"{looked} were checked and entered into their queues" if self.records else "its queues are complete"
         if self.rebuilt:
             did += " (queue files were missing: all of it)"
         if self.damage:
             lost = sum(stop - start for start, stop in self.damage)
-            did += f", {lost} damaged bytes were passed over"
+            did += f", {lost} damaged bytes were skipped"
         return f"{found}: {did}, the log ends at {self.end}; ready after {seconds:.2f} s"
 
 
 def fingerprint(store: MessageStore, offset: int) -> int:
-    """CRC of the log's bytes just before `offset`: whether it is still the log that the position file speaks of."""
+    """CRC of the log's bytes just before `offset`: identifies the log that a position file belongs to."""
     start = _fingerprint_start(store, offset)
     return zlib.crc32(store.log.whole_view(start)[: offset - start])
 
@@ -92,7 +92,7 @@ def recover(
                 f"the log was flushed up to {position.flushed}, but {log.folder} has no log files: is a file system not mounted? Bring "
                 f"them back; or, to begin anew without any message, delete {store.derived.position_path}"
             )
-        # Without a log nothing can be read: what queues say is about messages that are gone.
+        # Without a log, queue entries refer to messages that no longer exist.
         for topic, queue_id in list(store.queues.queues()):
             store.queues.cut(topic, queue_id, 0)
         log.open_end(0)
@@ -106,12 +106,10 @@ def recover(
     flushed = position.flushed if ours and position is not None else 0
     believed = found.checkpoint or checkpoint
     end = _scan(store, start, flushed, None if ours else believed.physic_ms, found)
-    if (
-        ours and not found.records
-    ):  # else the newest record tells: the clock may have been set back since the checkpoint
+    if ours and not found.records:  # else use the newest record: the clock may have been set back since the checkpoint
         found.last_ms = believed.physic_ms
     if not ours and found.checkpoint is not None:
-        found.checkpoint = Checkpoint()  # it served as "everything"; what is written next says what we know
+        found.checkpoint = Checkpoint()  # _FOREVER was a placeholder; the next checkpoint has real times
     log.open_end(end)
     found.end = end
     return found
@@ -120,8 +118,8 @@ def recover(
 def _where_to_begin(
     store: MessageStore, position: Position | None, checkpoint: Checkpoint, clean: bool, boot_id: str, found: Recovered
 ) -> tuple[int, bool, bool]:
-    """(offset from which on every record is entered anew, whether the last writer was one of us, whether the kernel knows
-    already what the queue files hold of records below that offset)."""
+    """(offset from which every record is dispatched again, whether our broker wrote last, whether the kernel already has the queue
+    files' entries for records below that offset)."""
     log_min = store.log.min
     if position is not None:
         if position.boot_id == boot_id:
@@ -146,7 +144,7 @@ def _where_to_begin(
             found.rebuilt = True
             return log_min, True, False
         found.notes.append(
-            "the log is not as we left it, another broker may have written here: its files are taken as they are"
+            "the log has changed since our last stop, perhaps by another broker: its queue files are used as they are"
         )
     found.writer = "foreign"
     newest = _newest_known(store)
@@ -155,18 +153,18 @@ def _where_to_begin(
     if not checkpoint.is_possible(found.last_ms):
         found.notes.append(
             f"the checkpoint file is damaged: {checkpoint} does not fit a log whose newest known record is of {found.last_ms} ms. "
-            f"It is not believed, and written anew"
+            f"It is ignored and rewritten"
         )
-        found.checkpoint = Checkpoint(physic_ms=_FOREVER)  # nothing good may count as a torn end
+        found.checkpoint = Checkpoint(physic_ms=_FOREVER)  # no good record may count as a torn tail
         java_start = store.log.min
     found.index_from = start = newest if clean else min(newest, java_start)
     return start, False, False
 
 
 def _heal_checkpoint(store: MessageStore, position: Position, checkpoint: Checkpoint, found: Recovered) -> bool:
-    """The log is as we left it, the checkpoint is not: damage, or another broker that came after us?
+    """Decide whether a changed checkpoint beside an unchanged log is damage or was written by another broker.
 
-    Our position has a copy. It counts if one bit is the only difference, or if no broker can have written what is there."""
+    Our position has a copy. It is used if the difference is one bit, or if no broker can have written the file."""
 
     def newest_ms() -> int:
         _newest_known(store)
@@ -182,7 +180,7 @@ def _heal_checkpoint(store: MessageStore, position: Position, checkpoint: Checkp
 
 
 def _newest_ms(store: MessageStore) -> int:
-    """The largest store time that is easily found: of the last record of each queue, and of the first of each log file."""
+    """The largest store time of the last record of each queue and the first of each log file."""
     places = [segment.start for segment in store.log.segments()]
     for topic, queue_id in store.queues.queues():
         end = store.kernel.queue_state(topic, queue_id).end
@@ -201,14 +199,14 @@ def _newest_ms(store: MessageStore) -> int:
 
 
 def _require_readable(store: MessageStore, offset: int, size: int) -> None:
-    """Zeros in place of what cannot be read say nothing about who wrote the log, or when. With `skip_damage` they may be taken for
-    damage: then the log is looked at as another broker's."""
+    """Raise if these bytes cannot be read: they appear as zeros, which say nothing about the writer of the log. With `skip_damage`
+    they count as damage, and the log is treated as another broker's."""
     if not store.config.skip_damage and store.log.has_lost(offset, size):
         store.log.require_readable(offset)
 
 
 def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
-    """Tell the kernel what the queue files hold of records below `log_end`: (queues that hold any, sum of their ends)."""
+    """Load the queue files' entries for records below `log_end` into the kernel: (non-empty queues, sum of their ends)."""
     queues = entries = 0
     for topic, queue_id in store.queues.queues():
         low, end = store.queues.bounds(topic, queue_id, store.log.min, log_end)
@@ -220,7 +218,7 @@ def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
 
 
 def _newest_known(store: MessageStore) -> int:
-    """One past the last record that any queue file of a Java broker knows."""
+    """The end of the last record that a queue file of a Java broker refers to."""
     newest = store.log.min
     _load_queues(store, _FOREVER)
     for topic, queue_id in store.queues.queues():
@@ -229,12 +227,12 @@ def _newest_known(store: MessageStore) -> int:
             log_offset, size, _code = store.queues.entry(topic, queue_id, end - 1)
             if size != FILLER_BYTES:
                 newest = max(newest, log_offset + size)
-    # It must lie inside the log; a queue that points beyond was ahead of the disk.
+    # A queue entry that points beyond the log was written before its record reached the disk.
     return newest if store.log.whole_view(newest - 1) else store.log.min
 
 
 def _java_start(store: MessageStore, checkpoint: Checkpoint) -> int:
-    """After a Java broker's crash: the last file whose first record is older than what its checkpoint vouches for."""
+    """After a Java broker's crash: the last file whose first record is older than its checkpoint."""
     chosen = store.log.min
     for segment in store.log.segments():
         _good, _why, records, _store_ms = store.kernel_module.scan(
@@ -257,7 +255,7 @@ def _scan(
     foreign_ms: int | None,
     found: Recovered,
 ) -> int:
-    """Enter every good record from `start` on into the queues; return where the log ends."""
+    """Dispatch every good record from `start` on; return where the log ends."""
     at = start
     while True:
         view = store.log.whole_view(at)
@@ -288,8 +286,8 @@ def _scan(
 
 
 def _behind_damage(store: MessageStore, at: int, flushed: int, foreign_ms: int | None) -> int | None:
-    """`at` holds no good record: None if that is the end of the log, else where good records go on behind the damage.
-    `foreign_ms`: another broker was here, and vouches for records up to this store time."""
+    """Where good records continue behind the damage at `at`; None if the log ends there. `foreign_ms`: another broker wrote last, and
+    its checkpoint covers records up to this store time."""
     if not store.config.skip_damage:
         store.log.require_readable(at)
     if foreign_ms is None and at >= flushed and store.log.first_lost(at) is None:
@@ -299,29 +297,29 @@ def _behind_damage(store: MessageStore, at: int, flushed: int, foreign_ms: int |
         store.log.require_readable(at)
         if at < flushed:
             raise StoreDamaged(
-                f"the log was flushed up to {flushed} but ends at {at}: {flushed - at} bytes are gone. Restore them from a copy; or, "
-                f"to go on without them, delete {store.derived.position_path} (then the log ends at {at})"
+                f"the log was flushed up to {flushed} but ends at {at}: {flushed - at} bytes are missing. Restore them from a copy; or, "
+                f"to continue without them, delete {store.derived.position_path} (then the log ends at {at})"
             )
         return None
     if foreign_ms is not None and _first_store_ms(store, resumed) > foreign_ms:
         return None
     if not store.config.skip_damage:
         raise StoreDamaged(
-            f"the log is damaged at {at}: {resumed - at} bytes up to {resumed} are no records, good ones follow. Restore the file from a "
-            f"copy; or, to open the store without those bytes (they are kept), start with --set store.skip_damage=true"
+            f"the log is damaged at {at}: {resumed - at} bytes up to {resumed} are not records, good records follow. Restore the file from "
+            f"a copy; or, to open the store without those bytes (they are kept), start with --set store.skip_damage=true"
         )
     return resumed
 
 
 def next_good(store: MessageStore, after: int) -> int | None:
-    """The next offset behind `after` where a record begins that names this very offset and whose CRCs hold."""
+    """The next offset behind `after` where a record begins that contains this offset and whose checksums match."""
     at = after + 1
     while True:
         fd = store.log.fd_at(at)
         if fd is None:
             return None
         start_of_file = at - at % store.config.segment_bytes
-        written = store.files.next_data(fd, at - start_of_file)  # files are long and mostly never written to
+        written = store.files.next_data(fd, at - start_of_file)  # skip holes
         if written is None:
             at = start_of_file + store.config.segment_bytes
             continue
@@ -337,7 +335,7 @@ def next_good(store: MessageStore, after: int) -> int | None:
 
 
 def _cut_queues(store: MessageStore) -> None:
-    """Entries behind a queue's trusted end are entered anew, or point to records that are gone: either way they must go, or
-    one day they would look true."""
+    """Remove entries behind a queue's trusted end: they are dispatched again or point to lost records, and would look valid once
+    new ones reach them."""
     for topic, queue_id in store.queues.queues():
         store.queues.cut(topic, queue_id, store.kernel.queue_state(topic, queue_id).end)

@@ -1,8 +1,8 @@
-"""What may go, and when writing has to stop: decisions only, made from numbers; deleting is the caller's.
+"""Which log files may be deleted, and when writes must stop. Decisions only; the caller deletes.
 
-A log file goes when it has expired (nobody wrote to it for `retention_hours`), nothing still needs it, and either the
-hour has come or the disk is getting full. What has not expired goes only if the operator said so
-(`delete_unexpired_ratio`): by default a full disk makes producers wait, not consumers lose. Never the last file.
+A log file is deleted when it has expired (no write for `retention_hours`), nothing needs it, and either the hour of deletion has
+come or the disk is getting full. A file that has not expired is deleted only with `delete_unexpired_ratio`: by default a full disk
+makes producers wait and consumers lose nothing. The last file always stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kappamq.config.store import StoreConfig
 HOUR_MS: Final = 3_600_000
 RESUME_RATIO_BELOW: Final = 0.02
 RESUME_FREE_FACTOR: Final = 1.25
-"""Writing resumes when the disk is this much better than where it stopped, lest the decision flutters."""
+"""Hysteresis: writing resumes when the disk is this much less full than where it stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Usage:
 
     @property
     def ratio(self) -> float:
-        """0 empty to 1 full; 0 where the system does not say."""
+        """0 empty to 1 full; 0 if unknown."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes > 0 else 0.0
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Files to delete, oldest first, and why no further one goes (for the operator who waits for space)."""
+    """Files to delete, oldest first, and why not more (for an operator who waits for space)."""
 
     delete: list[Deletion] = field(default_factory=list)
     stopped: str = ""
@@ -68,8 +68,8 @@ def plan(
 ) -> Plan:
     """Which of the log's `files` (oldest first) to delete now.
 
-    `needed_from` is the smallest log offset that a snapshot, an open half message, a pending timer... still needs: no
-    file that reaches it goes, whatever the disk says. `asked`: the operator wants expired files gone at this hour too.
+    `needed_from` is the smallest log offset that a snapshot, an open half message, a pending timer... still needs: files that
+    reach it stay, however full the disk is. `asked`: the operator wants expired files deleted at any hour.
     """
     hour = datetime.datetime.fromtimestamp(now_ms // 1000).hour
     ratio = usage.ratio
@@ -79,15 +79,15 @@ def plan(
     elif ratio > config.disk_clean_ratio:
         occasion = f"expired; {usage}"
     elif asked:
-        occasion = "expired; the operator asked"
+        occasion = "expired; requested by the operator"
     elif unexpired_too:
         occasion = ""
     else:
-        return Plan(stopped="not the hour, and the disk has space")
+        return Plan(stopped="it is not the hour of deletion, and the disk has space")
     result = Plan()
     for file, after in pairwise(believable(files, now_ms)):
         if len(result.delete) == config.delete_files_max:
-            return Plan(result.delete, f"{config.delete_files_max} files are enough for one round")
+            return Plan(result.delete, f"{config.delete_files_max} files are the maximum of one round")
         if after.start > needed_from:
             return Plan(result.delete, f"the log is still needed from {needed_from} on")
         if file.mtime_ms + config.retention_hours * HOUR_MS <= now_ms and occasion:
@@ -100,10 +100,10 @@ def plan(
 
 
 def believable(files: Sequence[LogFile], now_ms: int) -> list[LogFile]:
-    """The same files (oldest first) with times that go together: the clock may have been wrong when one was written.
+    """The same files (oldest first) with consistent times: the clock may have been wrong when one was written.
 
-    No file was written to after now, nor before the one in front of it: what its neighbours say counts instead. In doubt a file
-    is young, for an old one is deleted."""
+    No file was written after now, nor before the previous one: otherwise the neighbour's time is used. In doubt a file counts as
+    new, because old ones are deleted."""
     found: list[LogFile] = []
     before_ms = 0
     for number, file in enumerate(files):
@@ -117,10 +117,10 @@ def believable(files: Sequence[LogFile], now_ms: int) -> list[LogFile]:
 
 
 class DiskGuard:
-    """Whether user writes are refused: only if the disk is full by ratio *and* by bytes; 10 % of 20 TB is plenty."""
+    """Whether user writes are refused: only if the disk is full by ratio *and* by bytes; 10 % of 20 TB is enough space."""
 
     def __init__(self, config: StoreConfig) -> None:
-        self._config = config  # asked each time: an operator may change the limits while the broker runs
+        self._config = config  # read each time: limits may change at run time
         self.refusing = False
         self.why = ""  # for the refused producer; empty while writing is allowed
 

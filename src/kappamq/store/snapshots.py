@@ -1,14 +1,14 @@
 """The JSON files of the config folder: topics, groups, consumer offsets... as of a log offset.
 
 A Java broker reads and writes the same files under the same names. Ours carry one more key on top, `kappamq`: the log
-offset that the table reflects, and a checksum of the table. Java drops the key when it rewrites a file: `log_offset` is None then,
-and the file is the truth as of the log's end. A file of ours whose checksum does not hold is damaged, or was edited by hand, which
-nobody can tell apart: it is kept aside and said to be, and the `.bak` and the log are used instead. An operator who wants an edit
-to count removes the key, as Java does.
+offset that the table reflects, and a checksum of the table. Java drops the key when it rewrites a file: then `log_offset` is None
+and the file is valid as of the log's end. A file of ours with a checksum mismatch is damaged or was edited by hand, which cannot be
+distinguished: it is kept aside and logged, and the `.bak` and the log are used instead. To make an edit count, remove the key, as
+Java does.
 
-A file is replaced in steps that leave a whole one at any moment: the new text is written aside and synced, the old
-file becomes `.bak`, the new one takes its name. Reading takes the file, else its `.bak`. Retention must therefore keep
-the log from the `.bak`'s offset on, see `Snapshots.needed_from`.
+A file is replaced in steps that leave a complete one at any moment: the new text is written to a temporary file and synced, the
+old file becomes `.bak`, the new one takes its name. Reading uses the file, else its `.bak`. Retention must therefore keep the log
+from the `.bak`'s offset on, see `Snapshots.needed_from`.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ _BROKEN_MAX = 10_000
 _OFFSET_MAX = (1 << 63) - 1
 _CRC = "textCrc"
 _NO_CRC = "00000000"
-_LOOKALIKES_MAX = 16  # places that look like the stamp's checksum and are tried
-_EDIT_HINT = 'to have a change by hand count, remove the key "kappamq" from that file and put it back while the broker is stopped'
+_LOOKALIKES_MAX = 16  # how many places that look like the stamp's checksum are tried
+_EDIT_HINT = (
+    'to make a manual change count, remove the key "kappamq" from that file and put it back while the broker is stopped'
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`table` is the file's object, every key a text, our own taken out. `note` says what was odd, if anything."""
+    """`table` is the file's object without our own key. `note`: a problem, if any."""
 
     table: dict[str, Any]
-    log_offset: int | None  # the table reflects all records below; None: somebody else wrote the file
+    log_offset: int | None  # the table reflects all records below; None: another program wrote the file
     note: str = ""
-    damaged: bool = False  # we wrote the file, and it is not as we wrote it
+    damaged: bool = False  # we wrote the file, and it has changed since
 
 
 class Snapshots:
     def __init__(self, folder: Path, files: Files | None = None) -> None:
         self.folder = folder
         self._files = files or Files()
-        self.notes: list[str] = []  # everything odd that `load` met, for the log and the operator
+        self.notes: list[str] = []  # problems that `load` found, for the log
         self._offsets: dict[str, tuple[int | None, int | None]] = {}  # by name: of the file, of its .bak
 
     def save(self, name: str, table: dict[str, Any], log_offset: int) -> None:
@@ -73,22 +75,22 @@ class Snapshots:
     def load(self, name: str, *, log_is_whole: bool = False) -> Snapshot | None:
         """The file, else its `.bak`; None if neither can be used (`notes` says why if they exist).
 
-        `log_is_whole`: the log knows everything that was ever recorded, so that a damaged table is not needed. Else one is
-        better than nothing, and reflects no record (`log_offset` 0): what the log knows is applied on top of it.
-        What is damaged or cannot be read is kept as `<name>.broken-<n>`: it may be all that is left of somebody's settings."""
+        `log_is_whole`: the log has every change, so a damaged table is not needed. Else a damaged table is used for want of a better
+        one, with `log_offset` 0, so that the whole log is applied on top of it.
+        A damaged or unreadable file is kept as `<name>.broken-<n>`: it may be the only copy of somebody's settings."""
         notes: list[str] = []
         file = self._read(name, notes)
         found = file
         offsets: tuple[int | None, int | None] = (None, None)
         if file is not None and not file.damaged:
-            # The backup is looked at as well: damage that is noticed when it is needed is noticed too late.
+            # Check the backup as well, so that its damage is found before it is needed.
             backup = self._read(name + _BACKUP, notes)
             offsets = (file.log_offset, None if backup is None or backup.damaged else backup.log_offset)
         else:
             backup = self._read(name + _BACKUP, notes)
             if backup is not None and not backup.damaged:
-                notes.append(f"{self.folder / (name + _BACKUP)} is used instead, and the log")
-                # A backup of Java's is older than the file of ours that is damaged: the log knows better.
+                notes.append(f"{self.folder / (name + _BACKUP)} and the log are used instead")
+                # A backup written by Java is older than our damaged file: the log has newer data.
                 ours = file is not None and backup.log_offset is None
                 found = Snapshot(backup.table, 0) if ours else backup
                 offsets = (None, backup.log_offset)
@@ -98,11 +100,11 @@ class Snapshots:
                     found = None
                 if found is not None:
                     notes.append(
-                        f"there is no good backup: what the log does not tell of {name} is taken from the damaged file"
+                        f"there is no good backup: what the log does not contain of {name} is taken from the damaged file"
                     )
                     found = Snapshot(found.table, 0)
                 elif notes:
-                    notes.append(f"nothing is known of {name} but what the log says")
+                    notes.append(f"{name} is rebuilt from the log alone")
         if found is None:
             self._offsets.pop(name, None)
         else:
@@ -126,8 +128,8 @@ class Snapshots:
             if found.damaged:
                 kept = self._keep_broken(place)
                 notes.append(
-                    f"{path} is not as the broker wrote it: its checksum does not hold, so it is damaged or was changed by hand. "
-                    f"It is kept as {kept.name} and not believed; {_EDIT_HINT}"
+                    f"{path} is damaged or was changed by hand: checksum mismatch. "
+                    f"It is kept as {kept.name} and not used; {_EDIT_HINT}"
                 )
             return found
         except FileNotFoundError:
@@ -166,9 +168,7 @@ def encode(table: dict[str, Any], log_offset: int) -> bytes:
     assert 0 <= log_offset <= _OFFSET_MAX
     text = _stamped(table, log_offset, _NO_CRC)
     at = text.find(_crc_pair(_NO_CRC))
-    if (
-        text.count(_crc_pair(_NO_CRC)) != 1
-    ):  # the table itself holds what looks like our stamp: ours is where another one differs
+    if text.count(_crc_pair(_NO_CRC)) != 1:  # the table contains what looks like our stamp: find ours by changing it
         other = _stamped(table, log_offset, "ffffffff")
         at = next(n for n, (a, b) in enumerate(zip(text, other, strict=True)) if a != b) - len(_crc_pair("")) + 1
     # The checksum is that of the text with zeros in its place.
@@ -176,10 +176,10 @@ def encode(table: dict[str, Any], log_offset: int) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot:
-    """Read a file's bytes, by whomever they were written. Raises ProtocolError if they are no JSON object."""
+    """Read a file's bytes, whichever broker wrote them. Raises ProtocolError if they are not a JSON object."""
     table = fastjson.loads(data)
     if not isinstance(table, dict):
-        raise ProtocolError(f"it holds no JSON object but {type(table).__name__}")
+        raise ProtocolError(f"expected a JSON object, found {type(table).__name__}")
     stamp = table.pop(STAMP, None)
     if stamp is None and not _was_stamped(data):
         return Snapshot(table, None)
@@ -192,7 +192,7 @@ def decode(data: bytes) -> Snapshot:
             if crc == f"{zlib.crc32(_with_crc(data, at, _NO_CRC)):08x}":
                 return Snapshot(table, offset)
             at = data.find(_crc_pair(crc), at + 1)
-    return Snapshot(table, None, "its checksum does not hold: it is damaged or was changed by hand", damaged=True)
+    return Snapshot(table, None, "checksum mismatch: it is damaged or was changed by hand", damaged=True)
 
 
 def _stamped(table: dict[str, Any], log_offset: int, crc: str) -> bytes:
@@ -200,7 +200,7 @@ def _stamped(table: dict[str, Any], log_offset: int, crc: str) -> bytes:
 
 
 def _was_stamped(data: bytes) -> bool:
-    """Whether a file without a readable stamp had one: a damaged bit leaves two of its three names."""
+    """Whether a file without a readable stamp had one: a flipped bit leaves two of its three names."""
     return sum(f'"{name}":'.encode() in data for name in (STAMP, _CRC, "logOffset")) >= 2
 
 

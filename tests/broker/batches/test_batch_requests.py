@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kappamq.broker.broker import Broker
 from kappamq.protocol.bodies.batches import ChunkList, ScopeList
+from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
 from kappamq.protocol.headers.batches import BeginBatch, OpenScope, QueryScopes, RemoveScope
 from tests.broker.batches.batching import Batcher, body_of
 from tests.broker.operating import make_topic, ok, on_broker, refused
@@ -57,6 +59,32 @@ async def test_a_scope_is_known_and_can_be_removed(broker: Broker, client: Speak
     assert answer.ext["owner"] == "you"
 
 
+@on_broker(scopes_max=2)
+async def test_scopes_are_bounded(broker: Broker, client: Speaker) -> None:
+    for name in "ab":
+        await Batcher(client, name).open()
+    await refused(client, OpenScope(scope="c", owner="me", coordinator="b"), INVALID, "scopes_max", "scope reset")
+    await Batcher(client, "a").open()
+
+
+@on_broker()
+async def test_what_is_staged_shows_in_the_runtime_info(broker: Broker, client: Speaker) -> None:
+    async def info() -> dict[str, str]:
+        return KVTable.decode((await ok(client, GetBrokerRuntimeInfo())).body).table
+
+    await make_topic(client, "t")
+    assert {(await info())[f"kappamqStaged{name}"] for name in ("Chunks", "Bytes", "Since")} == {"0"}
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    await it.stage(0, transaction, b"a")
+    found = await info()
+    assert found["kappamqStagedChunks"] == "1"
+    assert int(found["kappamqStagedBytes"]) == 23
+    assert int(found["kappamqStagedSince"]) > 0
+
+
 @on_broker()
 async def test_names_that_cannot_be(broker: Broker, client: Speaker) -> None:
     await refused(client, OpenScope(scope="", owner="me", coordinator="b"), INVALID, "scope is empty")
@@ -81,6 +109,7 @@ async def test_chunks_that_lie_are_refused(broker: Broker, client: Speaker) -> N
     torn = body[:-1]
     await refused(client, it.chunk(0, transaction, torn, 2), ILLEGAL, "cannot be read", body=torn)
     await refused(client, it.chunk(0, transaction, b"", 1), ILLEGAL, body=b"")
+    await refused(client, it.chunk(0, "x" * 65, body, 2), INVALID, "begin the batch first", body=body)
     await refused(client, it.chunk(0, transaction, body, 0), ILLEGAL, "1 to ", body=body)
     await refused(client, it.chunk(0, transaction, body, 2, queue_id=9), INVALID, "queueId[9]", body=body)
     await refused(

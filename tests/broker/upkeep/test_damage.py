@@ -465,7 +465,7 @@ def test_a_log_file_that_is_cut_under_the_broker(tmp_path: Path) -> None:
         capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
     assert again.returncode == 7
-    assert "was cut: it has 300000 of 1048576 bytes" in again.stderr
+    assert "is truncated: it has 300000 of 1048576 bytes" in again.stderr
 
     async def use_again(port: int) -> None:
         client = await speaker(port)

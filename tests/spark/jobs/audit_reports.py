@@ -24,7 +24,7 @@ def a_report(
         [
             Finding(rule="missing", topic=topics[0], queue=3, offset=1000, last_offset=1041, log_offset=1_234_567_890, messages=42,
                     text="between the records at 1234567890 and 1234577890 of the log"),
-            Finding(rule="damaged", log_offset=1_234_569_000, messages=0, text="10000 bytes: a checksum does not hold"),
+            Finding(rule="damaged", log_offset=1_234_569_000, messages=0, text="10000 bytes: checksum mismatch"),
             Finding(rule="id", topic=topics[1 % len(topics)], queue=0, offset=77, last_offset=77, log_offset=2_000_000_000,
                     message_id="7F0000012B71C5907B3557BC13950006", text="2 copies; the first is message 70 of queue 0"),
             *(Finding(rule="stored", topic=topics[0], queue=n % 4, offset=n, last_offset=n, log_offset=n, message_id=f"ID{n}", ms=61_000)

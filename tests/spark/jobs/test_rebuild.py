@@ -350,19 +350,19 @@ def test_bytes_that_were_flushed_and_are_gone(stopped: Path) -> None:
     start = position.flushed - position.flushed % (64 << 10)
     with (stopped / "commitlog" / f"{start:020d}").open("r+b") as file:
         file.write(bytes(position.flushed - start - 64))  # not what tells that it is this log
-    with pytest.raises(StoreDamaged, match=r"was flushed up to .* bytes are gone.*kappamq.position"):
+    with pytest.raises(StoreDamaged, match=r"was flushed up to .* bytes are missing.*kappamq.position"):
         built(stopped)
 
 
 def test_a_file_that_was_cut_and_one_that_is_missing(stopped: Path) -> None:
     files = sorted((stopped / "commitlog").iterdir())
     os.truncate(files[1], 40_000)
-    with pytest.raises(StoreDamaged, match=r"was cut: it has 40000 of 65536 bytes.*--skip-damage"):
+    with pytest.raises(StoreDamaged, match=r"is truncated: it has 40000 of 65536 bytes.*--skip-damage"):
         built(stopped)
     ((start, stop),) = built(stopped, skip_damage=True).damage
     assert 64 << 10 < start <= (64 << 10) + 40_000 < stop == 128 << 10
     files[1].unlink()
-    with pytest.raises(StoreDamaged, match="expected the log to go on at 65536"):
+    with pytest.raises(StoreDamaged, match="expected a log file that starts at 65536"):
         built(stopped, skip_damage=True)
 
 

@@ -211,7 +211,7 @@ def test_a_hole_among_the_entries_is_noticed_when_the_table_is_computed(
     file = resume(path)
     file.flush()
     assert file.header.count == 50
-    assert "entry 50 is broken, 51 entries from there on are given up" in caplog.text
+    assert "entry 50 is damaged; 51 entries from there on are dropped" in caplog.text
     file.close()
     assert path.read_bytes()[40 + SLOTS * 4 :] == build(keys_of(49), SLOTS, ENTRIES)[0].image()[40 + SLOTS * 4 :]
 

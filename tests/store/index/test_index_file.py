@@ -266,7 +266,7 @@ def test_infos(tmp_path: Path) -> None:
 
 def test_foreign_files_and_sizes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StoreFormatError, match=r"notes\.txt is no index file"):
+    with pytest.raises(StoreFormatError, match=r"notes\.txt is not an index file"):
         loaded(tmp_path)
     (tmp_path / "notes.txt").unlink()
     for name in (file_name(BEGIN), file_name(BEGIN + 1)):

@@ -156,7 +156,7 @@ def test_files_go_from_the_front_while_a_reader_holds_on(log: Log, tmp_path: Pat
     log.discard(gone)
     assert not (tmp_path / file_name(0)).exists()
     assert bytes(held) == b"a" * 4000, "whoever was reading reads on"
-    with pytest.raises(AssertionError, match="beginning"):
+    with pytest.raises(AssertionError, match="oldest file"):
         log.detach(2 * SIZE)
     log.discard(log.detach(SIZE))
     log.discard(log.detach(2 * SIZE))
@@ -184,16 +184,16 @@ def test_the_end_is_cut_for_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "error", "text"),
     [
-        (lambda folder: (folder / "notes.txt").write_text("x"), StoreError, "no log file"),
-        (lambda folder: (folder / "1").write_text("x"), StoreError, "no log file"),
+        (lambda folder: (folder / "notes.txt").write_text("x"), StoreError, "not a log file"),
+        (lambda folder: (folder / "1").write_text("x"), StoreError, "not a log file"),
         (lambda folder: (folder / file_name(SIZE)).unlink(), StoreDamaged, "missing or misnamed"),
         (lambda folder: (folder / file_name(0)).rename(folder / file_name(7)), StoreDamaged, "misnamed"),
         (
             lambda folder: (folder / file_name(2 * SIZE)).write_bytes(b"x" * 10),
             StoreDamaged,
-            "was cut: it has 10 of 4096",
+            "is truncated: it has 10 of 4096",
         ),
-        (lambda folder: (folder / file_name(0)).write_bytes(bytes(10)), StoreDamaged, "was cut: it has 10 of"),
+        (lambda folder: (folder / file_name(0)).write_bytes(bytes(10)), StoreDamaged, "is truncated: it has 10 of"),
         (lambda folder: (folder / file_name(2 * SIZE)).write_bytes(bytes(SIZE + 1)), StoreError, "has 4097 bytes"),
     ],
     ids=["foreign", "short name", "gap", "misnamed", "cut", "cut at the front", "too long"],

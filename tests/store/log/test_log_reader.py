@@ -196,7 +196,7 @@ def test_a_record_in_the_wrong_place(log: Log) -> None:
     record = Record(topic="t", body=b"second", queue_offset=1, log_offset=offset + 1, tail_crc=True)
     log.put(record.encode(), offset)
     reader = LogReader(log.folder)
-    with pytest.raises(RecordError, match=f"it says that it lies at {offset + 1}") as caught:
+    with pytest.raises(RecordError, match=f"it contains the log offset {offset + 1}") as caught:
         reader.record(offset)
     assert (caught.value.fault, caught.value.position) == (Fault.FIELDS, offset)
     reader.close()
@@ -309,8 +309,8 @@ def test_a_writer_at_work(log: Log) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "why"),
     [
-        ("notes.txt", 5, "is no log file"),
-        (f"{77:020d}", SEGMENT, "no multiple"),
+        ("notes.txt", 5, "is not a log file"),
+        (f"{77:020d}", SEGMENT, "not a multiple"),
     ],
 )
 def test_foreign_files(log: Log, name: str, size: int, why: str) -> None:

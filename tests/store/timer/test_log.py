@@ -79,7 +79,7 @@ def test_files_go_with_their_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x", "1", f"{7:020d}"])
 def test_what_does_not_belong_there(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(StoreFormatError, match="no file of a timer log"):
+    with pytest.raises(StoreFormatError, match="not a timer log file"):
         opened(tmp_path)
 
 

@@ -45,6 +45,7 @@ class Others(NamedTuple):
     conflicts: Callable[[], Iterable[tuple[str, list[str]]]]
     wall_clock: Callable[[], dict[str, str]]
     damage: Callable[[], dict[str, str]]
+    staged: Callable[[], dict[str, str]]
 
 
 class Runtime:
@@ -167,6 +168,7 @@ class Runtime:
             "kappamqLongestTurnMs": f"{self._watch.longest_turn_s * 1000:.0f}",
             "kappamqRefusing": "; ".join(self._gate.reasons) or "nothing",
             **self._others.damage(),
+            **self._others.staged(),
         }
 
 

@@ -11,6 +11,7 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.sending.appending import Draft
 from kappamq.broker.sending.send import Sends
 from kappamq.broker.sending.send import Sent as SentMessages
+from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalMessage
 from kappamq.net.requests.beside import Beside
@@ -38,13 +39,18 @@ from kappamq.protocol.headers.batches import (
     StageChunkResponse,
 )
 from kappamq.protocol.headers.client import SendMessage
+from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
+from kappamq.protocol.timing import number
 from kappamq.state.scopes import Scopes
 from kappamq.state.staged import StagedChunks
 from kappamq.store.message_store import MessageStore
 
 _WAIT_MS_MAX = 30_000
 BATCH_CODES: Final = tuple(code for code in RequestCode if RequestCode.OPEN_SCOPE <= code <= RequestCode.REMOVE_SCOPE)
+PROPERTIES_MAX = 32_767
+_ADDED_BYTES_MAX = 600
+"""What else may be added when a message is stored: real topic and queue of one that is delayed, tail CRC, separators."""
 
 
 class BatchRequests:
@@ -59,7 +65,10 @@ class BatchRequests:
         sends: Sends,
         beside: Beside,
         confirmed: Callable[[int], Awaitable[None]],
+        clock: Clock,
+        due_ms: Callable[[Draft, int], int | None],
     ) -> None:
+        """`due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
         self._config = config
         self._store = store
         self._scopes = scopes
@@ -69,6 +78,9 @@ class BatchRequests:
         self._sends = sends
         self._beside = beside
         self._confirmed = confirmed
+        self._clock = clock
+        self._due_ms = due_ms
+        self._added_bytes = len(properties.encode(sends.ours()).encode()) + _ADDED_BYTES_MAX
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -110,12 +122,16 @@ class BatchRequests:
         members = self._store.kernel_module.split_batch(sent.body, True)
         if members is not None:
             rows = len(members)
+            self._check_properties(max((len(text) for _flag, _body, text in members), default=0))
         else:  # some are not plain: read as the slow path of sending does, beside the loop
             messages = SentMessages(_as_send(header), sent.body, sent.born, 0)
             drafts = await self._beside.run(
                 request.connection, self._sends.drafts, messages, target.topic, target.queue_id, size=len(sent.body)
             )
             rows = len(drafts)
+            for draft in drafts:
+                self._check_times(draft)
+            self._check_properties(max((len(properties.encode(one.properties).encode()) for one in drafts), default=0))
             self._participant.check(sent)  # others had a turn
             target = self._sends.target(_as_send(header))
         if rows != header.rows:
@@ -123,6 +139,18 @@ class BatchRequests:
         place, placed = self._participant.stage(sent, target.queue_id)
         await self._confirmed(placed.end)
         return request.reply(header=StageChunkResponse(place=place))
+
+    def _check_times(self, draft: Draft) -> None:
+        """A time that cannot be promised could never be published either."""
+        for name in (properties.DELAY, *properties.TIMER_NAMES):
+            number(draft.properties, name)
+        self._due_ms(draft, self._clock.message_ms())
+
+    def _check_properties(self, longest: int) -> None:
+        """Whatever is staged must be possible to publish, with what the broker adds then."""
+        limit = PROPERTIES_MAX - self._added_bytes
+        if longest > limit:
+            raise IllegalMessage(f"the properties of a message have {longest} bytes, the limit in a chunk is {limit}")
 
     def read_slowly(self, topic: TopicConfig, queue_id: int, record: Record) -> list[Draft]:
         """The messages of a staged chunk that are not plain: delayed ones, for example."""

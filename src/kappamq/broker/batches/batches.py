@@ -13,7 +13,7 @@ from kappamq.broker.batches.participant import Participant
 from kappamq.broker.batches.peers import Peers
 from kappamq.broker.batches.publishing import Publishing
 from kappamq.broker.delivery.agenda import Agenda
-from kappamq.broker.sending.appending import Appender
+from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.sending.send import Sends
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
@@ -43,6 +43,7 @@ class Around:
     worker: Worker
     run: Callable[[Coroutine[Any, Any, None]], None]
     tls: ssl.SSLContext | None
+    due_ms: Callable[[Draft, int], int | None]  # when a message is to be delivered
 
 
 class BatchTransactions:
@@ -74,6 +75,8 @@ class BatchTransactions:
             around.sends,
             around.beside,
             appender.confirmed,
+            around.clock,
+            around.due_ms,
         )
         self.publishing = Publishing(
             store,

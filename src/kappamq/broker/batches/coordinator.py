@@ -16,7 +16,7 @@ from kappamq.broker.sending.appending import Appender
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalOperation, InvalidParameter, KappaError, TransactionFailed
 from kappamq.protocol.bodies.batches import BatchOutcome, DecidedChunks, Decisions
-from kappamq.protocol.names import check_group
+from kappamq.protocol.names import check_broker, check_group
 from kappamq.state.metadata import Commit
 from kappamq.state.scopes import Chunks, Scope, Scopes
 
@@ -66,6 +66,12 @@ class Coordinator:
         if scope is None:
             if not coordinator:
                 return None
+            if len(self._scopes.table) >= self._config.scopes_max:
+                raise InvalidParameter(
+                    f"there are {len(self._scopes.table)} scopes already (scopes_max): `kappamq scope reset` removes those that are "
+                    "no longer used"
+                )
+            check_broker(coordinator)
             self._commit("scope", [name, owner, coordinator])
         await self._confirmed()
         return self._owned(name, owner)
@@ -118,6 +124,10 @@ class Coordinator:
     ) -> BatchOutcome:
         """From now on the batch counts. The same once more changes nothing and is answered as the first time."""
         scope = self._coordinated(name, owner)
+        if number < 0:
+            raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
+        if checksum < 0:
+            raise InvalidParameter(f"the checksum of a batch is a sum of CRCs, not {checksum}")
         if number > scope.last:
             self._check_open(scope, number, transaction)
             chunks = {broker: listed for broker, listed in chunks.items() if listed}

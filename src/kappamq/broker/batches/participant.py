@@ -6,6 +6,7 @@ Nothing is published or dropped before the coordinator has said so, however long
 from __future__ import annotations
 
 import logging
+import re
 import zlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
@@ -27,6 +28,7 @@ CHUNK_BYTES_MAX: Final = 256 << 10
 CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
+_TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
 
@@ -87,6 +89,7 @@ class Participant:
             raise InvalidParameter(f"scope {header.scope} is not known to broker {self._config.name}: open it first")
         if scope.owner != header.owner:
             raise IllegalOperation(f"scope {header.scope} belongs to {scope.owner}, not to {header.owner}")
+        self._check_transaction(header)
         if not 1 <= header.rows <= self.rows_max:
             raise IllegalMessage(
                 f"a chunk has 1 to {self.rows_max} messages with the {self._store.kernel_module.NAME} kernel, not {header.rows}"
@@ -95,15 +98,29 @@ class Participant:
             raise IllegalMessage(
                 f"the chunk has {len(body)} bytes, the limit is {CHUNK_BYTES_MAX}; only a single message may have more"
             )
-        if zlib.crc32(body) != header.crc & 0xFFFFFFFF:
+        if zlib.crc32(body) != header.crc:
             raise IllegalMessage(
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )
         limit = self._config.staged_bytes_max
-        if self._staged.bytes + len(body) > limit:
+        if self._staged.charged_bytes + len(body) > limit:
             raise Busy(
-                f"{self._staged.bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
+                f"{self._staged.charged_bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
                 "try again when they are decided"
+            )
+
+    def _check_transaction(self, header: StageChunk) -> None:
+        if header.number < 0:
+            raise InvalidParameter(f"batches are numbered from 0 on, not {header.number}")
+        if _TRANSACTION.fullmatch(header.transaction) is None:
+            raise InvalidParameter(
+                "the transaction of the chunk is none that a coordinator began: begin the batch first"
+            )
+        staged = self._staged.get(header.transaction)
+        if staged is not None and (staged.scope, staged.number) != (header.scope, header.number):
+            raise IllegalOperation(
+                f"transaction {header.transaction} is that of batch {staged.number} in scope {staged.scope}, not of batch "
+                f"{header.number} in scope {header.scope}"
             )
 
     def stage(self, sent: Sent, queue_id: int) -> tuple[int, Placed]:
@@ -111,8 +128,7 @@ class Participant:
         header, body = sent.header, sent.body
         kernel = self._store.kernel
         place = kernel.queue_state(STAGED_TOPIC, 0).next
-        crc = header.crc & 0xFFFFFFFF
-        chunk = Chunk(place, kernel.append_offset, crc, header.rows, len(body), header.topic, queue_id)
+        chunk = Chunk(place, kernel.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
         pairs = {
             "scope": header.scope,
             "number": str(header.number),

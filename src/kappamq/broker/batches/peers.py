@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -43,7 +44,7 @@ class Peers:
         self._local = local
         self._tls = tls
         self._channels: dict[str, Channel] = {}  # by broker name, or by address of a name server
-        self._connecting = asyncio.Lock()
+        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
 
     # -- calls -------------------------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class Peers:
         return answer
 
     async def _channel_to(self, broker: str) -> Channel:
-        async with self._connecting:
+        async with self._connecting[broker]:
             channel = self._channels.get(broker)
             if channel is None or not channel.is_open:
                 channel = self._channels[broker] = await Channel.connect(await self._address_of(broker), tls=self._tls)

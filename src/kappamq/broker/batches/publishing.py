@@ -13,7 +13,7 @@ from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.delivery.sources import Sources
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.upkeep.slices import Worker
-from kappamq.errors import KappaError, ProtocolError
+from kappamq.errors import IllegalMessage, KappaError, ProtocolError
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.names import STAGED_TOPIC
 from kappamq.protocol.records.record import Record, decode
@@ -135,6 +135,13 @@ class Publishing:
                 self._appender.append_copies([], [change])
             else:
                 self._store_messages(topic, chunk, record, change)
+        except IllegalMessage as error:
+            # Staging checks for it; settings may have changed since. It must not keep all others from being published.
+            log.error(
+                "scope %s: %d messages of batch %d for topic %s cannot be stored any more (%s): they are dropped",
+                staged.scope, chunk.rows, staged.number, chunk.topic, error,
+            )  # fmt: skip
+            self._appender.change("chunk-published", [staged.transaction, chunk.place, chunk.rows])
         except KappaError as error:
             if str(error) != self._refused:
                 log.warning("decided batches wait: %s", error)

@@ -157,7 +157,7 @@ class Delivery:
         self.batches = BatchTransactions(
             Around(
                 config, store, topics, around.metadata.commit, appender, self.agenda, clock, self.sends, around.reader.beside,
-                worker, around.run, around.tls,
+                worker, around.run, around.tls, timer_placer.check,
             ),
             tables.scopes, tables.staged,
         )  # fmt: skip

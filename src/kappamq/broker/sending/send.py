@@ -215,8 +215,15 @@ class Sends:
 
     def _add_ours(self, pairs: dict[str, str]) -> None:
         """What the broker says about every message; its sender cannot have said it before."""
-        pairs["MSG_REGION"], pairs["TRACE_ON"] = self._config.region, "true" if self._config.trace_on else "false"
-        pairs["CLUSTER"] = self._config.cluster
+        pairs.update(self.ours())
+
+    def ours(self) -> dict[str, str]:
+        """Properties that every message gets."""
+        return {
+            "MSG_REGION": self._config.region,
+            "TRACE_ON": "true" if self._config.trace_on else "false",
+            "CLUSTER": self._config.cluster,
+        }
 
     def offset_id(self, log_offset: int) -> str:
         host: bytes = self._store.kernel.store_host

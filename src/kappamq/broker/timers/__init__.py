@@ -1,6 +1,6 @@
 """Messages delivered at any millisecond, and their recall.
 
-    send with a time -> placing: parked in the timer topic, in the log      message time at the send decides what is too late
+    send with a time -> placing: parked in the timer topic, in the log      only if due after message time at the send, else stored at once
                            |
                          book: entered into RocketMQ's timer files          a thread of its own; one slot per second of message time
                            |

@@ -86,7 +86,7 @@ class StretchReader:
         damaged = places[:, DAMAGED] != 0
         for row in np.flatnonzero(damaged):
             at, size = int(places[row, AT]), int(places[row, SIZE])
-            yield from self._damage(start + at, start + at + size, "a checksum does not hold")
+            yield from self._damage(start + at, start + at + size, "checksum mismatch")
         places = only(places, ~damaged)
         if not self._options.system:
             transaction = places[:, SYS_FLAG] & SYS_TRANSACTION

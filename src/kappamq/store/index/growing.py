@@ -1,7 +1,7 @@
-"""The index file that grows: entries go to disk as they come, its slot table lives in memory until it is flushed.
+"""The newest index file: entries are written as they come, its slot table stays in memory until it is flushed.
 
-Slots follow from entries, so a crash before a flush costs nothing but the time to compute them again. On disk, counters
-follow slots and slots follow entries; where they fit together, the slots are believed.
+Slots can be computed from entries, so a crash before a flush costs only time. Slots are written after entries and counters after
+slots; if they are consistent, the slots are valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 IndexApply = Callable[[bytearray, bytes, int, int, int, int], tuple[bytes, int, int, int]]
 """Kernel's index_apply: (slots, pending, position, count, capacity, begin ms) -> (entries, position, count, new slots)."""
 
-FEW_ENTRIES = 2048  # so many touch fewer pages of the slot table than writing all of it would cost
+FEW_ENTRIES = 2048  # up to here, writing the changed slots is cheaper than writing the table
 FLUSH_EVERY_MS = 30_000  # store time between two writes of the whole slot table
 _CHUNK_BYTES = 64 << 10
 _PAGE_BYTES = 4096
@@ -36,10 +36,10 @@ _ZEROS = bytes(1 << 20)
 
 
 class OnDisk(NamedTuple):
-    """What slots and counters of a growing file are on disk. Whoever reads them beside the writer compares this before and after:
-    if it is the same, nothing was written in between."""
+    """The state of slots and counters on disk. A reader beside the writer compares it before and after: if it is unchanged, nothing
+    was written in between."""
 
-    flushed: int  # they speak of the entries below this number; 0: they are being written, or nobody knows
+    flushed: int  # they cover the entries below this number; 0: being written, or unknown
     write: int  # how often writing them has begun
 
 
@@ -63,10 +63,10 @@ class GrowingIndexFile:
         self._view = view
         self._link = link
         self._files = files
-        self.header = header  # as of the last entry; replaced and never changed, so that a query may look at it
-        self.flushed = flushed  # slots and counters on disk speak of the entries below this number; 0: of none for sure
+        self.header = header  # as of the last entry; replaced, never changed: queries read it
+        self.flushed = flushed  # slots and counters on disk cover the entries below this number; 0: unknown
         self.flushed_ms = header.end_ms if flushed > FIRST else 0
-        self.on_disk = OnDisk(flushed, 0)  # replaced and never changed, so that a check may look at it
+        self.on_disk = OnDisk(flushed, 0)  # replaced, never changed: checks read it
         self._table: bytearray | None = None  # read or computed when first needed
         self._all_slots = not flushed  # the next flush must write every slot, also those that became empty
         self._unsynced = True
@@ -82,7 +82,7 @@ class GrowingIndexFile:
         link: IndexLink = index_link,
     ) -> Self:
         """An empty file, of full size but without disk space; `before` is the header of the full file it follows."""
-        assert not files.exists(path), f"{path} is there already"
+        assert not files.exists(path), f"{path} exists already"
         fd = files.open(path, create=True)
         try:
             files.truncate(fd, index_file_bytes(slots, entries_max))
@@ -99,15 +99,15 @@ class GrowingIndexFile:
     def resume(
         cls, path: Path, slots: int, entries_max: int, files: Files, trusted_to: int, link: IndexLink = index_link
     ) -> Self | None:
-        """The file as the last broker left it, ours or Java's, without its entries of records at or above `trusted_to`.
+        """Open an existing file, ours or Java's, without its entries for records at or above `trusted_to`.
 
-        None if nothing of it can be used. Quick, for slots are not looked at."""
+        None if nothing of it can be used. Quick: slots are not read."""
         view = IndexView(path, files.open(path), slots, entries_max, files)
         try:
-            if files.size(view.fd) > 0:  # else: a crash between making the file and giving it its size
+            if files.size(view.fd) > 0:  # 0: a crash between creating and extending the file
                 view.check_size()
                 header, count = view.header(), view.end(trusted_to)
-                # Without its begin time nobody knows when the records were stored: then it has to be built again.
+                # Without a begin time the store times of its records are unknown: it has to be rebuilt.
                 if header.begin_ms > 0 and count > FIRST:
                     return cls._resume(view, header, count, files, link)
         except BaseException:
@@ -125,14 +125,14 @@ class GrowingIndexFile:
         header.count = count
         if header.end_offset != last_offset:
             header.end_offset = last_offset
-            header.end_ms = view.store_ms(count - 1, seconds, header.begin_ms) + 999  # a second too late at most
+            header.end_ms = view.store_ms(count - 1, seconds, header.begin_ms) + 999  # at most a second too late
         file = cls(view, header, count if complete else 0, files, link)
         if not complete:
             file._wipe(count)
         return file
 
     def _wipe(self, count: int) -> None:
-        """Zeros from entry `count` on: what lies there would look valid again once new entries have reached it."""
+        """Zeros from entry `count` on: old entries there would look valid again once new ones reach them."""
         view = self._view
         at, end = entry_position(view.slots, count), index_file_bytes(view.slots, view.entries_max)
         while (at := self._next_data(at, end)) < end:
@@ -144,7 +144,7 @@ class GrowingIndexFile:
             at += len(data)
 
     def _next_data(self, at: int, end: int) -> int:
-        """Where the file goes on having bytes of its own; the holes of a sparse file are passed over without reading them."""
+        """Where the next allocated bytes are; holes of a sparse file are skipped."""
         try:
             found = self._files.next_data(self._view.fd, at)
         except OSError:
@@ -163,25 +163,25 @@ class GrowingIndexFile:
 
     @property
     def behind(self) -> bool:
-        """Whether there are entries that slots and counters on disk do not know."""
+        """Whether slots and counters on disk lack entries."""
         return self.flushed != self.header.count
 
     def append(self, pending: bytes, position: int, index_apply: IndexApply) -> int:
-        """Enter `pending` from `position` on until it is used up or the file is full: the new position.
+        """Add `pending` from `position` on until its end or until the file is full: the new position.
 
-        On an error the file is as it was; what it wrote lies behind the last entry and will be written again."""
+        After an error the file is as before; bytes behind the last entry will be overwritten."""
         view, table = self._view, self._load_table()
         first, entries = self.header.count, b""
         header = self.header.copy()
         try:
             if first == FIRST:
-                # Its seconds count from the end of the file before (so does Java), all others' from its own time.
+                # As in Java, its seconds count from the end of the file before, all others' from its own time.
                 one = pending[: position + INDEX_PENDING.size]
                 entries, position, header.count, header.used_slots = index_apply(
                     table, one, position, FIRST, view.entries_max, header.begin_ms
                 )
                 _key, header.begin_offset, header.begin_ms = _pending_before(pending, position)
-                # Entries without a begin time mean nothing: it goes first.
+                # Entries are meaningless without a begin time, so it is written first.
                 begun = IndexHeader(header.begin_ms, header.begin_ms, header.begin_offset, header.begin_offset)
                 self._begin_write()
                 self._files.pwrite(view.fd, begun.encode(), 0)
@@ -192,7 +192,7 @@ class GrowingIndexFile:
             self._unsynced = True
             self._files.pwrite(view.fd, entries + more, entry_position(view.slots, first))
         except BaseException:
-            self._table, self.flushed, self._all_slots = None, 0, True  # it knows entries that are not in the file
+            self._table, self.flushed, self._all_slots = None, 0, True  # it has entries that are not in the file
             self._begin_write()
             raise
         header.used_slots += used
@@ -205,7 +205,7 @@ class GrowingIndexFile:
             return self._table
         view = self._view
         if not self.behind:
-            # Empty stretches are not copied: memory that nobody writes to is not taken from the system.
+            # Empty stretches are not copied, so that their memory is never allocated.
             table = bytearray(view.slots * INDEX_SLOT_BYTES)
             for at in range(0, len(table), _CHUNK_BYTES):
                 data = self._files.pread(view.fd, min(_CHUNK_BYTES, len(table) - at), slot_position(0) + at)
@@ -216,8 +216,8 @@ class GrowingIndexFile:
             table, header.used_slots, stop = rebuild_slots(view, header.count, self._link)
             if stop != header.count:
                 log.warning(
-                    "%s: entry %d is broken, %d entries from there on are given up. To find all keys again, stop the "
-                    "broker, remove the index folder and start it",
+                    "%s: entry %d is damaged; %d entries from there on are dropped. To find all keys again, stop the broker, "
+                    "remove the index folder and start it",
                     *(view.path, stop, header.count - stop),
                 )
                 header.count = stop
@@ -235,7 +235,7 @@ class GrowingIndexFile:
             self._write_header()
 
     def sync(self) -> None:
-        """Make all entries durable; slots and counters, too, where that is cheap or has not been done for long."""
+        """Make all entries durable; also slots and counters, if that is cheap or overdue."""
         if not self._unsynced:
             return
         behind = self.header.count - self.flushed
@@ -244,12 +244,12 @@ class GrowingIndexFile:
             self._write_slots()
         self._files.sync(self._view.fd)
         if due:
-            self._write_header()  # it vouches for the slots, so they are on disk first
+            self._write_header()  # the header makes the slots valid, so they go first
             self._files.sync(self._view.fd)
         self._unsynced = False
 
     def _begin_write(self) -> None:
-        """From now on, until the counters are written, slots and counters on disk need not fit together."""
+        """Until the counters are written, slots and counters on disk may be inconsistent."""
         self.on_disk = OnDisk(0, self.on_disk.write + 1)
 
     def _write_slots(self) -> None:
@@ -286,25 +286,25 @@ class GrowingIndexFile:
         return int.from_bytes(self._table[at : at + INDEX_SLOT_BYTES], "big", signed=True)
 
     def slot_was_repaired(self, slot: int, number: int) -> None:
-        """A slot was repaired on disk: the table may have been read from there before."""
+        """A slot was repaired on disk: update the table, which may have been read before."""
         if self._table is not None:
             at = slot * INDEX_SLOT_BYTES
             self._table[at : at + INDEX_SLOT_BYTES] = number.to_bytes(INDEX_SLOT_BYTES, "big", signed=True)
 
     def read_begin_again(self) -> None:
-        """The begin of the file in its header was repaired on disk: take it over."""
+        """The begin fields of the header were repaired on disk: read them again."""
         header, disk = self.header.copy(), self._view.header()
         header.begin_ms, header.begin_offset = disk.begin_ms, disk.begin_offset
         self.header = header
 
     def close(self) -> None:
-        """Give the descriptor back. What is to survive as more than entries must have been flushed."""
+        """Close the file. Slots and counters must have been flushed."""
         self._files.close(self._view.fd)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def search(self, search: Search, view: IndexView) -> None:
-        """Look through `view`, the same file opened anew; may run beside `append` and `flush` on another thread."""
+        """Search `view`, the same file opened again; may run beside `append` and `flush` on another thread."""
         # In this order: what is flushed is counted. The table may be ahead of both.
         flushed, header, table = max(self.flushed, FIRST), self.header, self._table
         if table is not None:
@@ -313,15 +313,15 @@ class GrowingIndexFile:
             if number < header.count:
                 search.walk(view, header.begin_ms, number, header.count)
                 return
-            # `append` is at it in this moment, and the entry may not be in the file yet.
-        # What the slots on disk do not know is looked through one by one; after a crash that is everything, until
-        # somebody needs the table anyway. They may have come to know more by now: that is passed over.
+            # `append` is running, and the entry may not be in the file yet.
+            # Entries that the slots on disk lack are scanned one by one; after a crash that is all of them, until
+            # the table is needed. If a flush adds some meanwhile, they are skipped.
         search.scan(view, header.begin_ms, range(max(flushed, header.count - SCAN_MAX), header.count))
         if flushed > FIRST:
             search.walk(view, header.begin_ms, view.slot(search.key), view.entries_max, below=flushed)
 
 
 def _pending_before(pending: bytes, position: int) -> tuple[int, int, int]:
-    """(key hash, log offset, store ms) of what ends at `position`."""
+    """(key hash, log offset, store ms) of the item that ends at `position`."""
     key, log_offset, store_ms = INDEX_PENDING.unpack_from(pending, position - INDEX_PENDING.size)
     return key, log_offset, store_ms

@@ -1,9 +1,9 @@
-"""The key index: key -> records, as a row of files of which the newest grows. See view.py for their bytes.
+"""The key index: key -> records, as a sequence of files; only the newest grows. See view.py for their bytes.
 
-`apply` takes what the kernel's dispatch has left. A file is named after the store time of its first record and depends on
+`apply` takes the keys that the kernel's dispatch collected. A file is named after the store time of its first record and depends on
 nothing but the sequence of records: removed and built again from the log, it has the same bytes.
 
-One thread at a time for everything that changes files; `query` may run beside it on another.
+Only one thread at a time may change files; `query` may run beside it on another.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class IndexFiles:
         self._files = files
         self._apply = index_apply
         self._link = index_link
-        self._full: list[tuple[Path, IndexHeader]] = []  # older files in log order; replaced and never changed
+        self._full: list[tuple[Path, IndexHeader]] = []  # older files in log order; replaced, never changed
         self._newest: GrowingIndexFile | None = None
         self._unsynced_full: list[Path] = []
-        self._new_names = False  # the folder itself has to be synced
-        self.indexed_to = 0  # keys of records below are in; what is handed in again is ignored
+        self._new_names = False  # the folder has to be synced
+        self.indexed_to = 0  # keys of records below are indexed; repeated ones are ignored
 
     def load(self, trusted_to: int) -> None:
-        """Open what is there, by us or by Java, stopped or killed, and remove entries of records from `trusted_to` on.
+        """Open the existing files, ours or Java's, and remove entries for records from `trusted_to` on.
 
-        The caller vouches that those below are in the files. Quick: slots are computed when first needed."""
+        The caller guarantees that those below are in the files. Quick: slots are computed when first needed."""
         paths = list_index_files(self.folder, self._files)
         while paths and self._newest is None:
             path = paths.pop()
@@ -84,7 +84,7 @@ class IndexFiles:
             header = view.header()
             count = view.end(_FOREVER) if header.count < self.entries_max else header.count
             if count > header.count:
-                # A Java broker was killed before it had brought the counters to disk; the next one would look no further.
+                # A Java broker was killed before it wrote the counters; the next one would stop at them.
                 header.count, header.used_slots = count, view.used_slots()
                 self._files.pwrite(view.fd, header.encode(), 0)
                 self._unsynced_full.append(path)
@@ -99,9 +99,9 @@ class IndexFiles:
     # -- growing -----------------------------------------------------------------------------------------------------------
 
     def apply(self, pending: bytes) -> None:
-        """Enter what Kernel.take_index returned, in log order; records below `indexed_to` are passed over.
+        """Add the result of Kernel.take_index, in log order; records below `indexed_to` are skipped.
 
-        On an OSError (disk full) nothing is lost: hand the same in again, or all from `indexed_to` on."""
+        After an OSError (disk full) nothing is lost: pass the same again, or all from `indexed_to` on."""
         position = self._first_unknown(pending)
         try:
             while position < len(pending):
@@ -110,7 +110,7 @@ class IndexFiles:
                     newest = self._roll(INDEX_PENDING.unpack_from(pending, position)[2])
                 position = newest.append(pending, position, self._apply)
         except OSError:
-            # Perhaps not all keys of the last record got in: it has to come again as a whole.
+            # Some keys of the last record may be missing: it has to be passed again as a whole.
             self._advance(pending, position, 0)
             raise
         self._advance(pending, position, 1)
@@ -149,17 +149,17 @@ class IndexFiles:
     # -- to disk -----------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write slots and counters of the newest file: from now on a Java broker, too, finds every key in it."""
+        """Write slots and counters of the newest file: then a Java broker finds every key in it, too."""
         if self._newest is not None:
             self._newest.flush()
 
     def sync(self) -> None:
-        """Make every entry durable. Now and then slots and counters are written as well; before a stop, `flush`."""
+        """Make every entry durable. Slots and counters are written only from time to time; before a stop, call `flush`."""
         while self._unsynced_full:
             try:
                 fd = self._files.open(self._unsynced_full[0])
             except FileNotFoundError:
-                pass  # expired meanwhile
+                pass  # deleted by retention meanwhile
             else:
                 try:
                     self._files.sync(fd)
@@ -174,7 +174,7 @@ class IndexFiles:
 
     @property
     def end_ms(self) -> int:
-        """Store time up to which slots and counters are written: what the checkpoint may say of the index.
+        """Store time up to which slots and counters are written: the checkpoint's value for the index.
 
         After a crash a Java broker deletes index files that end later than that."""
         if self._newest is not None and self._newest.flushed > FIRST:
@@ -187,13 +187,13 @@ class IndexFiles:
         return newest if newest is not None and newest.path == path else None
 
     def on_disk(self, path: Path) -> OnDisk | None:
-        """How slots and counters of the file at `path` are on disk if it is the one that grows, else None: then all of it was
-        written before. Any thread may ask."""
+        """The state of slots and counters on disk if the file at `path` is the growing one; None if it is complete. For any
+        thread."""
         growing = self.growing(path)
         return None if growing is None else growing.on_disk
 
     def read_header_again(self, path: Path) -> None:
-        """The header of a file was repaired on disk: what we know of it is as old as the damage."""
+        """The header of a file was repaired on disk: read it again."""
         growing = self.growing(path)
         if growing is not None:
             growing.read_begin_again()
@@ -202,7 +202,7 @@ class IndexFiles:
 
     @property
     def behind(self) -> bool:
-        """Whether there are entries after `end_ms`: keys that a Java broker would not find if we died now."""
+        """Whether there are entries after `end_ms`: keys that a Java broker would not find after a crash now."""
         return self._newest is not None and self._newest.behind
 
     # -- reading -----------------------------------------------------------------------------------------------------------
@@ -219,11 +219,10 @@ class IndexFiles:
     ) -> list[int]:
         """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first.
 
-        Other keys may have the same hash, and times are exact to a second: the caller looks at the records. Where store
-        times are not in order the files' own times do not help: `within` says of a log offset whether it is in the time.
-        Waits for the disk: for a worker."""
+        Other keys may have the same hash, and times are exact to a second: the caller checks the records. After the clock was set the
+        files' own times are not reliable: then `within` decides by log offset. Waits for the disk: for a worker."""
         search = Search(key_hash(topic, key), count_max, begin_ms, end_ms, walk_max, within)
-        # In this order: a file that becomes full in between shows up in both, and is not missed.
+        # In this order: a file that becomes full in between is in both and not missed.
         newest, full = self._newest, self._full
         if newest is not None:
             begin = newest.header.begin_ms
@@ -244,7 +243,7 @@ class IndexFiles:
         try:
             view = self._open(path)
         except FileNotFoundError:
-            return  # expired meanwhile
+            return  # deleted by retention meanwhile
         try:
             if isinstance(file, GrowingIndexFile):
                 file.search(search, view)
@@ -259,7 +258,7 @@ class IndexFiles:
         return sum(info.entries for info in self.infos())
 
     def infos(self) -> list[IndexFileInfo]:
-        """What is there, oldest file first."""
+        """All files, oldest first."""
         files = list(self._full)
         if self._newest is not None:
             files.append((self._newest.path, self._newest.header))
@@ -268,7 +267,7 @@ class IndexFiles:
     # -- the end -----------------------------------------------------------------------------------------------------------
 
     def expire(self, log_min: int) -> list[str]:
-        """Remove files that speak only of records below `log_min`, from the front and never the last: what went."""
+        """Remove files whose records are all below `log_min`, but never the last: the names of the removed files."""
         gone: list[str] = []
         while self._full and self._full[0][1].end_offset < log_min and (self._newest or len(self._full) > 1):
             path, _header = self._full[0]
@@ -279,7 +278,7 @@ class IndexFiles:
         return gone
 
     def close(self) -> None:
-        """Give the descriptors back. What is to survive as more than entries must have been flushed."""
+        """Close the files. Slots and counters must have been flushed."""
         if self._newest is not None:
             self._newest.close()
             self._newest = None
@@ -303,5 +302,7 @@ def list_index_files(folder: Path, files: Files) -> list[Path]:
     names = files.list(folder)
     for name in names:
         if not is_file_name(name):
-            raise StoreFormatError(f"{folder / name} is no index file (17 digits of a time): move it out of the way")
+            raise StoreFormatError(
+                f"{folder / name} is not an index file (17 digits of a time): move it to another folder"
+            )
     return [folder / name for name in names]

@@ -1,7 +1,7 @@
-"""Confirm a repair of an index file before it is written. For the one thread that writes these files.
+"""Confirms a repair of an index file before it is written. For the one thread that writes these files.
 
-Slots and header change while a broker runs, and a check beside it may have held old ones against new: what it calls right is
-derived once more here, where nobody writes meanwhile. Entries are never changed, so those need no second look.
+Slots and header change while a broker runs, so a concurrent check may have compared old ones with new ones. The expected value is
+therefore computed again here, where nothing else writes. Entries never change and need no second check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IndexRepair:
         self._stored_ms = stored_ms
 
     def is_right(self, fix: BytesFix, fd: int) -> bool:
-        """Whether what the fix calls right follows from the entries as they are now; `fd` is its file."""
+        """Whether the fix is right for the current entries; `fd` is its file."""
         view = IndexView(fix.path, fd, self._index.slots, self._index.entries_max, self._files)
         if fix.position < INDEX_HEADER_BYTES:
             return self._header_field(view, fix.position) == int.from_bytes(fix.right, "big", signed=True)
@@ -37,7 +37,7 @@ class IndexRepair:
         return True
 
     def was_repaired(self, fix: BytesFix) -> None:
-        """What memory knows of a file may be as old as the damage."""
+        """Update what is in memory, which may have been read before the repair."""
         if fix.position < INDEX_HEADER_BYTES:
             self._index.read_header_again(fix.path)
         elif fix.position < slot_position(self._index.slots):
@@ -46,7 +46,7 @@ class IndexRepair:
                 growing.slot_was_repaired(_slot(fix), *INDEX_SLOT.unpack(fix.right))
 
     def _header_field(self, view: IndexView, position: int) -> int | None:
-        """What the header should say at `position`; None if that is not known."""
+        """The correct header field at `position`; None if unknown."""
         growing = self._index.on_disk(view.path)
         count = view.end(_FOREVER) if growing is None else growing.flushed
         if not count and position not in _OF_FIRST:
@@ -65,13 +65,13 @@ class IndexRepair:
         growing = self._index.growing(view.path)
         if growing is not None:
             if not growing.on_disk.flushed:
-                return False  # the slots on disk are not believed by anybody, and will be written
+                return False  # the slots on disk are not in use and will be written
             in_memory = growing.slot_in_memory(slot)
             if in_memory == right:
                 return True
             if in_memory not in (None, wrong):
-                return False  # the slot has got an entry since, and will be written
-        # What a check calls right was the newest entry of the slot at some time. Only a newer one of the same slot goes before it.
+                return False  # the slot got a new entry and will be written
+        # The value in the fix was the newest entry of the slot at some time; only a newer entry of the same slot supersedes it.
         return (not right or _leads(view, slot, right)) and not (wrong > right and _leads(view, slot, wrong))
 
 
@@ -80,6 +80,6 @@ def _slot(fix: BytesFix) -> int:
 
 
 def _leads(view: IndexView, slot: int, number: int) -> bool:
-    """Whether an entry of the slot has this number."""
+    """Whether the entry with this number belongs to the slot."""
     entry = view.entry(number)
     return entry is not None and entry[0] % view.slots == slot

@@ -4,9 +4,9 @@
     40   slots: int32 each, the number of the newest entry whose key hash falls into the slot, 0 for none
     ...  entries from number 1 on (0 is never used): key hash, log offset, seconds since begin, previous in the slot
 
-Entries lie in log order and are never changed, zeros behind them. Slots and counters lag while a broker runs (a Java
-broker brings its counters to disk when the file is full or at a clean stop, ours slots and counters together): nothing
-here believes a number that the entries do not bear out.
+Entries are in log order and never change; zeros follow them. Slots and counters lag while a broker runs (a Java broker writes its
+counters when the file is full or at a clean stop, ours writes slots and counters together), so no number is used here before
+the entries confirm it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NAME_DIGITS: Final = 17
 FIRST: Final = 1  # number of the first entry
 _FOREVER_MS = 1 << 62
 WALK_MAX: Final = 100_000
-"""Entries a query follows before it is content with what it has found: a key may be on millions of messages."""
+"""Entries a query reads at most: millions of messages may have the same key."""
 SCAN_MAX: Final = 5_000_000
-"""Entries that a reader of a live store looks through because no slot leads to them yet; about a second's work."""
+"""Entries without a slot that a reader of a live store scans at most; about a second's work."""
 _NO_ENTRY = bytes(INDEX_ENTRY_BYTES)
-_TIME_MAX_S = 253_402_000_000  # year 9999: a store time beyond is garbage, and a name must still be made of it
+_TIME_MAX_S = 253_402_000_000  # year 9999: later store times are invalid, but a file name must still be formed
 _SECOND_MS = 1000
 _CHUNK_ENTRIES = 8192
 
@@ -50,7 +50,7 @@ IndexLink = Callable[[bytearray, bytes, int, int], tuple[int, int, int]]
 
 @dataclass(slots=True)
 class IndexHeader:
-    begin_ms: int = 0  # store time of the first entry's record; 0: nobody has put one in
+    begin_ms: int = 0  # store time of the first entry's record; 0: empty
     end_ms: int = 0
     begin_offset: int = 0
     end_offset: int = 0
@@ -93,7 +93,7 @@ def is_file_name(name: str) -> bool:
 
 
 class IndexView:
-    """An index file that somebody has opened; whoever opened it closes it."""
+    """An index file that the caller opens and closes."""
 
     __slots__ = ("_files", "entries_max", "fd", "path", "slots")
 
@@ -110,7 +110,7 @@ class IndexView:
             raise StoreFormatError(
                 f"{self.path} has {size} bytes, but index files with {self.slots} slots (maxHashSlotNum) and "
                 f"{self.entries_max} entries (maxIndexNum) have {expected}: open the store with the numbers it was "
-                f"written with, or remove the index folder to have it built anew"
+                f"written with, or remove the index folder to have it rebuilt"
             )
 
     def header(self) -> IndexHeader:
@@ -149,9 +149,7 @@ class IndexView:
         """One past the last entry of a record below `log_end`. Entries are dense and in log order, so it bisects."""
         end = self._bisect(self.entries_max, log_end)
         while end - 2 >= FIRST and self.entry(end - 2) is None:
-            end = self._bisect(
-                end - 1, log_end
-            )  # what follows a hole was never written: the disk has flipped a bit there
+            end = self._bisect(end - 1, log_end)  # after a hole nothing was written: a flipped bit
         return end
 
     def _bisect(self, high: int, log_end: int) -> int:
@@ -166,17 +164,17 @@ class IndexView:
         return low
 
     def store_ms(self, number: int, seconds: int, begin_ms: int) -> int:
-        """When the record of an entry was stored, a second at most too early.
+        """When the record of an entry was stored, at most a second too early.
 
         In a file that follows a full one, Java counts the first entry's seconds from the end of that file, the others'
         from the first record on. The first record's time is the begin time by definition."""
         return begin_ms if number == FIRST else begin_ms + seconds * _SECOND_MS
 
     def unslotted(self, header: IndexHeader) -> range:
-        """Numbers of the entries that the slots on disk do not know yet.
+        """Numbers of the entries that the slots on disk lack.
 
         Our broker writes slots and counters together, so these are the entries behind the count. A Java broker's slots
-        are always true and its count is not: told by the newest entry, which its slot knows or not."""
+        are always current and its count is not: the newest entry shows it, by whether its slot leads to it."""
         stop = self.end(1 << 62)
         newest = self.entry(stop - 1)
         if newest is None or self.slot(newest[0]) >= stop - 1:
@@ -185,7 +183,7 @@ class IndexView:
 
 
 class Search:
-    """One query on its way through the files, newest first. Bounded in what it returns and in what it looks at."""
+    """One query over the files, newest first. Limits both the results and the entries read."""
 
     def __init__(
         self,
@@ -196,7 +194,7 @@ class Search:
         walk_max: int = WALK_MAX,
         within: Callable[[int], bool] | None = None,
     ) -> None:
-        """With `within`, times are not taken from the files, and no file is passed over for its times."""
+        """With `within`, the times in the files are ignored, and no file is skipped because of them."""
         self.key = key
         self.begin_ms = begin_ms if within is None else 0
         self.end_ms = end_ms if within is None else _FOREVER_MS
@@ -210,29 +208,29 @@ class Search:
         return len(self.found) >= self._count_max or self._walk_left <= 0
 
     def wants(self, header: IndexHeader) -> bool:
-        """Whether a file can hold anything of the time asked for."""
+        """Whether a file may hold entries of the requested time."""
         return header.begin_ms <= self.end_ms and header.end_ms + _SECOND_MS > self.begin_ms
 
     def walk(self, view: IndexView, begin_ms: int, newest: int, stop: int, below: int | None = None) -> None:
         """Follow the chain of the key's slot from entry `newest` back; all entries lie below number `stop`.
 
-        Those at or above number `below` are passed over."""
+        Those at or above number `below` are skipped."""
         number = newest
         while FIRST <= number < stop and not self.done:
             entry = view.entry(number)
             self._walk_left -= 1
             if entry is None:
-                return  # a broken link; what it led to cannot be found from here
+                return  # a broken link; older entries cannot be found from here
             key, log_offset, seconds, previous = entry
             if (below is None or number < below) and not self._look(
                 key, log_offset, view.store_ms(number, seconds, begin_ms)
             ):
                 return
-            # Each link leads to an older entry, so a walk ends even through garbage.
+            # Each link leads to an older entry, so a walk ends even if links are damaged.
             stop, number = number, previous
 
     def scan(self, view: IndexView, begin_ms: int, numbers: range) -> None:
-        """Look at entries one by one, newest first: those that no slot leads to yet."""
+        """Scan entries that no slot leads to yet, newest first."""
         stop = numbers.stop
         while stop > numbers.start and not self.done:
             first = max(numbers.start, stop - _CHUNK_ENTRIES)
@@ -244,7 +242,7 @@ class Search:
             stop = first
 
     def _look(self, key: int, log_offset: int, store_ms: int) -> bool:
-        """Take the entry if it fits; False if everything further back is too old."""
+        """Take the entry if it fits; False if all older entries are too old."""
         if store_ms + _SECOND_MS <= self.begin_ms:
             return False
         if key == self.key and self._within is not None and not self._within(log_offset):
@@ -258,8 +256,8 @@ class Search:
 def rebuild_slots(view: IndexView, stop: int, link: IndexLink = index_link) -> tuple[bytearray, int, int]:
     """Compute the slot table from entries [1, stop): (table, used slots, stop).
 
-    The returned stop is smaller if an entry before it cannot be (zeros, or out of log order): the machine went down
-    before it was on disk."""
+    The returned stop is smaller if an earlier entry is invalid (zeros, or out of log order): the machine went down before it was
+    on disk."""
     table = bytearray(view.slots * INDEX_SLOT_BYTES)
     number, last, used = FIRST, 0, 0
     for first, data in view.chunks(FIRST, stop):

@@ -48,24 +48,24 @@ class CommitLog:
         self._segments: dict[int, Segment] = {}  # by start, ascending
         self._current: Segment | None = None
         self._next: Segment | None = None  # made ahead, still empty
-        # So much of a file is kept for what cannot wait (a burst on its way, our own records) if there is no next file yet.
+        # This much of a file is reserved for what cannot wait (a burst being handled, our own records) if there is no next file yet.
         self._kept_bytes = min(_CRAMPED_BYTES_MAX, segment_bytes // 8)
         self.end = 0  # one past the last written byte
-        self.damaged = False  # a write or sync failed: nothing more is taken until a restart
+        self.damaged = False  # a write or sync failed: no appends until a restart
 
     # -- opening -----------------------------------------------------------------------------------------------------------
 
     def load(self, skip_damage: bool = False) -> None:
-        """Open the files that are there. A last file that was not finished (a crash while it was made) is removed.
+        """Open the existing files. An incomplete last file (a crash while it was created) is removed.
 
-        A file that was cut is damage; with `skip_damage` it gets its size back, and what is missing reads as zeros."""
+        A truncated file is damage; with `skip_damage` it is extended again, and the missing bytes read as zeros."""
         self._files.make_folder(self.folder)
         names = self._files.list(self.folder)
         expected: int | None = None
         for number, name in enumerate(names):
             path = self.folder / name
             if len(name) != 20 or not name.isdigit():
-                raise StoreError(f"{path} is no log file (20 digits): move it out of the way, it does not belong here")
+                raise StoreError(f"{path} is not a log file (20 digits): move it to another folder")
             start = int(name)
             fd = self._files.open(path)
             size = self._files.size(fd)
@@ -84,7 +84,7 @@ class CommitLog:
                         expected = start + self.segment_bytes
                         continue
                     raise StoreDamaged(
-                        f"{path} was cut: it has {size} of {self.segment_bytes} bytes. Restore the file from a copy; or, to open the "
+                        f"{path} is truncated: it has {size} of {self.segment_bytes} bytes. Restore the file from a copy; or, to open the "
                         f"store without the messages that are missing, start with --set store.skip_damage=true"
                     )
                 raise StoreError(
@@ -94,12 +94,14 @@ class CommitLog:
                 )
             if start % self.segment_bytes or (expected is not None and start != expected):
                 self._files.close(fd)
-                raise StoreDamaged(f"{path}: expected the log to go on at {expected}; a file is missing or misnamed")
+                raise StoreDamaged(
+                    f"{path}: expected a log file that starts at {expected}; a file is missing or misnamed"
+                )
             expected = start + size
             self._open(start, path, fd)
 
     def _has_whole_file(self, names: list[str]) -> bool:
-        """Whether files of this log have the size that is configured: then it is the right one."""
+        """Whether some files of this log have the configured size: then the setting is right."""
         return any(self._files.size_of(self.folder / name) == self.segment_bytes for name in names)
 
     def _open(self, start: int, path: Path, fd: int) -> None:
@@ -111,15 +113,15 @@ class CommitLog:
         self._kernel.map_segment(segment.start, segment.view)
 
     def open_end(self, end: int) -> None:
-        """Appends go on at `end`, where recovery found the last good record. Whatever lies behind it becomes zeros, durably:
-        left alone, old records would look valid again once new ones have been written up to them.
+        """Set the end of the log to `end`, where recovery found the last good record, and durably zero everything behind it:
+        old records there would look valid again once new ones are written up to them.
 
         Raises StoreDamaged, and changes nothing, if a page there could not be read: it may hold records."""
         self.require_readable(end)
-        # From the end: should this be interrupted, no file is missing in the middle.
+        # Last file first: an interruption must not leave a gap in the middle.
         for start, segment in reversed(list(self._segments.items())):
             if start > end or (start == end and start > self.min):
-                # Files made ahead (or cut off whole): the first of them can be used again once it is empty.
+                # Files prepared ahead, or truncated to nothing: the first of them is reused once it is zeroed.
                 self._drop(segment)
         holder = self._segments.get(end - end % self.segment_bytes)
         if holder is not None:
@@ -140,7 +142,7 @@ class CommitLog:
 
     def _make(self, start: int) -> Segment:
         path = self.folder / file_name(start)
-        # Asked first: to try would take the last free bytes from everybody else, if only for a moment.
+        # Check free space first: a failing attempt would use up the last free bytes for a moment.
         if self._files.usage(self.folder)[1] < self.segment_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         fd = self._files.open(path, create=True)
@@ -170,7 +172,7 @@ class CommitLog:
         return self._current.start + self.segment_bytes
 
     def write(self) -> tuple[int, bytes]:
-        """Bring everything the kernel has appended to the page cache: (its log offset, the bytes)."""
+        """Write everything the kernel has appended: (its log offset, the bytes)."""
         start, data = self._kernel.take()
         if data:
             assert self._current is not None
@@ -189,18 +191,18 @@ class CommitLog:
 
     @property
     def is_cramped(self) -> bool:
-        """The file is nearly full, and the next one is not there yet: senders should wait a little."""
+        """The file is nearly full and the next one is not ready: senders should wait a little."""
         return self._next is None and self.segment_end - self.end < self._kept_bytes
 
     @property
     def is_fresh(self) -> bool:
-        """Nothing is in the current file yet."""
+        """The current file is still empty."""
         return self._current is not None and self.end == self._current.start
 
     def prepare(self) -> Segment:
-        """Make the file after the current one. Slow: for a worker, one at a time. Hand the result to `prepared`.
+        """Create the file after the current one and pass the result to `prepared`. Slow: for a worker, one call at a time.
 
-        Whoever rolls meanwhile must wait for it: two that make the same file would remove each other's."""
+        `roll` must not run meanwhile: two calls that create the same file would remove each other's."""
         start = self.segment_end
         path = self.folder / file_name(start)
         if self._files.exists(path):
@@ -215,12 +217,12 @@ class CommitLog:
         self._next = segment
 
     def roll(self) -> int:
-        """Close the current file with an end mark and go on in the next: the log's new end. Everything must be written."""
+        """Close the current file with an end mark and continue in the next: the log's new end. Everything must be written."""
         if self._next is None:
             self._next = self.prepare()
         assert self._current is not None
         left = self.segment_end - self.end
-        assert left >= BLANK_BYTES, f"a record left only {left} bytes for the end mark"
+        assert left >= BLANK_BYTES, f"only {left} bytes are left for the end mark"
         try:
             self._files.pwrite(self._current.fd, _END_MARK.pack(left, MAGIC_BLANK), self.end - self._current.start)
         except OSError:
@@ -248,7 +250,7 @@ class CommitLog:
         return memoryview(segment.view)[at:stop]
 
     def whole_view(self, offset: int) -> memoryview:
-        """From `offset` to the end of its file, written or not: what recovery looks at."""
+        """From `offset` to the end of its file, written or not. For recovery."""
         segment = self._segments.get(offset - offset % self.segment_bytes)
         return memoryview(segment.view)[offset - segment.start :] if segment is not None else memoryview(b"")
 
@@ -259,7 +261,7 @@ class CommitLog:
 
     @property
     def lost_count(self) -> int:
-        """Pages that could not be read and are shown as zeros. See native/mapping.c."""
+        """Pages that could not be read; they appear as zeros. See native/mapping.c."""
         return sum(segment.view.lost_count for segment in self._segments.values())
 
     def has_lost(self, offset: int, size: int) -> bool:
@@ -271,7 +273,7 @@ class CommitLog:
         return segment.view.is_lost(at, min(size, self.segment_bytes - at))
 
     def first_lost(self, offset: int) -> tuple[Path, int, int] | None:
-        """The first stretch (file, start, stop) at or behind `offset` that could not be read when somebody tried."""
+        """The first stretch (file, start, stop) at or behind `offset` that an earlier read could not read."""
         for segment in self._segments.values():
             for start, stop in segment.view.lost():
                 if segment.start + stop > offset:
@@ -279,27 +281,27 @@ class CommitLog:
         return None
 
     def require_readable(self, offset: int) -> None:
-        """Raise StoreDamaged if something at or behind `offset` could not be read when somebody tried."""
+        """Raise StoreDamaged if something at or behind `offset` could not be read earlier."""
         if (lost := self.first_lost(offset)) is not None:
             path, start, stop = lost
             raise StoreDamaged(
-                f"{path}: bytes {start} to {stop} cannot be read, and they may hold messages: the broker does not start, and the log "
+                f"{path}: bytes {start} to {stop} cannot be read and may hold messages: the broker does not start, and the log "
                 f"was not changed. Check the disk and start again. If the bytes stay unreadable, restore the file from a copy; or copy "
                 f"it to a good disk with a tool that fills what it cannot read with zeros, such as ddrescue"
             )
 
     @property
     def cut_to(self) -> int | None:
-        """The size of the file that is written to, if somebody has cut it."""
+        """The size of the current file if another process has truncated it."""
         size = self._files.size(self.current_fd)
         return size if size < self.segment_bytes else None
 
     # -- deleting ----------------------------------------------------------------------------------------------------------
 
     def detach(self, start: int) -> Segment:
-        """Forget the oldest file, so that nobody reads it any more; `discard` it on a worker."""
-        assert start == self.min, "the log loses files at its beginning only"
-        assert len(self._segments) > 1, "the last file stays"
+        """Remove the oldest file from the log; `discard` then deletes it, on a worker."""
+        assert start == self.min, "only the oldest file can be removed"
+        assert len(self._segments) > 1, "the last file cannot be removed"
         segment = self._segments.pop(start)
         self._kernel.map_segment(start, None)
         self._kernel.log_min = self.min
@@ -311,7 +313,7 @@ class CommitLog:
         self._files.remove(segment.path)
 
     def _release(self, segment: Segment) -> None:
-        with contextlib.suppress(BufferError):  # a reader still holds a slice: the map goes when the slice does
+        with contextlib.suppress(BufferError):  # a reader still holds a slice; the map is freed with it
             segment.view.close()
         self._files.close(segment.fd)
 

@@ -1,7 +1,7 @@
-"""Where a log ends if nobody has it open, as recovery sees it, and who wrote it last.
+"""Find where the log of a closed store ends, by recovery's rules, and which broker wrote it last.
 
-Up to what was durably flushed a bad record is damage; behind it, the first one ends the log. Of another broker's log we know no
-offset, only up to which store time its checkpoint vouches for it.
+Below the durably flushed offset a bad record is damage; above it, the first bad record ends the log. For another broker's log
+no flushed offset is known, only the store time up to which its checkpoint guarantees the log.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _FOREVER: Final = 1 << 62
 _LOOK_BYTES: Final = 8 << 20
 
 Scan = Callable[[Any, int, bool], tuple[int, int, int, int]]
-"""Kernel's scan: (bytes, log offset, whether checksums are compared) -> (good bytes, why it ended, records, store time of the last)."""
+"""Kernel's scan: (bytes, log offset, whether checksums are compared) -> (good bytes, why it stopped, records, store time of the last)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """What decides whether a bad record is damage or the end."""
+    """Decides whether a bad record is damage or the end of the log."""
 
     flushed: int = 0  # on disk up to here
-    foreign_ms: int | None = None  # another broker wrote last, and vouches for records up to this store time
+    foreign_ms: int | None = None  # another broker wrote last, and its checkpoint covers records up to this store time
 
     def is_end(self, at: int) -> bool:
-        """A bad record at `at` ends the log, whatever lies behind it."""
+        """Whether a bad record at `at` ends the log, whatever follows it."""
         return self.foreign_ms is None and at >= self.flushed
 
     def is_vouched_for(self, store_ms: int) -> bool:
-        """A good record behind a bad one was there when the log was last known to be whole."""
+        """Whether a good record behind a bad one was covered by the last checkpoint."""
         return self.foreign_ms is None or store_ms <= self.foreign_ms
 
 
 def find_end(root: Path, log: LogReader, scan: Scan, files: Files) -> tuple[LogEnd, Position | None]:
-    """What is known about the end; and our position, if it speaks of this log."""
+    """What is known about the end, and our position if it belongs to this log."""
     checkpoint = Checkpoint.load(root / "checkpoint", files)
     position, _why = Position.load(root / POSITION_NAME, files)
     if position is not None:
@@ -67,20 +67,20 @@ def fingerprint(log: LogReader, offset: int) -> int:
 
 
 def check_files(log: LogReader, files: Files, skip_damage: bool) -> None:
-    """Raises StoreDamaged where a file is missing in the middle of the log, or was cut (unless damage is skipped)."""
+    """Raises StoreDamaged where a file is missing in the middle of the log, or is truncated (unless damage is skipped)."""
     starts = log.starts
     for start, expected in zip(starts, range(log.min, log.limit, log.segment_bytes or 1), strict=False):
         if start != expected:
             raise StoreDamaged(
-                f"{log.folder}: expected the log to go on at {expected}, but the next file is {start:020d}; a file is missing or misnamed"
+                f"{log.folder}: expected a log file that starts at {expected}, but the next is {start:020d}: one is missing"
             )
         path = log.folder / f"{start:020d}"
         size = files.size_of(path)
         unused = start == starts[-1] and not any(log.read(start, 4096))
         if size < log.segment_bytes and not unused and not skip_damage:
             raise StoreDamaged(
-                f"{path} was cut: it has {size} of {log.segment_bytes} bytes. Restore the file from a copy; or go on without the messages "
-                f"that are missing (skip_damage, --skip-damage)"
+                f"{path} is truncated: it has {size} of {log.segment_bytes} bytes. Restore the file from a copy; or continue without the "
+                f"missing messages (skip_damage, --skip-damage)"
             )
 
 

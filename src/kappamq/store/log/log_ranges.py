@@ -1,8 +1,8 @@
-"""Queue entries and keys from ranges of the log that are read side by side, the same as if one had read it from its beginning.
+"""Read ranges of the log in parallel into queue entries and keys, with the same result as one sequential read.
 
-A range begins where a file does, or at bytes that look like a record. A body may hold anything, so that is a guess, and it is
-proved afterwards: whoever reads the range before goes from record to record and must arrive exactly there (`Part.reached`). Where
-he does not, the range is read again from where he arrived. Nothing else than the log is needed: queue files may be gone.
+A range begins at the start of a file or at bytes that look like a record. That is a guess, because a body may hold any bytes, and it
+is verified afterwards: the reader of the range before must end exactly there (`Part.reached`). If it does not, the range is read
+again from where that reader ended. Only the log is needed; queue files may be missing.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ QueueEntries = tuple[str, int, int, bytes | memoryview]
 
 @dataclass(slots=True)
 class Part:
-    """What a range of the log gives."""
+    """The result of reading a range."""
 
     start: int
-    reached: int  # the first byte that was not looked at: the next range begins there
+    reached: int  # the first byte that was not read: the next range begins there
     records: int = 0
     is_end: bool = False  # the log ends at `reached`
-    refused: str = ""  # damage that is not to be passed over; then there are no entries
-    damage: list[tuple[int, int]] = field(default_factory=list)  # bytes [from, to) that were passed over
+    refused: str = ""  # damage that must not be skipped; then there are no entries
+    damage: list[tuple[int, int]] = field(default_factory=list)  # bytes [from, to) that were skipped
     queues: list[QueueEntries] = field(default_factory=list)
     keys: bytes = b""  # as Kernel.take_index returns them
 
     def save(self, path: Path, aside: Path, files: Files) -> None:
-        """Write it to `aside`, which nobody else writes to, then make it `path`."""
+        """Write it to `aside`, a path of this process alone, then rename it to `path`."""
         queues = [(topic, queue_id, first, len(entries)) for topic, queue_id, first, entries in self.queues]
         names = ("start", "reached", "records", "is_end", "refused", "damage")
         head = json.dumps({**{name: getattr(self, name) for name in names}, "queues": queues}).encode()
@@ -81,7 +81,7 @@ class Part:
 
 
 def cut(log: LogReader, stretch_bytes: int) -> list[Stretch]:
-    """The log in ranges of about this size, in order. Each begins where a file does, or where a record seems to."""
+    """The log in ranges of about this size, in order. Each begins with a file or with what looks like a record."""
     found: list[Stretch] = []
     for first in log.starts:
         stop = first + log.segment_bytes
@@ -99,7 +99,7 @@ def cut(log: LogReader, stretch_bytes: int) -> list[Stretch]:
 
 
 def _record_near(log: LogReader, target: int) -> int | None:
-    """Where a record seems to begin shortly behind `target`; the first of a batch if one is near, for a batch is read as a whole."""
+    """Where a record seems to begin shortly behind `target`; the first of a batch if there is one, because a batch is read whole."""
     data = log.read(target, _GUESS_BYTES)
     first = next(fronts_in(data, target), None)
     if first is None:
@@ -133,7 +133,7 @@ class RangeReader:
         self._keys = keys
 
     def read(self, stretch: Stretch) -> Part:
-        """Every record that begins in the range; a batch that begins in it to its end. Raises StoreError if the disk does not answer."""
+        """Read every record, and every batch, that begins in the range. Raises StoreError on a read error."""
         part = Part(stretch.start, stretch.start)
         kernel = self._kernel()
         try:
@@ -149,7 +149,7 @@ class RangeReader:
         return part
 
     def _kernel(self) -> Any:
-        """A fresh one: its queues begin with the first message that they see."""
+        """A new one: its queues begin with the first message that it dispatches."""
         kernel = self._module.Kernel(
             segment_bytes=self._log.segment_bytes,
             store_host=bytes(8),
@@ -173,7 +173,7 @@ class RangeReader:
         more = 0
         while (at := part.reached) < stretch.stop:
             file_end = at - at % log.segment_bytes + log.segment_bytes
-            # Not beyond the range, so that the next one is met at its beginning; unless a record or batch reaches over it.
+            # Stop at the end of the range so that the next one is met at its beginning, unless a record or batch extends beyond it.
             wanted = min(max(min(READ_BYTES, stretch.stop - at), more), file_end - at)
             data = log.read(at, wanted)
             good, why, records, _ms = scan(data, at, True)
@@ -194,13 +194,13 @@ class RangeReader:
             part.is_end = True
 
     def _pass_over(self, at: int, part: Part) -> bool:
-        """No good record lies at `at`: whether reading goes on behind it. As recovery decides."""
+        """Whether reading continues behind `at`, where no good record lies. Decides as recovery does."""
         end, log = self._end, self._log
         resumed = None if end.is_end(at) else log.next_good(at + 1, is_good=self._is_good)
         if resumed is None and at < end.flushed:
             part.refused = (
-                f"the log was flushed up to {end.flushed} but ends at {at}: {end.flushed - at} bytes are gone. Restore them from a copy; "
-                f"or, to go on without them, delete kappamq.position in the data directory (then the log ends at {at})"
+                f"the log was flushed up to {end.flushed} but ends at {at}: {end.flushed - at} bytes are missing. Restore them from a "
+                f"copy; or, to continue without them, delete kappamq.position in the data directory (then the log ends at {at})"
             )
             return False
         if resumed is None or not end.is_vouched_for(first_store_ms(log, resumed)):
@@ -208,8 +208,8 @@ class RangeReader:
             return False
         if not self._skip_damage:
             part.refused = (
-                f"the log is damaged at {at}: {resumed - at} bytes up to {resumed} are no records, good ones follow. Restore the file from "
-                f"a copy; or go on without those bytes (skip_damage, --skip-damage): the log itself is not changed"
+                f"the log is damaged at {at}: {resumed - at} bytes up to {resumed} are not records, good records follow. Restore the "
+                f"file from a copy; or continue without those bytes (skip_damage, --skip-damage): the log itself is not changed"
             )
             return False
         if part.damage and part.damage[-1][1] == at:

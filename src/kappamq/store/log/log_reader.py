@@ -1,7 +1,7 @@
-"""The log's files for those who only look: no lock, no mapping, nothing written, while a broker may be appending.
+"""Read-only access to the log's files, also while a broker appends: no lock, no mapping.
 
-Reads go through pread, so a file that is cut or deleted meanwhile ends a read instead of the process. A record counts when
-it is complete, names its own position and its checksums hold; a batch counts when all of it is there.
+Reads use pread, so a file that is truncated or deleted meanwhile ends the read and not the process. A record counts when it is
+complete, contains its own log offset and its checksums match; a batch counts when all of it is there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME_DIGITS: Final = 20
 _WINDOW_BYTES = 1 << 20
 _FIRST_READ_BYTES = 4096
 _SCAN_BYTES = 4 << 20
-_GAP_BYTES = 16 << 10  # reading over so much that nobody wants is cheaper than reading twice
+_GAP_BYTES = 16 << 10  # one read across a gap of this size is cheaper than two reads
 _OPEN_MAX = 16
 
 
@@ -45,9 +45,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes [start, stop) that are no records. `tail`: nothing good follows, so it may be the end of what was written.
+    """Bytes [start, stop) that are not records. `tail`: no good record follows, so it may be an incomplete write.
 
-    `end_mark`: it is the end of a file, and only the mark there is damaged: (file, position, its bytes, what they should be)."""
+    `end_mark`: only the end mark of a file is damaged: (file, position, its bytes, the correct bytes)."""
 
     start: int
     stop: int
@@ -70,15 +70,15 @@ class LogReader:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again which files there are. Raises StoreFormatError for what cannot be a log."""
+        """List the files again. Raises StoreFormatError if they cannot be a log."""
         starts: list[int] = []
         for name in self._files.list(self.folder):
             if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
-                raise StoreFormatError(f"{self.folder / name} is no log file (20 digits): it does not belong here")
+                raise StoreFormatError(f"{self.folder / name} is not a log file (20 digits): move it to another folder")
             starts.append(int(name))
         if starts and not self.segment_bytes:
             sizes = [self._size(start) for start in starts]
-            self.segment_bytes = max(sizes, key=lambda size: (sizes.count(size), size))  # some file may have been cut
+            self.segment_bytes = max(sizes, key=lambda size: (sizes.count(size), size))  # a file may be truncated
         self._starts = [start for start in starts if self._fits(start)]
 
     def _size(self, start: int) -> int:
@@ -96,13 +96,13 @@ class LogReader:
             return True
         size = self._size(start)
         if size == 0:
-            return False  # just being made, or deleted meanwhile
+            return False  # being created, or deleted meanwhile
         if size > self.segment_bytes or start % self.segment_bytes:
             raise StoreFormatError(
-                f"{self._path(start)} has {size} bytes where the others have {self.segment_bytes}, or a name that is no "
+                f"{self._path(start)} has {size} bytes where the others have {self.segment_bytes}, or a name that is not a "
                 f"multiple of it: it does not belong to this log"
             )
-        return True  # a shorter one was cut: what it has is read, what it lacks is damage
+        return True  # a shorter one is truncated: its missing bytes are damage
 
     def _path(self, start: int) -> Path:
         return self.folder / f"{start:0{NAME_DIGITS}d}"
@@ -141,7 +141,7 @@ class LogReader:
         return self._pread(fd, min(count, start + self.segment_bytes - offset), offset - start)
 
     def record(self, offset: int, check_crc: bool = True) -> Found:
-        """The record that begins at `offset`, read anew. Raises RecordError if none does."""
+        """The record at `offset`, read from disk. Raises RecordError if there is none."""
         return self._decode(offset, self.read(offset, _FIRST_READ_BYTES), check_crc)
 
     def _decode(self, offset: int, data: bytes, check_crc: bool) -> Found:
@@ -154,15 +154,15 @@ class LogReader:
         except RecordError as error:
             raise RecordError(error.fault, offset, error.detail) from None
         if record.log_offset != offset:
-            raise RecordError(Fault.FIELDS, offset, f"it says that it lies at {record.log_offset}")
-        # A tail that never reached the disk reads as zeros, and takes the checksum that would tell with it.
+            raise RecordError(Fault.FIELDS, offset, f"it contains the log offset {record.log_offset}")
+        # A tail that never reached the disk reads as zeros, and the checksum property is part of that tail.
         if record.properties.endswith("\0") or "\0" in record.topic:
             raise RecordError(Fault.FIELDS, offset, "it ends in zeros, so it was not written completely")
         return Found(offset, front.size, record)
 
     def damaged_crc(self, found: Found) -> tuple[Path, int, bytes, bytes] | None:
-        """If the property that holds a record's checksum is no longer one, nobody knows that there was any, and the record passes for
-        one without: (file, position, its bytes, what they should be)."""
+        """A damaged checksum property makes a record look like one without a checksum: (file, position, its bytes, the correct bytes), or
+        None if that is not the case."""
         at = found.offset + found.size - TAIL_CRC_BYTES
         start, data = self._window
         tail = data[at - start : at - start + TAIL_CRC_BYTES] if start <= at else b""
@@ -172,7 +172,7 @@ class LogReader:
         if (name == TAIL_CRC_NAME and tail[len(name) : -1].isdigit() and tail[-1] == 2) or sum(
             map(ne, name, TAIL_CRC_NAME)
         ) > 1:
-            return None  # it is whole, and was compared; or there is none
+            return None  # it is intact and was compared, or there is none
         right = properties.tail_crc(zlib.crc32(self.read(found.offset, found.size - TAIL_CRC_BYTES)))
         if sum(map(ne, tail, right)) != 1:
             return None  # it only looks like one
@@ -181,7 +181,7 @@ class LogReader:
     def records_at(
         self, places: Sequence[tuple[int, int]], check_crc: bool = True
     ) -> Iterator[tuple[int, Found | RecordError]]:
-        """(offset, what lies there) for each (offset, size), which ascend; those close together are read in one go."""
+        """(offset, record or error) for each (offset, size), in ascending order; neighbours are read together."""
         first = 0
         while first < len(places):
             start, stop, last = places[first][0], places[first][0], first
@@ -230,10 +230,10 @@ class LogReader:
     def scan(
         self, start: int | None = None, stop: int | None = None, *, check_crc: bool = True, thorough: bool = False
     ) -> Iterator[Found | Damage]:
-        """Everything in log order from `start` (a record's offset) on, but no record that begins at or behind `stop`.
+        """Records and damage in log order from `start` (a record's offset); no record that begins at or behind `stop`.
 
         Zeros end the log unless a later file holds something; `thorough` looks for records in the rest of this file too.
-        A file that is deleted meanwhile is passed over, as one that had been deleted before."""
+        A file that is deleted meanwhile is skipped."""
         self.refresh()
         self._window = (0, b"")
         at = self.min if start is None else max(start, self.min)
@@ -243,7 +243,7 @@ class LogReader:
             found = self._good_at(at, check_crc)
             if isinstance(found, Found):
                 if batch and found.record.stored_ms != batch[0].record.stored_ms:
-                    yield from batch  # not a member: the length was never that of a batch
+                    yield from batch  # not a member: the property was not a batch length
                     batch = []
                 if not batch:
                     batch_end = at + (batch_bytes(found.record) or 0)
@@ -267,7 +267,7 @@ class LogReader:
             if damage is None:
                 return
             if damage.stop <= at and not damage.tail:
-                continue  # a record was being written there, and now it is
+                continue  # a record was being written there and is complete now
             yield damage
             if damage.tail:
                 return
@@ -277,7 +277,7 @@ class LogReader:
         try:
             return self._decode(at, self._from_window(at), check_crc)
         except RecordError:
-            # Perhaps it was not there when the window was read.
+            # It may have been written after the window was read.
             self._window = (0, b"")
             try:
                 return self.record(at, check_crc)
@@ -285,7 +285,7 @@ class LogReader:
                 return error
 
     def _from_window(self, at: int) -> bytes:
-        """The beginning of what lies at `at`, at least; one read serves many records."""
+        """The bytes at `at`, enough for a record header; one read serves many records."""
         start, data = self._window
         if not start <= at <= start + len(data) - _FIRST_READ_BYTES:
             start, data = self._window = (at, self.read(at, _WINDOW_BYTES))
@@ -293,14 +293,14 @@ class LogReader:
         return data[at : at + max(BLANK_BYTES, Front(data, at).size)]
 
     def _passed_over(self, at: int) -> int | None:
-        """Where to go on if `at` lies in no file: files at the beginning of the log may have gone."""
+        """Where to continue if `at` is in no file: the oldest files may have been deleted."""
         if self.read(at, 1):
             return None
         self.refresh()
         return self.min if at < self.min else None
 
     def _damage(self, at: int, error: RecordError, batch: list[Found], thorough: bool) -> Damage | None:
-        """What is wrong at `at`, where no good record lies; None if the log simply ends there."""
+        """The damage at `at`, where there is no good record; None if the log ends there."""
         start, why = at, str(error)
         if batch:
             start, why = batch[0].offset, f"the beginning of a batch, but not all of it; {why}"
@@ -308,7 +308,7 @@ class LogReader:
         empty = head == bytes(len(head))
         if empty and not batch:
             cut = not head and any(first <= start < first + self.segment_bytes for first in self._starts)
-            why = "nothing was ever written there" if head else "the file was cut" if cut else "a file is missing"
+            why = "nothing was ever written there" if head else "the file is truncated" if cut else "a file is missing"
         self.refresh()
         resumed = self.next_good(at + 1, thorough or not empty)
         if resumed is not None and not batch and resumed % self.segment_bytes == 0:
@@ -322,7 +322,7 @@ class LogReader:
         return Damage(start, resumed, why)
 
     def _damaged_mark(self, at: int) -> Damage | None:
-        """If what lies at `at` is the end mark of a file but for one of its two numbers: that."""
+        """The damage at `at` if it is an end mark in which one of the two numbers is wrong."""
         room = self.segment_bytes - at % self.segment_bytes
         right, found = blank(room), self.read(at, BLANK_BYTES)
         if found == right or len(found) < len(right) or (found[:4] != right[:4] and found[4:] != right[4:]):
@@ -333,14 +333,14 @@ class LogReader:
     def next_good(
         self, after: int, search_here: bool = True, is_good: Callable[[int], bool] | None = None
     ) -> int | None:
-        """The first offset from `after` on at which a good record lies; `is_good` tells of an offset that looks like it."""
+        """The first offset from `after` on that holds a good record; `is_good` checks each candidate."""
         is_good = is_good or self._is_good
         for start in self._starts:
             stop = start + self.segment_bytes
             if stop <= after or (start < after and not search_here):
                 continue
             if start >= after and not search_here and self.read(start, 8) == bytes(8):
-                continue  # made ahead of need
+                continue  # prepared, not used yet
             at = max(after, start)
             while at < stop:
                 data = self.read(at, _WINDOW_BYTES)

@@ -1,11 +1,11 @@
 """The marks of the log, and the rules by which a mode moves them.
 
-After the append a message lies still and marks pass over it. Two of them are moved by events: `written` by a pwrite, `flushed` by an
-fdatasync. The other three follow by the rule of the mode, which is the only place that knows it:
+After the append a message does not move; marks pass over it. Two of them are moved by events: `written` by a pwrite, `flushed` by an
+fdatasync. The other three follow by the rule of the mode, which is defined here and nowhere else:
 
 - `answerable`: a send below it may be answered with success;
 - `visible`: a consumer may see what lies below it. The dispatcher enters it into the queues, and `dispatched` follows in the same call;
-- `confirmed`: nobody can take back what lies below it, whatever crashes. Snapshots, retention and deletions wait for it.
+- `confirmed`: no crash can lose what lies below it. Snapshots, retention and deletions wait for it.
 
 Waiters park on one mark, and the call that moves it hands them back.
 """
@@ -28,7 +28,7 @@ class Mode(Protocol):
     in_turn: bool
     """Whether a message can be answered in the turn in which it is written."""
     late: ResponseCode
-    """What the sender of a message hears that was not answerable in time."""
+    """The response code for a message that did not become answerable in time."""
 
     def follow(self, written: int, flushed: int) -> Following: ...
 
@@ -74,20 +74,20 @@ class Marks:
         return self.written, self.flushed, self.answerable, self.visible, self.confirmed, self.dispatched
 
     def reset(self, end: int) -> None:
-        """Recovery found the log's end, and it is on disk. Nobody may be waiting."""
+        """Recovery found the log's end, and it is on disk. There must be no waiters."""
         for mark in self.all():
             mark.reset(end)
 
     def move_written(self, end: int) -> list[Any]:
-        """The log is in the page cache up to `end`. Returns everybody whose mark was reached."""
+        """The log is in the page cache up to `end`. Returns the waiters that are released."""
         return self._follow(self.written.advance(end))
 
     def move_flushed(self, end: int) -> list[Any]:
-        """The log is on disk up to `end`. Returns everybody whose mark was reached."""
+        """The log is on disk up to `end`. Returns the waiters that are released."""
         return self._follow(self.flushed.advance(end))
 
     def _follow(self, reached: list[Any]) -> list[Any]:
-        """Move the marks that have to; once per turn of the loop, so those that stand still cost nothing."""
+        """Move the marks that changed. Called once per turn, so unchanged marks must cost nothing."""
         answerable, visible, confirmed = self.mode.follow(self.written.offset, self.flushed.offset)
         if answerable != self.answerable.offset:
             reached += self.answerable.advance(answerable)

@@ -1,8 +1,8 @@
-"""Cutting the log into stretches that can be read side by side, each from the beginning of a record to the beginning of another.
+"""Cut the log into stretches that can be read in parallel, each from the beginning of a record to the beginning of another.
 
-Where records begin is known from queue entries and from file starts, never from bytes that look like a record: a body may hold
-anything, a whole record that names the right offset included. An entry may be damaged while the log is not, so the log must confirm
-what an entry says: both have to agree.
+Boundaries come from queue entries and file starts, never from bytes that look like a record: a body may hold any bytes, even a
+whole record with the right offset. An entry may be damaged while the log is not, so a boundary counts only if the log has a record
+there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kappamq.store.position import Position
 from kappamq.store.reader import QueueRange, StoreReader
 
 _WITNESSES = 8
-"""Queues that are asked for boundaries: the longest ones name enough of them."""
+"""Queues in which boundaries are searched: the longest ones have enough of them."""
 _TRIES = 16
-"""Damaged entries that are passed over where nothing is lost by giving up: another boundary is known."""
+"""Damaged entries that are skipped before the search gives up, if another boundary is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Bytes [start, stop) of the log. A record that begins in it belongs to it."""
+    """Bytes [start, stop) of the log. It holds the records that begin in it."""
 
     start: int
     stop: int
@@ -43,8 +43,8 @@ class Stretches:
         self._queues: list[QueueRange] | None = None
 
     def end(self) -> int:
-        """How far the log may be read: what a running broker has made visible, else to the end that a scan proves. Damage is no
-        end if queues or checkpoint know of records behind it: whoever reads up to here meets it, and tells."""
+        """How far the log may be read: the visible offset of a running broker, else the end that a scan finds. Damage is not the
+        end if queues or checkpoint know of records behind it: the reader reaches the damage and reports it."""
         position, _why = Position.load(self._reader.root / "kappamq.position", self._files)
         if position is None or not position.wrote(self._checkpoint()):
             checkpoint = Checkpoint.load(self._reader.root / "checkpoint", self._files)
@@ -55,8 +55,8 @@ class Stretches:
         return end if end >= position.flushed else self._behind_damage(end, position.flushed, 0)
 
     def _behind_damage(self, end: int, known: int, known_ms: int) -> int:
-        """Whether a scan that ended at `end` has met damage or the end: what begins below `known`, or was stored up to `known_ms`,
-        was written for certain. Good records beyond that may be left over from a tail that a Java broker has given up."""
+        """Whether a scan that stopped at `end` met damage or the end of the log: records that begin below `known`, or were stored up
+        to `known_ms`, were certainly written. Good records beyond that may belong to a tail that a Java broker truncated."""
         log = self._reader.log
         while (resumed := log.next_good(end + 1)) is not None:
             if resumed >= known and log.record(resumed).record.stored_ms > known_ms:
@@ -65,7 +65,7 @@ class Stretches:
         return end
 
     def _newest_known(self) -> int:
-        """One past the last record that any queue knows."""
+        """The end of the last record that any queue refers to."""
         newest = 0
         for queue in self._known():
             for _number, log_offset, size, _code in self._reader.entries(
@@ -88,7 +88,7 @@ class Stretches:
         return [Stretch(low, high) for low, high in pairwise(cuts) if low < high]
 
     def next_boundary(self, offset: int, *, all_queues: bool = True) -> int | None:
-        """The first place at or behind `offset` where a record is known to begin; None if none is known."""
+        """The first known beginning of a record at or behind `offset`; None if none is known."""
         log = self._reader.log
         starts = log.starts
         place = bisect_right(starts, offset - 1)
@@ -101,7 +101,7 @@ class Stretches:
 
     def _entry_from(self, queue: QueueRange, offset: int, known: int) -> int | None:
         """The first log offset from `offset` on that an entry of this queue names and at which a record begins. `known` is a
-        boundary that was found elsewhere: one behind it need not be found."""
+        boundary that was found in another queue: the search ends there."""
         high, found = queue.max, []
         for _ in range(_TRIES):
             first = self._search(queue, queue.min, high, offset)
@@ -111,17 +111,17 @@ class Stretches:
             before = self._log_offset(queue, first - 1) if first > queue.min else None
             if before is None or self._begins_record(before):
                 break
-            high = first - 1  # if that entry names too small an offset, it hides those before it
+            high = first - 1  # if the offset of that entry is too small, it hides earlier entries
         return min(found, default=None)
 
     def _confirmed(self, queue: QueueRange, number: int, stop: int, offset: int, known: int) -> int | None:
-        """The first that the log confirms of what the entries [number, stop) name from `offset` on."""
+        """The first log offset from `offset` on that one of the entries [number, stop) names and the log confirms."""
         tries = _TRIES
         while number < stop and tries:
             at = self._log_offset(queue, number)
             if at is None:
                 break
-            if at < offset:  # the entry before named too large an offset, and has misled the search
+            if at < offset:  # a previous entry with too large an offset misled the search
                 number = self._search(queue, number + 1, stop, offset)
             elif self._begins_record(at):
                 return at
@@ -146,7 +146,7 @@ class Stretches:
         return QUEUE_ENTRY.unpack(data)[0] if len(data) == QUEUE_ENTRY.size else None
 
     def _begins_record(self, offset: int) -> bool:
-        """Whether the log has the front of a record there: its magic, a size that fits, and its own offset."""
+        """Whether the log has a record header there: the magic, a possible size, and the right log offset."""
         log = self._reader.log
         front = Front(log.read(offset, FRONT_BYTES))
         fits = front.size <= log.segment_bytes - offset % log.segment_bytes
@@ -169,8 +169,8 @@ class Stretches:
             self._files.close(fd)
 
     def _is_running(self) -> bool:
-        """Whether the process that opened the store lives. After a crash its number may be another's: then too little is read, never
-        something that a broker would not show."""
+        """Whether the process that opened the store is alive. After a crash its process id may belong to another process: then less is
+        read, never more than a broker would show."""
         pid = AbortFile(self._reader.root, self._files).pid()
         if pid is None:
             return False

@@ -1,4 +1,4 @@
-"""How far the log has come in one respect, and who waits for it to come further."""
+"""How far the log has come in one respect, and what waits for it to come further."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Watermark(Generic[Waiter]):
         return True
 
     def advance(self, offset: int) -> list[Waiter]:
-        """Move to `offset`; return those who waited for it, in log order."""
+        """Move to `offset`; return the waiters it releases, in log order."""
         assert offset >= self.offset, f"a watermark never goes back: {self.offset} -> {offset}"
         self.offset = offset
         waiting = self._waiting
@@ -43,7 +43,7 @@ class Watermark(Generic[Waiter]):
         return reached
 
     def give_up(self, which: Callable[[Waiter], bool] | None = None) -> list[Waiter]:
-        """Take back those who still wait, from the front, as long as `which` says so; without it all of them."""
+        """Remove waiters from the front while `which` is true for them; all without `which`."""
         waiting = self._waiting
         given: list[Waiter] = []
         while waiting and (which is None or which(waiting[0][1])):
@@ -51,6 +51,6 @@ class Watermark(Generic[Waiter]):
         return given
 
     def reset(self, offset: int) -> None:
-        """Set the mark where recovery found it. Nobody may be waiting."""
+        """Set the mark where recovery found it. There must be no waiters."""
         assert not self._waiting
         self.offset = offset

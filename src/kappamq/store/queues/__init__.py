@@ -1,1 +1,1 @@
-"""Consume queues: from (topic, queue, number) to a place in the log, and the repair of entries."""
+"""Consume queues: from (topic, queue, offset) to a place in the log, and the repair of entries."""

@@ -1,7 +1,7 @@
-"""Which topics were deleted and not made again: their messages are in the log, and must not come back with new queue files.
+"""Which topics were deleted and not created again: their messages are still in the log, and must not get new queue files.
 
-The broker's topic table is a snapshot (config/topics.json) and the metadata records behind it. Here both are read, and nothing is
-written: a file that makes no sense is the broker's to deal with.
+The broker's topic table is a snapshot (config/topics.json) and the metadata records after it. This module reads both and writes
+nothing; a malformed file is left to the broker.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ FILE: Final = "topics.json"
 CHANGED_KIND: Final = "topic"
 DELETED_KIND: Final = "topic-deleted"
 FORGOTTEN_KIND: Final = "topic-forgotten"
-"""Of a deleted topic nothing is left in the log: if it is made again, its numbering starts at 0."""
+"""Nothing of a deleted topic is left in the log: created again, its queues start at 0."""
 DELETED: Final = "kappamqDeleted"
-"""Key of the snapshot: deleted topics, with where their queues ended."""
+"""Key of the snapshot: deleted topics, with the ends of their queues."""
 _TABLE: Final = "topicConfigTable"
 _NONSENSE: Final = (LookupError, AttributeError, TypeError, ValueError)
 
 
 class TopicTable:
-    """The snapshot, and then record by record what changed since."""
+    """The snapshot, and the changes that later records make to it."""
 
     def __init__(self, config: Path, log_min: int, log_end: int, files: Files) -> None:
         found = _load(config, log_min, files)
-        # A table of another broker's is as of the end of the log.
+        # A table that another broker wrote is valid as of the end of the log.
         stamp = log_end if found.log_offset is None else found.log_offset
         self.stamp = min(stamp, log_end)
         """Records from this log offset on are to be applied."""
@@ -39,7 +39,7 @@ class TopicTable:
         self._deleted = set(_keys(found.table.get(DELETED)))
 
     def apply(self, bodies: Iterable[bytes]) -> None:
-        """Metadata records in log order. What makes no sense is passed over, as the broker does."""
+        """Metadata records in log order. Malformed ones are skipped, as the broker does."""
         for body in bodies:
             try:
                 content: Any = json.loads(body)
@@ -57,7 +57,7 @@ class TopicTable:
 
     @property
     def deleted(self) -> set[str]:
-        """Topics that were deleted and not made again."""
+        """Topics that were deleted and not created again."""
         return self._deleted - self._known
 
 
@@ -66,7 +66,7 @@ def _keys(table: Any) -> Iterable[str]:
 
 
 def _load(config: Path, log_min: int, files: Files) -> Snapshot:
-    """As `Snapshots.load` chooses between the file and its backup."""
+    """Choose between the file and its backup as `Snapshots.load` does."""
     nothing = Snapshot({}, 0)
     file, backup = _read(config / FILE, files), _read(config / f"{FILE}.bak", files)
     if file is not None and not file.damaged:
@@ -74,7 +74,7 @@ def _load(config: Path, log_min: int, files: Files) -> Snapshot:
     if backup is not None and not backup.damaged:
         return Snapshot(backup.table, 0) if file is not None and backup.log_offset is None else backup
     damaged = file or backup
-    # Of a log that is whole every change is known; else a damaged table is better than none.
+    # A whole log contains every change; otherwise a damaged table is better than none.
     return nothing if damaged is None or log_min == 0 else Snapshot(damaged.table, 0)
 
 

@@ -1,8 +1,8 @@
-"""Queue entries that do not lead to their message: what they should say is found in the log.
+"""Repair queue entries that do not lead to their message: the correct entry is found in the log.
 
-Entries of a queue lie in the order of the log, so the record of message n lies between those of its neighbours. Between them may
-lie any amount of log: whoever searches for somebody who waits gives the reader a `BoundedRead`, and goes on beside other work with a
-`pace`. A search that was ended knows nothing: the record may well be there.
+Entries of a queue are in log order, so the record of message n lies between those of its neighbours, perhaps with a lot of log
+between them. A search on behalf of a waiting client is limited by a `BoundedRead` and yields to other work through `pace`. A search
+that was ended early proves nothing: the record may exist.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ReadEntry = Callable[[int], tuple[int, int, int] | None]
 
 
 class SearchEnded(Exception):
-    """The search has read as much as it may, or nobody waits for it any more."""
+    """The search has reached its limit, or its result is no longer needed."""
 
 
 class BoundedRead:
-    """Reads from files until `bytes_max` have been read, or `is_stopped` says so; then raises SearchEnded."""
+    """Reads from files until `bytes_max` have been read, or `is_stopped` returns true; then raises SearchEnded."""
 
     def __init__(self, pread: Pread, bytes_max: int, is_stopped: Callable[[], bool]) -> None:
         self._pread = pread
@@ -48,7 +48,7 @@ def is_message(record: Record, topic: str, queue_id: int, number: int) -> bool:
 
 
 def due_ms(record: Record, names: dict[str, str], delays_ms: Sequence[int]) -> int | None:
-    """What the schedule topic keeps in place of the tag's hash: when the message is due. None for other records."""
+    """When the message is due: the schedule topic keeps it in place of the tag's hash. None for other records."""
     level = names.get(properties.DELAY)
     if record.topic != SCHEDULE_TOPIC or not level:
         return None
@@ -77,8 +77,8 @@ def find_record(
     """The record of message `number` of a queue that holds the messages of `bounds`; if the log has no good one, the number of the
     next message that it has, or the queue's end.
 
-    Looks where the entry points to, and where it would point with one bit flipped. If that does not help, reads the log from the
-    nearest good neighbour below to the nearest above, and calls `pace` after each record of that."""
+    Tries the place that the entry names, then the same with one bit flipped. Otherwise reads the log between the nearest good
+    neighbours, and calls `pace` after each record."""
     low, end = bounds
     entry = read_entry(number)
     if entry is not None:
@@ -87,7 +87,7 @@ def find_record(
             return found
 
     def neighbour(step: int) -> Found | None:
-        """The nearest that leads to its message, in steps that double: where one entry is bad, others may be."""
+        """The nearest entry that leads to its message, in doubling steps: bad entries often come together."""
         while low <= number + step < end:
             entry = read_entry(number + step)
             if entry is not None and entry[1] > 0:
@@ -118,8 +118,8 @@ def find_record(
 def _near_entry(
     log: LogReader, topic: str, queue_id: int, number: int, entry: tuple[int, int, int], log_end: int
 ) -> Found | int | None:
-    """The record, if the entry leads to it or has one flipped bit; number + 1, if the entry is right and its record is damaged; None,
-    if neither is so."""
+    """The record, if the entry leads to it or has one flipped bit; number + 1, if the entry is right and its record is damaged;
+    otherwise None."""
     log_offset, size, _code = entry
     for place in (log_offset, *(log_offset ^ 1 << bit for bit in range(log_end.bit_length()))):
         if not log.min <= place < log_end:

@@ -1,9 +1,9 @@
 """Consume-queue files: (topic, queue id, n) -> where message n lies in the log.
 
-A queue is a row of files of fixed size, named after the byte position of their first entry; entry n lies at n * 20. Entries
+A queue is a sequence of files of fixed size, named after the byte position of their first entry; entry n lies at n * 20. Entries
 come from the kernel in batches and are written with pwrite into sparse files: a hundred thousand queues cost what they hold.
-Descriptors are kept for the queues used last, in two tables that never meet: one for the worker that writes, one for the
-loop that reads what is in memory. So neither waits for the other.
+The most recently used descriptors are kept open, in two separate tables: one for the worker that writes, one for the loop that
+reads what is in memory. So neither waits for the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kappamq.store.files import Files
 
 log = logging.getLogger(__name__)
 
-ANY_FILLER = (0, FILLER_BYTES)  # it names no place in the log: where it should not stand, it says nothing
+ANY_FILLER = (0, FILLER_BYTES)  # it names no place in the log
 _PAGE_BYTES = 4096
 _SYNC_EACH_MAX = 256
 _ENTRIES_AT_ONCE = 200
@@ -27,7 +27,7 @@ _FOLDER_NAME_BYTES_MAX = 255
 
 
 def is_folder_name(topic: str) -> bool:
-    """Whether a queue of this topic can have files. No broker accepts a topic that cannot, but a log may come from anywhere."""
+    """Whether a queue of this topic can have files. Brokers reject such topics, but the log may be somebody else's."""
     return (
         topic not in ("", ".", "..")
         and "/" not in topic
@@ -36,10 +36,10 @@ def is_folder_name(topic: str) -> bool:
 
 
 class _Descriptors:
-    """The queue files used last, open. For one thread."""
+    """The most recently used queue files, open. For one thread."""
 
     def __init__(self, folder: Path, file_bytes: int, open_max: int, files: Files) -> None:
-        self._folder = str(folder)  # text: a Path would take as long as the calls it is made for
+        self._folder = str(folder)  # a Path would cost as much as the system calls
         self._file_bytes = file_bytes
         self._files = files
         self._open_max = open_max
@@ -64,7 +64,7 @@ class _Descriptors:
             self.made.add(path)
         if create:
             try:
-                if self._files.size(fd) < self._file_bytes:  # new, or a crash came before it got its size
+                if self._files.size(fd) < self._file_bytes:  # new, or a crash came before it was extended
                     self._files.truncate(fd, self._file_bytes)
             except OSError:
                 self._files.close(fd)
@@ -77,7 +77,7 @@ class _Descriptors:
         return fd
 
     def forget(self, topic: str, queue_id: int | None = None, start: int | None = None) -> None:
-        """Close what is open of a topic, a queue or one file."""
+        """Close the files of a topic, of a queue, or one file."""
         if queue_id is not None and start is not None:
             fd = self._open.pop((topic, queue_id, start), None)
             if fd is not None:
@@ -101,16 +101,16 @@ class QueueFiles:
         self._writing = _Descriptors(folder, self.file_bytes, max(8, open_max // 2), files)
         self._reading = _Descriptors(folder, self.file_bytes, max(8, open_max // 2), files)
         self._dirty: set[tuple[str, int, int]] = set()
-        self._refused = False  # a topic without files was told of
+        self._refused = False  # a topic without files was logged
 
     # -- writing -----------------------------------------------------------------------------------------------------------
 
     def write(self, topic: str, queue_id: int, first: int, entries: bytes, low: int) -> bool:
-        """Put `entries` at offsets `first`, `first`+1, ... of the queue, making files as needed. `low`: where the queue begins.
-        Returns False, and has done nothing, if this topic cannot have files.
+        """Write `entries` at offsets `first`, `first`+1, ... of the queue, creating files as needed. `low`: where the queue begins.
+        Returns False, without an effect, if this topic cannot have files.
 
-        Filler says that a message is gone, so it stands below `low` only. An empty entry between `low` and `first` is
-        damage: it stays as it is, and whoever reads it repairs it from the log."""
+        Filler marks deleted messages, so it is written only below `low`. An empty entry between `low` and `first` is damage: it stays,
+        and a reader repairs it from the log."""
         if not is_folder_name(topic):
             self._refuse(topic)
             return False
@@ -131,14 +131,14 @@ class QueueFiles:
     def _refuse(self, topic: str) -> None:
         if not self._refused:
             log.warning(
-                "the log has messages of the topic %r, which cannot be the name of a folder: they stay in the log and are in no queue. "
-                "No broker accepts such a topic; find out where this log comes from (told once, for the first such topic)",
+                "the log has messages of topic %r, which is not a valid folder name: they stay in the log and are in no queue. "
+                "Brokers reject such topics; find out where this log comes from (logged once, for the first such topic)",
                 topic[:_FOLDER_NAME_BYTES_MAX],
             )
         self._refused = True
 
     def replace(self, topic: str, queue_id: int, number: int, entry: bytes) -> None:
-        """Put the right entry where a wrong one, or none, was found; touches nothing else."""
+        """Overwrite one entry that is wrong or missing."""
         start, position, _wanted = self._place(number, 1)
         fd = self._writing.get(topic, queue_id, start, create=True)
         assert fd is not None
@@ -146,8 +146,8 @@ class QueueFiles:
         self._dirty.add((topic, queue_id, start))
 
     def _fill_gap(self, fd: int, end: int, log_offset: int) -> None:
-        """Where a queue begins in the middle of a file there is filler before it, as Java wants it: nothing empty.
-        Behind older entries it names where the log goes on, so that entries still ascend."""
+        """Before the first entry of a queue that begins in the middle of a file, write filler: Java accepts no empty entries.
+        Filler after older entries names where the log continues, so that entries still ascend."""
         if any(self._files.pread(fd, ENTRY.size, end - ENTRY.size)):
             return
         low = len(self._files.pread(fd, end, 0).rstrip(b"\0"))
@@ -159,7 +159,7 @@ class QueueFiles:
         """Make everything written so far durable. Slow."""
         dirty, self._dirty = self._dirty, set()
         if len(dirty) > _SYNC_EACH_MAX:
-            # Thousands of files one by one take twenty times as long as all at once, whatever else is there to be written.
+            # Syncing thousands of files one by one takes twenty times as long as syncing the file system.
             self._files.sync_file_system(self.folder)
             self._writing.made.clear()
             return
@@ -167,7 +167,7 @@ class QueueFiles:
             fd = self._writing.get(topic, queue_id, start)
             if fd is not None:
                 self._files.sync(fd)
-        # A file is found again only if its folder is on disk, too.
+        # A file survives only if its folder is on disk, too.
         made, self._writing.made = self._writing.made, set()
         folders = {
             folder
@@ -189,12 +189,12 @@ class QueueFiles:
                     self._files.zero(fd, end * ENTRY.size - start, self.file_bytes)
 
     def _holds_more(self, fd: int, at: int) -> bool:
-        """Whether anything was written at or behind `at`; looks only at pages that ever were."""
+        """Whether anything was written at or behind `at`; reads only allocated pages."""
         page = at + -at % _PAGE_BYTES
         return any(self._files.pread(fd, page - at, at)) or self._files.next_data(fd, page) is not None
 
     def delete_below(self, topic: str, queue_id: int, min_offset: int) -> int:
-        """Delete files that hold nothing at or above `min_offset`; never the last one. How many went."""
+        """Delete files that hold nothing at or above `min_offset`; never the last one. Returns how many."""
         removed = 0
         for start in self._starts(topic, queue_id)[:-1]:
             if start + self.file_bytes > min_offset * ENTRY.size:
@@ -216,13 +216,13 @@ class QueueFiles:
         self._files.remove_tree(self.folder / topic, ignore_errors=True)
 
     def forget_readers(self, topic: str, queue_id: int | None = None) -> None:
-        """For the loop, after files of this topic have gone."""
+        """For the loop, after files of this topic were deleted."""
         self._reading.forget(topic, queue_id)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def read_resident(self, topic: str, queue_id: int, first: int, count: int) -> bytes | None:
-        """Up to `count` entries from `first` on, within one file; None if the disk would have to be asked. For the loop."""
+        """Up to `count` entries from `first` on, within one file; None if that needs the disk. For the loop."""
         start, position, wanted = self._place(first, count)
         fd = self._reading.get(topic, queue_id, start)
         return b"" if fd is None else self._files.pread_if_resident(fd, wanted, position)
@@ -252,7 +252,7 @@ class QueueFiles:
                     yield topic, int(name)
 
     def bounds(self, topic: str, queue_id: int, log_min: int, log_end: int) -> tuple[int, int]:
-        """(min, end): the entries of this queue that point into [log_min, log_end). Beyond `end` nothing is to be trusted.
+        """(min, end): the entries of this queue that point into [log_min, log_end). Entries beyond `end` are not valid.
 
         Entries are dense and ordered by log offset up to `end`, so both are found by bisection."""
         descriptors: dict[int, int] = {}
@@ -262,10 +262,10 @@ class QueueFiles:
                 try:
                     fd = self._files.open(path, writable=False)
                 except FileNotFoundError:
-                    continue  # retention has taken it since
+                    continue  # deleted by retention meanwhile
                 descriptors[start] = fd
                 size = self._files.size(fd)
-                if size == 0:  # a crash between making the file and giving it its size: it holds nothing
+                if size == 0:  # a crash between creating and extending the file: it is empty
                     self._files.close(descriptors.pop(start))
                 elif size != self.file_bytes:
                     raise StoreError(
@@ -275,7 +275,7 @@ class QueueFiles:
             if not descriptors:
                 return 0, 0
 
-            held, held_first = b"", 0  # the entries read last: most queues are short, and one read shows all they have
+            held, held_first = b"", 0  # the last read: it holds all entries of most queues
 
             def entry(offset: int) -> tuple[int, int]:
                 nonlocal held, held_first
@@ -289,7 +289,7 @@ class QueueFiles:
 
             def is_real(offset: int) -> bool:
                 if offset > first and entry(offset - 1)[1] == 0:
-                    return False  # what follows a hole was never written: the disk has flipped a bit there
+                    return False  # after a hole nothing was written: a flipped bit
                 log_offset, size = entry(offset)
                 return size > 0 and (log_offset < log_end or size == FILLER_BYTES)
 
@@ -298,7 +298,7 @@ class QueueFiles:
 
             def is_gone(offset: int) -> bool:
                 while offset < end - 1 and is_filler(offset):
-                    offset += 1  # filler among messages, which an earlier version left: the next one tells
+                    offset += 1  # filler between messages, left by an earlier version: look at the next entry
                 return entry(offset)[0] < log_min
 
             first = min(descriptors) // ENTRY.size
@@ -307,7 +307,7 @@ class QueueFiles:
             if not (is_real(first) and is_real(early - 1)):
                 high = early
             end = _bisect(first, high, is_real)
-            # Filler before the first message, in steps that double: filler further on is to mislead nobody.
+            # Find filler before the first message in doubling steps, so that filler further on does not mislead the search.
             step = 1
             while first + step < end and is_filler(first + step - 1):
                 step *= 2
@@ -318,7 +318,7 @@ class QueueFiles:
                 self._files.close(fd)
 
     def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int]:
-        """(log offset, record bytes, tag code); zeros where there is none."""
+        """(log offset, record bytes, tag code); zeros if there is none."""
         data = self.read(topic, queue_id, offset, 1)
         if len(data) < ENTRY.size:
             return 0, 0, 0

@@ -1,7 +1,7 @@
-"""When a parked timer acts, by today's clock: the wall clock may have been set since it was stored.
+"""When a parked timer acts, by the current clock: the wall clock may have been set since it was stored.
 
-Who asked for a time gets that time, by whatever the clock shows. Who asked for a delay gets the delay: the time that was computed from it
-moves along when the clock is set.
+A timer for a point in time fires when the clock shows that time. A timer with a delay keeps its delay: its computed due time is
+shifted when the clock is set.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.timer.entries import PRECISION_MS, ROLL, ROLL_MS, Unit, roll_ms
 
 OVERDUE_MS: Final = 86_400_000
-"""What is entered is in a slot no further back than this, however long overdue it is."""
+"""Overdue timers are entered in a slot no further back than this."""
 
 
 class Acts(NamedTuple):
     at_ms: int
-    rolls: bool  # it is not due then, but stored again
+    rolls: bool  # it is not due then but stored again
     stored_ms: int
 
 
 def due_now(said: Parked, log_offset: int, steps: ClockSteps, below: int | None = None) -> int:
-    """When a timer is due, by today's clock or by that just before the step at `below`."""
+    """When a timer is due, by the current clock or by the one before the step at `below`."""
     return said.due_ms + steps.shift_ms(log_offset, below) if said.is_delay else said.due_ms
 
 
 def acts(said: Parked, log_offset: int, steps: ClockSteps, below: int | None = None) -> Acts:
-    """The same, and whether it has to be stored again on the way there."""
+    """The same, and whether it has to be stored again before it is due."""
     stored_ms = said.stored_ms + steps.shift_ms(log_offset, below)
     due_ms = due_now(said, log_offset, steps, below)
     roll = roll_ms(due_ms, stored_ms)
@@ -36,21 +36,21 @@ def acts(said: Parked, log_offset: int, steps: ClockSteps, below: int | None = N
 
 
 def not_after(said: Parked, log_offset: int, steps: ClockSteps, now_ms: int) -> Parked:
-    """What a record says, seen at `now_ms`: it was not stored later, whatever its stamp says."""
+    """`said` with a store time no later than `now_ms`, whatever the record contains."""
     shift_ms = steps.shift_ms(log_offset)
     return said if said.stored_ms + shift_ms <= now_ms else said._replace(stored_ms=now_ms - shift_ms)
 
 
 def not_before(at_ms: int, now_ms: int) -> int:
-    """The time for which a timer is entered at `now_ms`. Long overdue, as after a clock that was years behind, a slot that far back
-    would take another one's place in the wheel."""
+    """The time for which a timer is entered at `now_ms`. A slot far in the past, as after a clock that was years behind, would use
+    the place of another slot in the wheel."""
     return max(at_ms, now_ms - OVERDUE_MS)
 
 
 def fits(unit: Unit, said: Parked, steps: ClockSteps, now_ms: int) -> bool:
-    """Whether the timer of a record may have been entered for the time of this unit, at `now_ms` or before.
+    """Whether the time of this unit is possible for the timer of a record, entered at `now_ms` or before.
 
-    By today's clock, or by one before: when the clock is set the files are built again, but that takes its time."""
+    By the current clock or an earlier one: the files are rebuilt after the clock was set, but not at once."""
     clocks = [None, *(step.log_offset for step in steps.steps if step.log_offset > unit.log_offset)]
     return any(_fits(unit, said, steps, below, now_ms) for below in clocks)
 
@@ -60,7 +60,7 @@ def _fits(unit: Unit, said: Parked, steps: ClockSteps, below: int | None, now_ms
     rolls = bool(unit.kind & ROLL)
     if rolls == act.rolls and (unit.due_ms == act.at_ms or act.at_ms < unit.due_ms <= not_before(act.at_ms, now_ms)):
         return True
-    # Stamped later than it was entered: then it is stored again so long after that.
+    # The store time is later than the time of entry: then it is stored again that much later.
     due_ms = due_now(said, unit.log_offset, steps, below)
     return rolls and any(
         seen_ms < act.stored_ms

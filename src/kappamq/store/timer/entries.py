@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Self
 
 PRECISION_MS: Final = 1000
 SLOTS: Final = 2 * 7 * 86_400
-"""A week of seconds, twice."""
+"""Two weeks of seconds."""
 ROLL_MS: Final = 172_800 * PRECISION_MS
-"""Messages that are due later than this are stored again on the way there: RocketMQ's timerRollWindowSlot."""
+"""Messages that are due later than this are stored again before that: RocketMQ's timerRollWindowSlot."""
 
 SLOT: Final = struct.Struct(">qqqii")  # second, position of the first unit, of the last, count, 0
 UNIT: Final = struct.Struct(">iqiqiqiiq")
@@ -31,7 +31,7 @@ assert END_MARK.size == 16
 
 PLAIN: Final = 1
 ROLL: Final = 2  # at its time it is not delivered but stored again
-CANCEL: Final = 4  # no message but the wish that one of its slot be dropped
+CANCEL: Final = 4  # not a message but a recall of one in the same slot
 _KINDS: Final = 0xF
 
 CHECKPOINT_BYTES: Final = 56
@@ -66,16 +66,16 @@ class Unit(NamedTuple):
 
 
 def slot_ms(due_ms: int) -> int:
-    """Where the slot begins that holds what is due at `due_ms`; also what RocketMQ calls TIMER_OUT_MS."""
+    """Where the slot for `due_ms` begins; RocketMQ's TIMER_OUT_MS."""
     return (due_ms - 1) // PRECISION_MS * PRECISION_MS
 
 
 def roll_ms(due_ms: int, stored_ms: int) -> int | None:
-    """When a message stored at `stored_ms` is to be stored again, None if it is due before that is needed."""
+    """When a message stored at `stored_ms` is to be stored again, None if it is due earlier."""
     beyond = due_ms - stored_ms - ROLL_MS
     if beyond < 0:
         return None
-    return stored_ms + (ROLL_MS // 2 if beyond < ROLL_MS // 3 else ROLL_MS)  # and enough time for the next one
+    return stored_ms + (ROLL_MS // 2 if beyond < ROLL_MS // 3 else ROLL_MS)  # leaves enough time for the next roll
 
 
 def encode_unit(
@@ -96,9 +96,9 @@ def decode_unit(data: bytes | memoryview, at: int, position: int) -> Unit | None
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """config/timercheck: RocketMQ's seven numbers, and behind them, where it neither reads nor writes, what is ours."""
+    """config/timercheck: RocketMQ's seven numbers, followed by our stamp, which RocketMQ neither reads nor writes."""
 
-    read_ms: int = 0  # the slots before are done with
+    read_ms: int = 0  # all earlier slots are done
     log_position: int = 0  # the timer log is complete up to here
     queue_offset: int = 0  # messages of the timer topic below are in the timer log
     master_queue_offset: int = 0
@@ -107,7 +107,7 @@ class TimerCheckpoint:
     version: int = 0
 
     def encode(self) -> bytes:
-        """The 56 bytes that are told to slaves."""
+        """The 56 bytes that are sent to slaves."""
         return _CHECKPOINT.pack(
             self.read_ms,
             self.log_position,
@@ -134,8 +134,8 @@ class TimerCheckpoint:
         )
 
     def stamped(self, boot_id: str, first: int, *, clean: bool) -> bytes:
-        """The beginning of the file: changed by anybody but us, it does not pass for ours any more. `first` is where the
-        timer log begins."""
+        """The beginning of the file. If another broker changes it, the checksum no longer matches and it is not taken for ours.
+        `first` is where the timer log begins."""
         head = self.encode().ljust(_STAMP_AT, b"\0")
         boot = zlib.crc32(boot_id.encode())
         stamp = _STAMP.pack(_STAMP_NAME, int(clean), first, boot, 0)
@@ -143,7 +143,7 @@ class TimerCheckpoint:
 
 
 class Stamp(NamedTuple):
-    """Who wrote the checkpoint, and how it ended."""
+    """Which broker wrote the checkpoint, and whether it stopped cleanly."""
 
     ours: bool
     same_boot: bool

@@ -1,8 +1,8 @@
-"""timerwheel, timerlog/ and config/timercheck together: which record is to be looked at in which second.
+"""timerwheel, timerlog/ and config/timercheck together: which record is due for handling in which second.
 
-All of it is derived from the queue of the timer topic, one unit for each of its messages in their order, and can be built
-again from it. Deliveries leave no trace here: how far they are is a matter of the log. Files are written in an order that
-a crash of the process cannot break (units, slots, checkpoint); after a crash of the machine they are built again.
+All of it is derived from the queue of the timer topic, one unit for each of its messages in order, and can be rebuilt from it.
+Deliveries are not recorded here; their progress is in the log. Files are written in an order that survives a crash of the process
+(units, slots, checkpoint); after a crash of the machine they are rebuilt.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TimerFiles:
         self.checkpoint = TimerCheckpoint()
 
     def open(self) -> Stamp | None:
-        """Open what is there, None if nothing is. Raises StoreFormatError if it cannot be of use: then `reset`."""
+        """Open the files, None if there are none. Raises StoreFormatError if they cannot be used: then call `reset`."""
         self._forget()
         data = self._read_checkpoint()
         wheel = self._files.exists(self._root / "timerwheel")
@@ -61,7 +61,7 @@ class TimerFiles:
         self._log.end = self.checkpoint.log_position
         stamp = read_stamp(data, self._boot_id)
         if stamp.ours and self._log.min > stamp.first:
-            raise StoreFormatError(f"the timer log begins at {self._log.min}, it began at {stamp.first}")
+            raise StoreFormatError(f"the timer log begins at {self._log.min}, expected {stamp.first}")
         return stamp
 
     def _read_checkpoint(self) -> bytes | None:
@@ -75,7 +75,7 @@ class TimerFiles:
             self._files.close(fd)
 
     def reset(self) -> None:
-        """Begin anew, with nothing. The checkpoint goes first: it would vouch for what is no longer there."""
+        """Remove everything and begin empty. The checkpoint is removed first: it must not cover missing files."""
         self._forget()
         config = self._check_path.parent
         for folder, names in ((config, ["timercheck"]), (self._root, ["timerwheel"]), (self._root / "timerlog", None)):
@@ -86,7 +86,7 @@ class TimerFiles:
         self.checkpoint = TimerCheckpoint(version=self.checkpoint.version)
 
     def _forget(self) -> None:
-        """Whatever was about to be written."""
+        """Drop what was not written yet."""
         self.close()
         self._slots.clear()
         self._log = TimerLog(self._root / "timerlog", self._file_bytes, self._files)
@@ -94,7 +94,7 @@ class TimerFiles:
     # -- writing -------------------------------------------------------------------------------------------------------------
 
     def add(self, kind: int, stored_ms: int, due_ms: int, log_offset: int, size: int, topic_hash: int) -> int:
-        """Note what is to be looked at when; returns its slot. In the files after `commit`."""
+        """Add a timer; returns its slot. `commit` writes it."""
         start = slot_ms(due_ms)
         second = start // PRECISION_MS
         slot = self._slots.get(second) or self._wheel.get(start)
@@ -105,8 +105,8 @@ class TimerFiles:
         return start
 
     def commit(self, now_ms: int, read_ms: int, queue_offset: int, *, clean: bool = False) -> None:
-        """Bring what was added to the files, which reflect the timer topic up to `queue_offset` then. The slots before that
-        of `read_ms` are done with."""
+        """Write what was added; then the files reflect the timer topic up to `queue_offset`, and the slots before that of `read_ms` are
+        done."""
         self._log.flush()
         for slot in self._slots.values():
             self._wheel.put(slot)
@@ -128,9 +128,9 @@ class TimerFiles:
             self._files.close(fd)
 
     def replace_slot(self, start: int, units: list[Unit]) -> None:
-        """Leave only these to be done in the slot that begins at `start`: the others were delivered before a stop in its middle.
+        """Keep only these units in the slot at `start`: the others were delivered before a stop within that second.
 
-        The units that were there move to a slot that is long over: RocketMQ builds slots again from its log's units."""
+        The old units move to a slot in the past, because RocketMQ rebuilds slots from the units of its log."""
         for unit in list(self.chain(start)):
             self._log.move(unit, start - _OVER_MS)
         self._slots.pop(start // PRECISION_MS, None)
@@ -141,16 +141,16 @@ class TimerFiles:
     # -- reading -------------------------------------------------------------------------------------------------------------
 
     def next_used(self, from_ms: int, to_ms: int) -> int | None:
-        """The first slot in [from_ms, to_ms) that has anything in it."""
+        """The first slot in [from_ms, to_ms) that is not empty."""
         slot = self._wheel.next_used(from_ms, to_ms)
         return None if slot is None else slot.second * PRECISION_MS
 
     def chain(self, start: int) -> Iterator[Unit]:
-        """What is to be looked at in the second that begins at `start`, the last one first. Raises StoreDamaged."""
+        """The units of the second that begins at `start`, the last one first. Raises StoreDamaged."""
         slot = self._wheel.get(start)
         position = -1 if slot is None else slot.last
         low = self._log.min
-        while position >= low:  # what lies before is gone together with the records it spoke of
+        while position >= low:  # older units were deleted together with their records
             unit = self._log.unit(position)
             if unit is None or unit.slot_ms != start or not -1 <= unit.before < position:
                 raise StoreDamaged(f"the timer log holds no unit of second {start // PRECISION_MS} at {position}")
@@ -160,16 +160,14 @@ class TimerFiles:
     # -- after a crash, or after another broker ------------------------------------------------------------------------------
 
     def resume(self, queue_offset: int, log_offset_of: Callable[[int], int | None]) -> int:
-        """Units behind the checkpoint were written before a crash, and perhaps their slots: take them over. Returns the queue
-        offset they reach. Raises StoreDamaged if they are not those of the queue's next messages."""
+        """Take over units behind the checkpoint, which were written before a crash. Returns the queue offset they reach. Raises
+        StoreDamaged if they do not match the next messages of the queue."""
         while units := self._log.units(self._log.end):
             for unit in units:
                 while (known := log_offset_of(queue_offset)) is not None and known < unit.log_offset:
-                    queue_offset += 1  # a message that could not be understood has no unit
+                    queue_offset += 1  # a malformed message has no unit
                 if known != unit.log_offset:
-                    raise StoreDamaged(
-                        f"the unit at {unit.position} speaks of another record than message {queue_offset}"
-                    )
+                    raise StoreDamaged(f"the unit at {unit.position} does not belong to message {queue_offset}")
                 self._revise(unit)
                 self._log.end = unit.position + UNIT.size
                 queue_offset += 1
@@ -207,7 +205,7 @@ class TimerFiles:
     # -- what stays ----------------------------------------------------------------------------------------------------------
 
     def delete_below(self, log_min: int) -> int:
-        """Delete what only speaks of records below `log_min`. How many files went. The next `commit` tells."""
+        """Delete files whose records are all below `log_min`; returns how many. The next `commit` records it."""
         return self._log.delete_below(log_min)
 
     def close(self) -> None:

@@ -26,11 +26,11 @@ class TimerLog:
         self.end = 0
 
     def open(self) -> None:
-        """Look which files there are; `end` is for the caller to set. Raises StoreFormatError for what cannot be a log."""
+        """List the files; the caller sets `end`. Raises StoreFormatError if they cannot be a timer log."""
         for name in self._files.list(self._folder):
             start = int(name) if len(name) == 20 and name.isdigit() else -1
             if start < 0 or start % self._file_bytes:
-                raise StoreFormatError(f"{self._folder / name} is no file of a timer log")
+                raise StoreFormatError(f"{self._folder / name} is not a timer log file")
             self._starts.append(start)
         for before, after in zip(self._starts, self._starts[1:], strict=False):
             if after != before + self._file_bytes:
@@ -48,7 +48,7 @@ class TimerLog:
     # -- writing -------------------------------------------------------------------------------------------------------------
 
     def append(self, unit: bytes) -> int:
-        """Where it will lie."""
+        """Returns the unit's position."""
         self.make_room()
         if not self._buffer:
             self._buffer_at = self.end
@@ -58,7 +58,7 @@ class TimerLog:
         return position
 
     def make_room(self) -> None:
-        """After this the next unit goes to `end`: a file keeps room for an end mark."""
+        """Make `end` the position of the next unit: a file keeps space for an end mark."""
         left = self._file_bytes - self.end % self._file_bytes
         if left < UNIT.size + END_MARK.size:
             if not self._buffer:
@@ -78,7 +78,7 @@ class TimerLog:
         self._window = (0, b"")
 
     def move(self, unit: Unit, slot_ms: int) -> None:
-        """Have a unit that is in the files say that it belongs to another slot."""
+        """Assign a written unit to another slot."""
         self.flush()
         start = unit.position - unit.position % self._file_bytes
         fd = self._descriptor(start)
@@ -88,7 +88,7 @@ class TimerLog:
             self._window = (0, b"")
 
     def cut(self, end: int) -> None:
-        """Forget what lies behind `end`; appends go on there."""
+        """Truncate the log to `end`."""
         for start in reversed(self._starts):
             if start >= end and start > 0:
                 self._remove(start)
@@ -111,7 +111,7 @@ class TimerLog:
             except FileNotFoundError:
                 return None
             if self._files.size(fd) != self._file_bytes:
-                self._files.truncate(fd, self._file_bytes)  # new, or a crash came before it got its size
+                self._files.truncate(fd, self._file_bytes)  # new, or a crash came before it was extended
             self._open[start] = fd
             if start not in self._starts:
                 self._starts.append(start)
@@ -120,7 +120,7 @@ class TimerLog:
     # -- reading -------------------------------------------------------------------------------------------------------------
 
     def unit(self, position: int) -> Unit | None:
-        """The unit at `position`; None if there is none. Reads backwards ahead: chains lead there."""
+        """The unit at `position`; None if there is none. Reads ahead backwards, the direction of chains."""
         at, data = self._window
         if not at <= position <= at + len(data) - UNIT.size:
             start = position - position % self._file_bytes
@@ -135,7 +135,7 @@ class TimerLog:
         return decode_unit(data, position - at, position)
 
     def units(self, position: int) -> list[Unit]:
-        """Units from `position` on, as far as one read brings them; none at the end of what was written."""
+        """Units from `position` on, as many as one read returns; none at the end."""
         left = self._file_bytes - position % self._file_bytes
         if left < UNIT.size + END_MARK.size:
             position += left
@@ -156,7 +156,7 @@ class TimerLog:
     # -- what stays ----------------------------------------------------------------------------------------------------------
 
     def delete_below(self, log_min: int) -> int:
-        """Delete files all of whose units speak of records below `log_min`; never the last one. How many went."""
+        """Delete files whose units all refer to records below `log_min`, but never the last; returns how many."""
         removed = 0
         while len(self._starts) > 1:
             start = self._starts[0]

@@ -13,7 +13,7 @@ _LOOK_SLOTS = 4096
 
 
 class TimerWheel:
-    """For one thread. A slot belongs to a second only if it says so: the same place serves another one two weeks later."""
+    """For one thread. A slot contains its second, because the same place serves another one two weeks later."""
 
     def __init__(self, path: Path, files: Files) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class TimerWheel:
 
     @property
     def fd(self) -> int:
-        assert self._fd is not None, "it is not open"
+        assert self._fd is not None, "the timer wheel is not open"
         return self._fd
 
     def get(self, slot_ms: int) -> Slot | None:
@@ -45,11 +45,11 @@ class TimerWheel:
         self._files.pwrite(self.fd, SLOT.pack(*slot), slot.second % SLOTS * SLOT.size)
 
     def clear(self, slot_ms: int) -> None:
-        """Nothing is left to do in this second."""
+        """Mark this second as done."""
         self._files.pwrite(self.fd, bytes(SLOT.size), slot_ms // PRECISION_MS % SLOTS * SLOT.size)
 
     def next_used(self, from_ms: int, to_ms: int) -> Slot | None:
-        """The first slot in [from_ms, to_ms) that belongs to its second; passes over what was never written."""
+        """The first slot in [from_ms, to_ms) that belongs to its second; skips holes."""
         second, stop = from_ms // PRECISION_MS, to_ms // PRECISION_MS
         if stop - second > SLOTS:
             return self._earliest(second, stop)
@@ -73,7 +73,7 @@ class TimerWheel:
         return None
 
     def _earliest(self, first: int, stop: int) -> Slot | None:
-        """The first slot of seconds [first, stop), more than the wheel has: it is looked through once, not once for each turn."""
+        """The first slot of seconds [first, stop), more than the wheel has: it is searched once, not once per revolution."""
         found: Slot | None = None
         place = 0
         while place < SLOTS:
@@ -85,7 +85,7 @@ class TimerWheel:
             for number, fields in enumerate(SLOT.iter_unpack(data)):
                 second = fields[0]
                 if first <= second < stop and second % SLOTS == place + number and fields[2] >= 0:
-                    found, stop = Slot._make(fields), second  # only an earlier one will do now
+                    found, stop = Slot._make(fields), second  # from here on only an earlier one counts
             place += max(1, len(data) // SLOT.size)
         return found
 
