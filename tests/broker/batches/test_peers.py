@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kappamq.broker.batches import participant
-from kappamq.client import AsyncProducer
-from kappamq.client.batches.scope import open_scope
+from kappamq.broker.sending.appending import Placed
+from kappamq.client import AsyncAdmin, AsyncProducer
+from kappamq.client.batches.scope import Part, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.errors import BrokerNotFound
 from kappamq.message import Message, MessageQueue
-from tests.broker.operating import make_topic
+from kappamq.protocol.bodies.batches import Decisions
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.batches import RemoveScope
+from tests.broker.operating import make_topic, refused
 from tests.broker.running import run, speaking
 from tests.client.real import real_cluster
 from tests.waiting import eventually_async
@@ -55,5 +62,125 @@ def test_a_broker_that_is_not_registered_is_named(tmp_path: Path) -> None:
                 BrokerNotFound, match=r"broker nowhere cannot be found: name server .* does not know it"
             ):
                 await peers.settle("nowhere", "s")
+
+    run(test())
+
+
+def test_what_is_reported_as_published_cannot_be_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator forgets a batch when it is published: a power cut must not bring back the time before that."""
+
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            for broker in cluster.brokers.values():
+                async with speaking(broker) as client:
+                    await make_topic(client, "t", 1)
+            core = producer.start()
+            scope = await open_scope(core, "s", "me")
+            other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
+            reported: list[bool] = []
+            peers = other.delivery.batches.peers
+            ask = peers.decisions
+
+            async def watching(coordinator: str, name: str, finished: dict[str, dict[str, int]]) -> Decisions:
+                if finished:
+                    end = max(chunk.end for chunk in published)
+                    reported.append(other.store.marks.confirmed.offset >= end)
+                return await ask(coordinator, name, finished)
+
+            published: list[Placed] = []
+            append = other.delivery.appender.append_batch
+
+            def noting(*given: Any) -> bool:
+                done = append(*given)
+                published.append(Placed(other.kernel.append_offset, 0, 0))
+                return done
+
+            monkeypatch.setattr(peers, "decisions", watching)
+            monkeypatch.setattr(other.delivery.appender, "append_batch", noting)
+            ticket = await scope.begin(0)
+            stager = Stager(core, producer.config, ticket, lambda now_ms: f"{now_ms:032X}")
+            await stager.add(Message("t", b"a"), queue=MessageQueue("t", other.config.name, 0))
+            assert (await scope.decide(ticket, [await stager.finish()])).published
+            assert published
+            assert reported == [True]
+
+    run(test())
+
+
+def test_a_participant_that_has_lost_its_chunks_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            core = producer.start()
+            scope = await open_scope(core, "s", "me")
+            other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
+            main = cluster.brokers[scope.coordinator]
+            ticket = await scope.begin(0)
+            change = ["s", ticket.transaction, 0, 7, 1, {other.config.name: [[5, 1], [6, 1]]}]
+            main.metadata.commit("batch-decided", change)
+            await other.delivery.batches.participant.settled("s")
+            outcome = await main.delivery.batches.coordinator.published("s", "me", 0, 10)
+            assert (outcome.published, outcome.dropped) == (True, {"(lost chunks)": 2})
+            assert "its 2 chunks are not in this store" in caplog.text
+
+    run(test())
+
+
+def test_a_scope_with_an_open_transaction_goes_first_on_its_coordinator(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            for broker in cluster.brokers.values():
+                async with speaking(broker) as client:
+                    await make_topic(client, "t", 1)
+            core = producer.start()
+            scope = await open_scope(core, "s", "me")
+            other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
+            stager = Stager(core, producer.config, await scope.begin(0), lambda now_ms: f"{now_ms:032X}")
+            await stager.add(Message("t", b"a"), queue=MessageQueue("t", other.config.name, 0))
+            await stager.finish()
+            async with speaking(other) as client:
+                header = RemoveScope(scope="s", owner="me")
+                await refused(client, header, ResponseCode.ILLEGAL_OPERATION, "open transaction", scope.coordinator)
+            async with AsyncAdmin(cluster.nameserver) as admin:
+                assert await admin.reset_scope("s") == cluster.names
+            assert not other.delivery_tables.staged.table
+
+    run(test())
+
+
+def test_what_is_staged_and_decided_during_a_question_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer names a transaction that was unknown when the question was asked."""
+
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            for broker in cluster.brokers.values():
+                async with speaking(broker) as client:
+                    await make_topic(client, "t", 1)
+            core = producer.start()
+            scope = await open_scope(core, "s", "me")
+            other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
+            peers = other.delivery.batches.peers
+            ask = peers.decisions
+            asked, go_on = asyncio.Event(), asyncio.Event()
+
+            async def slow(coordinator: str, name: str, finished: dict[str, dict[str, int]]) -> Decisions:
+                asked.set()
+                await go_on.wait()
+                return await ask(coordinator, name, finished)
+
+            monkeypatch.setattr(peers, "decisions", slow)
+            question = asyncio.create_task(other.delivery.batches.participant.settled("s"))
+            await asked.wait()
+            ticket = await scope.begin(0)
+            stager = Stager(core, producer.config, ticket, lambda now_ms: f"{now_ms:032X}")
+            await stager.add(Message("t", b"a"), queue=MessageQueue("t", other.config.name, 0))
+            await scope.decide(ticket, [await stager.finish()], wait_s=0)
+            go_on.set()
+            await question
+            outcome = await scope.decide(ticket, [Part(rows=1, checksum=zlib.crc32(b"a"))])
+            assert (outcome.published, outcome.dropped) == (True, {})
+            async with speaking(other) as client:
+                assert [record.body for record in await client.read("t")] == [b"a"]
 
     run(test())

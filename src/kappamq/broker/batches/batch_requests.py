@@ -13,7 +13,7 @@ from kappamq.broker.sending.send import Sends
 from kappamq.broker.sending.send import Sent as SentMessages
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import IllegalMessage
+from kappamq.errors import IllegalMessage, IllegalOperation
 from kappamq.net.requests.beside import Beside
 from kappamq.protocol import names
 from kappamq.protocol.bodies.batches import ChunkList, FinishedBatches, ScopeList, ScopeState
@@ -222,7 +222,13 @@ class BatchRequests:
         return request.reply(body=ScopeList(states).encode())
 
     async def remove(self, request: Request[RemoveScope]) -> Frame:
-        await self._coordinator.remove_scope(request.header.scope, request.header.owner)
+        name = request.header.scope
+        scope = self._scopes.get(name)
+        if scope is not None and scope.coordinator != self._config.name and not await self._participant.settled(name):
+            raise IllegalOperation(
+                f"chunks of an open transaction of scope {name} are staged here: remove the scope on {scope.coordinator} first"
+            )
+        await self._coordinator.remove_scope(name, request.header.owner)
         return request.reply()
 
 

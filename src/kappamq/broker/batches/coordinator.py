@@ -131,15 +131,13 @@ class Coordinator:
         if number > scope.last:
             self._check_open(scope, number, transaction)
             chunks = {broker: listed for broker, listed in chunks.items() if listed}
-            found = await asyncio.gather(
-                *(
-                    self._participants.check_chunks(broker, name, transaction, listed)
-                    for broker, listed in chunks.items()
-                )
-            )
-            if sum(found) != rows:
-                raise TransactionFailed(f"the chunks have {sum(found)} rows, not {rows}: nothing is decided")
-            scope = self._coordinated(name, owner)  # others had a turn
+            try:
+                await self._check_chunks(name, transaction, rows, chunks)
+            except KappaError:
+                # Others had a turn: if the same was decided meanwhile, the chunks may be published, and gone.
+                if number > self._coordinated(name, owner).last:
+                    raise
+            scope = self._coordinated(name, owner)
         if number > scope.last:
             self._check_open(scope, number, transaction)
             self._commit("batch-decided", [name, transaction, number, rows, checksum, chunks])
@@ -150,6 +148,12 @@ class Coordinator:
             self._check_same(scope, number, rows, checksum)
             await self._confirmed()
         return self._outcome(scope, number)
+
+    async def _check_chunks(self, scope: str, transaction: str, rows: int, chunks: Chunks) -> None:
+        check = self._participants.check_chunks
+        found = await asyncio.gather(*(check(broker, scope, transaction, listed) for broker, listed in chunks.items()))
+        if sum(found) != rows:
+            raise TransactionFailed(f"the chunks have {sum(found)} rows, not {rows}: nothing is decided")
 
     def _check_open(self, scope: Scope, number: int, transaction: str) -> None:
         if scope.open is None or scope.open.transaction != transaction or scope.open.number != number:
@@ -181,7 +185,7 @@ class Coordinator:
         if scope.open is not None and scope.open.transaction == transaction:
             self._commit("batch-aborted", [name, transaction])
         await self._confirmed()
-        return number in scope.decided
+        return number <= scope.last
 
     async def published(self, name: str, owner: str, number: int, wait_s: float) -> BatchOutcome:
         """How a decided batch stands, as soon as it is published on all brokers, or when the time is over."""

@@ -5,9 +5,11 @@ Nothing is published or dropped before the coordinator has said so, however long
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -29,6 +31,8 @@ CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
+LOST_CHUNKS: Final = "(lost chunks)"
+"""Stands for a topic where chunks are counted that this broker no longer has."""
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
 
@@ -73,6 +77,8 @@ class Participant:
         self._on_decided = on_decided
         self._settling: dict[str, bool] = {}  # scopes that a job asks about -> whether it should ask once more
         self._ask_at: dict[str, float] = {}  # liveness time
+        # One question at a time for each scope: an answer that is overtaken by another one would be wrong.
+        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._complaints: dict[str, str] = {}
 
     @property
@@ -181,7 +187,8 @@ class Participant:
         try:
             while True:
                 self._settling[scope] = False
-                await self._ask(scope)
+                async with self._asking[scope]:
+                    await self._ask(scope)
                 if not self._settling[scope]:
                     break
             self._complaints.pop(scope, None)
@@ -194,9 +201,18 @@ class Participant:
             if not self._staged.of_scope(scope):
                 self._ask_at.pop(scope, None)
 
+    async def settled(self, scope: str) -> bool:
+        """Ask now; whether nothing is staged any more whose fate is open. Raises KappaError if the coordinator cannot be asked."""
+        async with self._asking[scope]:
+            await self._ask(scope)
+        return all(staged.waiting is not None for staged in self._staged.of_scope(scope))
+
     async def _ask(self, name: str) -> None:
         scope = self._scopes.get(name)
         finished = {one.transaction: one.dropped for one in self._staged.of_scope(name) if one.is_published}
+        if finished:
+            # The coordinator forgets what is published: before that nobody may be able to take the messages back.
+            await self._appender.confirmed(self._store.kernel.append_offset)
         mine = [staged.transaction for staged in self._staged.of_scope(name)]
         if scope is None:
             answer = Decisions()  # it was removed, by an operator
@@ -218,10 +234,18 @@ class Participant:
                         "scope %s: %d staged chunks of batch %d are dropped", name, len(staged.chunks), staged.number
                     )
                     self._commit("chunks-dropped", [transaction])
-        # Published and reported before, but the coordinator has lost the note of it.
-        lost = [transaction for transaction in decided if self._staged.get(transaction) is None]
+        # Not by `mine`: a chunk that was staged while we asked may be decided already.
+        lost = [one for one in answer.decided if self._staged.get(one.transaction) is None]
         if lost and scope is not None:
-            await self._coordinators.decisions(scope.coordinator, name, {transaction: {} for transaction in lost})
+            for one in lost:
+                log.error(
+                    "scope %s: batch %d is decided, but its %d chunks are not in this store: was its disk replaced? They are lost",
+                    name,
+                    one.number,
+                    len(one.chunks),
+                )
+            dropped = {one.transaction: {LOST_CHUNKS: len(one.chunks)} for one in lost}
+            await self._coordinators.decisions(scope.coordinator, name, dropped)
 
     def _publish(self, staged: Staged, chunks: list[list[int]]) -> None:
         if not any(place in staged.chunks for place, _crc in chunks):
