@@ -4,7 +4,8 @@ The handlers are methods of the other rooms: each room has `handlers()`, which m
 two sides agree. Headers are decoded by this table (Bursts), sizes are checked by it before a body is read, and docs/REQUESTS.md is
 made from it. Rights are not enforced yet.
 
-To add a request: declare its header in protocol/headers, a row here, and a handler in the room that it belongs to.
+To add a request: a code in protocol/codes.py, its header in protocol/headers (and its body, if it has one, in protocol/bodies), a row
+here, and a handler in the room that it belongs to; `python -m tests.broker.requests.test_table` writes the page anew.
 """
 
 from __future__ import annotations
