@@ -51,6 +51,7 @@ from kappamq.broker.upkeep.workers import Workers
 from kappamq.clock import Clock, WatchedClock
 from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.events import Events
@@ -78,9 +79,11 @@ class Broker:
         clock: Clock,
         kernel: str = "auto",
         files: Files | None = None,
+        copies: CopiesConfig | None = None,
     ) -> None:
         # Copies: settings changed at run time are written into them.
         self.config, self.store_config, self.net_config = replace(config), *within_descriptors(store, net)
+        self.copies_config = copies or CopiesConfig()
         self.clock = WatchedClock(clock)
         self._files = files or Files()
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
