@@ -25,7 +25,7 @@ from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, unusable
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.log.marks import Marks, mode_of
+from kappamq.store.log.marks import Marks, Mode, mode_of
 from kappamq.store.position import Position
 from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
 from kappamq.store.recovery import Recovered, fingerprint, recover
@@ -47,8 +47,9 @@ class MessageStore:
         kernel: Kernel,
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
+        written: Callable[[int, bytes], None] = lambda start, data: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn."""
+        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -70,6 +71,7 @@ class MessageStore:
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
+        self._written = written
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
         self.clock_steps = ClockSteps()  # where the wall clock was set; set by the broker
@@ -235,8 +237,22 @@ class MessageStore:
         self.last_ms = now_ms
         reached = self.marks.move_written(self.log.end)
         self._dispatch_visible(start, data)
-        if self.marks.answerable.offset < self.log.end:
-            self.request_flush()  # a waiter needs it
+        if self.marks.mode.needs_flush:
+            self.request_flush()
+        self._written(start, data)
+        return reached
+
+    def take_mode(self, mode: Mode) -> list[Any]:
+        """The marks move by another mode from now on; returns the waiters that are released."""
+        reached = self.marks.take_mode(mode)
+        self._dispatch_visible()
+        return reached
+
+    def follow_marks(self) -> list[Any]:
+        """Something that the mode depends on has changed outside of this store; returns the waiters that are released."""
+        reached = self.marks.follow()
+        if self.marks.dispatched.offset < self.marks.visible.offset:
+            self._dispatch_visible()
         return reached
 
     def roll(self) -> list[Any]:
@@ -397,6 +413,17 @@ class MessageStore:
             log_offset += count
 
     # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def pread(self, log_offset: int, size: int) -> bytes:
+        """Worker: bytes of the log as they lie in their file, up to its end or that of the log. b"" if they cannot be read."""
+        place = log_offset % self.config.segment_bytes
+        fd = self.log.fd_at(log_offset)
+        size = min(size, self.config.segment_bytes - place, self.log.end - log_offset)
+        try:
+            return b"" if fd is None or size <= 0 else self.files.pread(fd, size, place)
+        except OSError as error:
+            log.error("the log cannot be read at %d: %s", log_offset, error)
+            return b""
 
     def record(self, log_offset: int) -> bytes | None:
         """The whole record at `log_offset`, None if there is none. May wait for the disk."""
