@@ -185,6 +185,18 @@ class CommitLog:
             self.end = start + len(data)
         return start, data
 
+    def receive(self, records: memoryview) -> None:
+        """Go on with records of another broker's log. Nothing may be pending in the kernel."""
+        assert self._current is not None
+        assert self.end + len(records) + BLANK_BYTES <= self.segment_end, "records were not cut to the file"
+        try:
+            self._files.pwrite(self._current.fd, records, self.end - self._current.start)
+        except OSError:
+            self.damaged = True
+            raise
+        self.end += len(records)
+        self._kernel.open_segment(self.end, self.segment_end)
+
     @property
     def next_is_ready(self) -> bool:
         return self._next is not None
