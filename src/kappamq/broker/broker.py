@@ -303,8 +303,10 @@ class Broker:
 
     async def end_role(self) -> None:
         """Another node is the master: this one answers pulls and queries, and refuses what would have to be stored."""
-        await self.role.end(drain_s=self.store_config.sync_flush_timeout_ms / 1000)
-        self.copies.end_leading()
+        drain_s = self.store_config.sync_flush_timeout_ms / 1000
+        had_it = self.role.is_held
+        await self.role.end(drain_s)
+        await self.copies.end_leading(drain_s if had_it else 0)
 
     @property
     def delivery(self) -> Delivery:

@@ -85,7 +85,9 @@ class Copies:
         self._metadata.follow()  # what the former master had not shown yet
         self.followers.begin()
 
-    def end_leading(self) -> None:
+    async def end_leading(self, drain_s: float) -> None:
+        """Followers get what this node has stored last, if they take it in that time, and then go and look for another master."""
+        await self.followers.drain(drain_s)
         self.followers.end()
 
     def follow(self) -> None:

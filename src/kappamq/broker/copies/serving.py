@@ -54,6 +54,7 @@ class Followers:
         self._servers: list[asyncio.Server] = []
         self._serving = False
         self._beat_at = 0.0
+        self._progress = asyncio.Event()
 
     @property
     def kernel_module(self) -> KernelModule:
@@ -71,6 +72,20 @@ class Followers:
 
     def begin(self) -> None:
         self._serving = True
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until every follower that keeps up has all of the log. Nothing is appended meanwhile."""
+        self._writer.end_turn()
+        end = self.store.log.end
+        try:
+            async with asyncio.timeout(seconds):
+                while any(link.feed is not None and link.feed.written < end for link in self._following):
+                    for link in self._following:
+                        link.catch_up()
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            log.warning("copies: not every slave has all of the log, which ends at %d", end)
 
     def end(self) -> None:
         """This node is not the master any more: followers go and look for the one that is."""
@@ -129,12 +144,14 @@ class Followers:
         self._following.remove(link)
         self._outlet.followers.remove(link)
         log.warning("copies: %s (id %d) does not follow any more", link.follower.address, link.follower.broker_id)
+        self._progress.set()
         self.held.lost(link)
         self._writer.follow_marks()
 
     def reported(self, link: Link) -> None:
         feed = link.feed
         assert feed is not None
+        self._progress.set()
         end = feed.flushed if self.store.config.flush == "sync" else feed.written
         self.held.report(link, end, self.store.log.end)
         if self.config.copies_awaited:

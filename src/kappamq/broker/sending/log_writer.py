@@ -24,7 +24,6 @@ from kappamq.clock import Clock
 from kappamq.errors import Busy, IllegalMessage, NotAvailable, StoreReadOnly
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import decode
-from kappamq.protocol.records.view import Front
 from kappamq.store.log.marks import Mode
 from kappamq.store.message_store import MessageStore
 
@@ -135,8 +134,8 @@ class LogWriter:
         """Store what is whole of a master's log. Raises StoreReadOnly, and ForeignBytes for what does not fit ours."""
         store = self._store
         while len(incoming.data):
-            if Front(incoming.data).is_end_mark and not store.log.next_is_ready:
-                self._finish_preparing()
+            if store.log.is_cramped_behind(incoming.start + len(incoming.data)):
+                self._finish_preparing()  # an end mark among them needs the next file, and nobody else may make it then
             try:
                 end, reached = store.receive(incoming.start, incoming.data)
             except StoreReadOnly as error:
@@ -165,6 +164,8 @@ class LogWriter:
 
         `size` bytes are charged to `waiting` for as long as that takes longer than this turn."""
         mark = self._marks.answerable if flushed else self._marks.written
+        if flushed and answers and self._marks.mode.may_lack:
+            waiting = _Promised(waiting, self._marks.mode, end)
         if end <= mark.offset:
             waiting.send(answers)
         elif self._store.failed is not None:
@@ -173,8 +174,6 @@ class LogWriter:
             mark.wait(end, (waiting, answers, math.inf, 0))  # nothing piles up that would have to be charged or be late
         else:
             waiting.owe(size)
-            if flushed and answers and self._marks.mode.may_lack:
-                waiting = _Promised(waiting, self._marks.mode)
             mark.wait(end, (waiting, answers, self._clock.liveness(), size))
 
     def answerable(self, end: int, *, flushed: bool = True) -> asyncio.Future[None]:
@@ -323,15 +322,16 @@ class LogWriter:
 class _Promised:
     """Hears, instead of success, what its message lacks when it is answered."""
 
-    __slots__ = ("_mode", "_waiting", "settle")
+    __slots__ = ("_end", "_mode", "_waiting", "settle")
 
-    def __init__(self, waiting: Waiting, mode: Mode) -> None:
+    def __init__(self, waiting: Waiting, mode: Mode, end: int) -> None:
         self._waiting = waiting
         self._mode = mode
+        self._end = end
         self.settle = waiting.settle
 
     def send(self, data: bytes) -> None:
-        lacking = self._mode.shortfall()
+        lacking = self._mode.shortfall(self._end)
         self._waiting.send(data if lacking is None else with_code(data, lacking.code, lacking.why))
 
     def owe(self, size: int) -> None:

@@ -86,7 +86,7 @@ class Upkeep:
         self._synced_at = clock.liveness()
         self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
         self._last_work: DerivedWork | None = None
-        self._derived_count = store.kernel.put_count  # messages whose entries were taken to be written
+        self._derived_count = store.arrived_count  # messages whose entries were taken to be written
         self._relief: asyncio.Task[None] | None = None
         self._snapshots_fail = False
         self._unwritable_since: float | None = None
@@ -153,7 +153,7 @@ class Upkeep:
     async def _tick(self) -> None:
         self._log_writer.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
         self._events.publish(Tick())
-        if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
+        if self._store.arrived_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
         self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
         self._next_file.prepare_in_time()
@@ -176,7 +176,7 @@ class Upkeep:
             if self._store.failed is not None:
                 return
             work = self._store.collect()
-            self._derived_count = self._store.kernel.put_count
+            self._derived_count = self._store.arrived_count
             now = self._clock.liveness()
             try:
                 if (

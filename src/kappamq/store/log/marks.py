@@ -50,8 +50,8 @@ class Mode(Protocol):
         """For a message that did not become answerable in time."""
         ...
 
-    def shortfall(self) -> Verdict | None:
-        """For messages that are answered now although the mode cannot keep its promise: what is missing. None: nothing is."""
+    def shortfall(self, end: int) -> Verdict | None:
+        """For a message up to `end` that is answered now although the mode cannot keep its promise: what is missing. None: nothing."""
         ...
 
 
@@ -69,7 +69,7 @@ class AsyncFlush:
     def late(self, written: int, flushed: int) -> Verdict:
         return _DISK_IS_LATE
 
-    def shortfall(self) -> Verdict | None:
+    def shortfall(self, end: int) -> Verdict | None:
         return None
 
 
@@ -87,7 +87,7 @@ class SyncFlush:
     def late(self, written: int, flushed: int) -> Verdict:
         return _DISK_IS_LATE
 
-    def shortfall(self) -> Verdict | None:
+    def shortfall(self, end: int) -> Verdict | None:
         return None
 
 
@@ -127,8 +127,8 @@ class SyncCopies:
             return Verdict(ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but slaves have not confirmed it in time")
         return self._own.late(written, flushed)
 
-    def shortfall(self) -> Verdict | None:
-        missing = self._copies.missing()
+    def shortfall(self, end: int) -> Verdict | None:
+        missing = self._copies.missing() if self._copies.held() < end else None
         return None if missing is None else Verdict(ResponseCode.SLAVE_NOT_AVAILABLE, f"stored, but {missing}")
 
 
@@ -153,7 +153,7 @@ class Follower:
     def late(self, written: int, flushed: int) -> Verdict:
         return self._own.late(written, flushed)
 
-    def shortfall(self) -> Verdict | None:
+    def shortfall(self, end: int) -> Verdict | None:
         return None
 
 
