@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import StoreReadOnly
+from kappamq.errors import StoreDamaged, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
@@ -70,6 +70,7 @@ class MessageStore(Finding):
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
+        self.generation = 0  # how often the log was cut since the start: what was written before may be other bytes now
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
         self.received_count = 0  # records of another broker's log
@@ -273,6 +274,41 @@ class MessageStore(Finding):
     def arrived_count(self) -> int:
         """Records appended or received since the start: their entries are, or will be, in memory."""
         return self.kernel.put_count + self.received_count
+
+    def cut(self, offset: int) -> list[Any]:
+        """Durably end the log at `offset`, where a record or batch ends and behind which nothing is dispatched; what is appended and
+        not written is dropped. Returns the waiters for what is gone.
+
+        Waits for the disk. Nobody else may use the store meanwhile: no thread that writes derived files or prepares a log file."""
+        if self.failed is not None:
+            raise StoreReadOnly(self.failed)
+        dispatched = self.marks.dispatched.offset
+        assert dispatched <= offset <= self.log.end, f"{offset} is not within [{dispatched}, {self.log.end}]"
+        if self.log.whole_until(self.kernel_module, dispatched, offset) != offset:
+            raise ValueError(f"the log cannot be cut to {offset}: no record or batch ends there")
+        self.kernel.take()
+        self._flusher.cut(offset)
+        self.generation += 1
+        try:
+            # The position first: a log that is shorter than what it says counts as damaged.
+            self.derived.lower(offset)
+            self.log.cut(offset)
+        except OSError as error:
+            self.fail(f"cutting the log failed: {error}")
+            raise StoreReadOnly(self.failed or "") from error
+        self._flush_times = deque(noted for noted in self._flush_times if noted[0] <= offset)
+        gone = [waiter for mark in self.marks.all() for waiter in mark.cut(offset)]
+        self.kernel.hot_from = min(self.kernel.hot_from, offset)
+        self.kernel.rewind()
+        self._number_rest()
+        return gone
+
+    def _number_rest(self) -> None:
+        """Raise queues' next numbers by what is in the log and not dispatched."""
+        for start, records in self.log.whole_pieces(self.kernel_module, self.marks.dispatched.offset, self.log.end):
+            wrong = self.kernel.number(records)[1]
+            if wrong is not None:
+                raise StoreDamaged(f"records are missing from the log: {misnumbered(start, wrong)}")
 
     def _written(self, start: int, data: bytes | memoryview) -> list[Any]:
         reached = self.marks.move_written(self.log.end)
