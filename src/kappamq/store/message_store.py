@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import StoreDamaged, StoreReadOnly
+from kappamq.errors import ForeignBytes, StoreDamaged, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
@@ -87,13 +87,16 @@ class MessageStore(Finding):
 
     # -- opening and closing -----------------------------------------------------------------------------------------------
 
-    def open(self, boot_id: str) -> Recovered:
-        """Lock the directory and bring log, queues and index together. Raises StoreError."""
+    def open(self, boot_id: str, *, enter_up_to: int | None = None, begin_at: int = 0) -> Recovered:
+        """Lock the directory and bring log, queues and index together. Raises StoreError.
+
+        `enter_up_to`: of records behind this offset nobody knows that they are confirmed. They stay in the log and get into their queues
+        when `visible` passes them; what was once in its queue is confirmed. `begin_at`: where a store without a log begins."""
         try:
             self.files.make_folder(self.config.root)
             self._lock.acquire()
             try:
-                return self._open(boot_id)
+                return self._open(boot_id, enter_up_to, begin_at)
             except BaseException:
                 self.log.close()
                 self.queues.close()
@@ -103,7 +106,7 @@ class MessageStore(Finding):
         except OSError as error:
             raise unusable(self.config.root, error) from error
 
-    def _open(self, boot_id: str) -> Recovered:
+    def _open(self, boot_id: str, enter_up_to: int | None, begin_at: int) -> Recovered:
         clean = not self._abort.exists()
         crashed_pid = None if clean else self._abort.pid()
         self._abort.create()
@@ -116,7 +119,7 @@ class MessageStore(Finding):
             written_ms = {segment.start: self.files.mtime_ms(segment.path) for segment in self.log.segments()}
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are indexed after recovery, in log order
-            found = recover(self, position, checkpoint, clean, boot_id)
+            found = recover(self, position, checkpoint, clean, boot_id, enter_up_to, begin_at)
             found.crashed_pid = crashed_pid
             if found.checkpoint is not None:
                 checkpoint = found.checkpoint
@@ -127,13 +130,15 @@ class MessageStore(Finding):
             if clean:
                 self._abort.remove()  # nothing was appended: the store is as the last broker left it
             raise
-        end = self.log.end
+        end, entered = self.log.end, found.entered
         # Data that was read back is not yet on disk: after a crash the tail may be in the page cache only.
         known = position.flushed if position is not None and found.writer == "ours" else self.log.min
         for segment in self.log.segments():
             if segment.start + self.config.segment_bytes > min(known, found.scanned_from):
                 self.files.sync(segment.fd)
         self.marks.reset(end)
+        for mark in (self.marks.answerable, self.marks.visible, self.marks.confirmed, self.marks.dispatched):
+            mark.reset(entered)
         self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
@@ -142,9 +147,9 @@ class MessageStore(Finding):
         if self.config.index_enabled:
             # Without index files all keys are indexed again; else from the last record that they hold: a record is known to begin
             # there, and the index skips what it has.
-            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
+            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, entered))
         else:
-            self._index_at = end
+            self._index_at = entered
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
         self._flusher = self.files.flusher(self.kernel_module)
         self.catching_up()  # if nothing is missing, keys are indexed as they arrive
@@ -257,7 +262,9 @@ class MessageStore(Finding):
             records = view[: part.size]
             wrong = self.kernel.number(records)[1]
             if wrong is not None:
-                raise misnumbered(log_offset, wrong)
+                raise ForeignBytes(
+                    f"{misnumbered(log_offset, wrong)}: the other broker's log is not the one that ours is a copy of"
+                )
             try:
                 self.log.receive(records)
             except OSError as error:
