@@ -118,7 +118,7 @@ def test_a_master_that_restarts_is_followed_again(tmp_path: Path) -> None:
 def test_a_slave_deletes_log_files_with_its_master_and_not_before(tmp_path: Path) -> None:
     async def test() -> None:
         async with AsyncExitStack() as stack:
-            master = await stack.enter_async_context(running(tmp_path / "m"))
+            master = await stack.enter_async_context(running(tmp_path / "m", store={"retention_hours": 0}))
             slave = await stack.enter_async_context(slave_of(master, tmp_path / "s"))
             speaker = await stack.enter_async_context(speaking(master))
             for _ in range(30):
