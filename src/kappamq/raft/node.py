@@ -352,7 +352,18 @@ class Node:
 
     def _on_pre_vote(self, ask: PreVote, now: float) -> None:
         granted = ask.term > self.term and self._has_our_log(ask) and not self._hears_leader(now)
+        if granted:
+            self._give_way(ask, now)
         self._send(PreVoteAnswer(self.me, ask.source, ask.term if granted else self.term, granted))
+
+    def _give_way(self, ask: PreVote, now: float) -> None:
+        """Let somebody else try first, for a moment: two who stand at the same time would both vote for themselves."""
+        ours = (self.log.last_term, self.log.end, self.me)
+        if self._asking and (ask.last_term, ask.end, ask.source) > ours:
+            self._asking = False
+            self._wait(now)
+        elif not self._asking:
+            self._deadline = max(self._deadline, now + 2 * self.settings.beat_ms)
 
     def _on_vote(self, ask: Vote, now: float) -> None:
         is_free = self.ballot.voted_for == ask.source or (self.ballot.voted_for is None and self.leader is None)

@@ -55,6 +55,7 @@ class Broker:
         self._waiting: deque[Callable[[], None]] = deque()  # what came while the ballot was being saved, or in a pause
         self._incoming: tuple[Piece, ...] = ()
         self._flushing = False
+        self._generation = 0  # of flushes: a cut begins a new one
 
     @property
     def name(self) -> str:
@@ -65,6 +66,7 @@ class Broker:
     def start(self) -> None:
         self.life += 1
         self.alive = True
+        self._generation = 0
         self.paused = self.serving = self.holding = self._doing = self._flushing = False
         disk = self.disk
         log = Log(disk.terms(), disk.end, disk.confirmed)
@@ -228,6 +230,7 @@ class Broker:
 
     def _cut(self, effect: Cut) -> None:
         self.disk.cutting = effect.offset
+        self._generation = effect.generation
         self._later(self.faults.cut_ms * self.world.dice.random(), self._cut_is_done, effect)
 
     def _cut_is_done(self, effect: Cut) -> None:
@@ -273,13 +276,13 @@ class Broker:
 
     def _flush(self) -> None:
         """One at a time; it covers what is written when it begins."""
-        if not self._flushing and self.disk.synced < self.disk.end:
+        if not self._flushing and self.disk.cutting is None and self.disk.synced < self.disk.end:
             self._flushing = True
-            self._later(self._disk_delay(), self._flushed, self.disk.end, self.node.log.generation)
+            self._later(self._disk_delay(), self._flushed, self.disk.end, self._generation)
 
     def _flushed(self, end: int, generation: int) -> None:
         self._flushing = False
-        if generation == self.node.log.generation:
+        if generation == self._generation:
             self.disk.synced = max(self.disk.synced, end)
         self._event(self.node.flushed, end, generation)
         self._flush()

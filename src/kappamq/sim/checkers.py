@@ -27,6 +27,7 @@ class Checker:
     def __init__(self) -> None:
         self.confirmed_end = 0
         self.confirmed_by_end: dict[int, int] = {0: 0}  # end of a piece -> chain: the log that nobody may lose
+        self._confirmed_in: dict[int, int] = {}  # term -> how far its leader has confirmed
         self.leaders: dict[int, MemberId] = {}
         self.brokers: dict[str, Broker] = {}
         self.gone: dict[MemberId, Disk] = {}  # as they were when they were wiped
@@ -65,14 +66,15 @@ class Checker:
         elif role is Role.LEADER:
             before = self.leaders.setdefault(term, me)
             demand(before == me, f"two leaders in term {term}: {before} and {me}")
-            self._has_all_that_is_confirmed(broker, f"{me} leads in term {term}")
+            self._has_all_that_is_confirmed(broker, term)
 
-    def _has_all_that_is_confirmed(self, broker: Broker, what: str) -> None:
-        end = max(self.confirmed_end, broker.disk.base.start)
-        if end == self.confirmed_end:
+    def _has_all_that_is_confirmed(self, broker: Broker, term: int) -> None:
+        """What was confirmed in earlier terms, that is: votes that were under way for long may still make somebody a leader of old."""
+        end = max((end for earlier, end in self._confirmed_in.items() if earlier < term), default=0)
+        if end >= broker.disk.base.start:
             demand(
                 broker.disk.chain_at(end) == self.confirmed_by_end[end],
-                f"{what}, but its log, which ends at {broker.disk.end}, lacks what is confirmed up to {end}",
+                f"{broker.me} leads in term {term}, but its log, which ends at {broker.disk.end}, lacks what is confirmed up to {end}",
             )
 
     # Logs
@@ -124,6 +126,7 @@ class Checker:
             )
             self._is_on_disk_of_majority(broker, offset)
             self._extend(broker.disk, offset)
+            self._confirmed_in[broker.node.term] = offset
         self._is_confirmed_log(broker, offset)
         self.shown(broker, offset)
 
@@ -170,6 +173,8 @@ class Checker:
             return f"{sorted(map(str, members.learners))} have not become voters"
         for member in sorted(members.all):
             broker = by_id[member]
+            if not broker.alive:
+                return f"{member} is starting"
             log = broker.node.log
             if (log.end, log.confirmed) != (leader.disk.end, leader.disk.end):
                 return (

@@ -39,6 +39,13 @@ class Cluster:
     def elected(self, broker: Broker) -> None:
         if self.leader is None or broker.node.term >= self.leader.node.term:
             self.leader = broker
+        if not self.healing and self.faults.dies_young and self.world.happens(self.faults.dies_young):
+            delay = self.world.between(0, 2 * (self.faults.fsync_ms + self.faults.delay_ms))
+            self.world.after(delay, self._crash_leader_of, broker.node.term, broker)
+
+    def _crash_leader_of(self, term: int, broker: Broker) -> None:
+        if broker.alive and broker.node.term == term and not self.healing:
+            self._crash(broker)
 
     # What befalls it
 
@@ -98,7 +105,8 @@ class Cluster:
         for other in self.brokers.values():
             if self.world.happens(0.7):  # the others see their connections closed, or nothing
                 self.world.after(self.world.between(0, 50), other.connection_lost, broker.me)
-        self.world.after(self.world.between(1, 2_000), self._restart, broker)
+        longest = self.world.dice.choice((100, 2_000))
+        self.world.after(self.world.between(1, longest), self._restart, broker)
 
     def _restart(self, broker: Broker) -> None:
         if not broker.alive and self.brokers.get(broker.name) is broker:
@@ -106,7 +114,8 @@ class Cluster:
 
     def _partition(self) -> None:
         if len(self.brokers) > 1:
-            links = self.network.partition(list(self.brokers))
+            one = self.leader if self.leader is not None and self.world.happens(0.5) else self._one()
+            links = self.network.partition(one.name, list(self.brokers))
             self.world.after(self.world.between(50, 3_000), self.network.cut.difference_update, links)
 
     def _pause(self) -> None:
@@ -123,7 +132,7 @@ class Cluster:
     def _wipe(self) -> None:
         """A member loses its disk. Never two at a time: a group that has lost a majority of its disks stands still by design."""
         broker = self._one()
-        if self._is_whole() and len(self._members().voters) >= 3 and broker is not self.leader:
+        if broker is not self.leader and self._is_whole() and self._is_settled() and len(self._members().voters) >= 3:
             broker.crash()
             self.checker.gone[broker.me] = broker.disk
             self._incarnations += 1
@@ -158,22 +167,30 @@ class Cluster:
         return self.leader.node.members if self.leader is not None else Members()
 
     def _is_whole(self) -> bool:
-        """Whether every member that the last leader knows exists in this incarnation, and its list is confirmed."""
+        """Whether every member that the last leader knows exists in this incarnation."""
         if self.leader is None or not self.leader.serving:
             return False
-        node = self.leader.node
-        there = {broker.me for broker in self.brokers.values()}
-        return node.members.all <= there and node.log.terms.last.start < node.log.confirmed
+        return self._members().all <= {broker.me for broker in self.brokers.values()}
+
+    def _is_settled(self) -> bool:
+        assert self.leader is not None
+        log = self.leader.node.log
+        return log.terms.last.start < log.confirmed
 
     def _change_members(self) -> None:
-        if self.leader is None or not self._is_whole():
+        """Sometimes several wishes follow each other quickly."""
+        for wish in range(self.world.dice.choice((1, 1, 2, 3))):
+            self.world.after(10 * wish, self._change_member)
+
+    def _change_member(self) -> None:
+        if self.leader is None or not self._is_whole() or self.healing:
             return
         members, dice = self._members(), self.world.dice
         if len(members.all) >= 4 and dice.random() < 0.5:
             member = dice.choice(sorted(members.all))
             self._order(self.leader, lambda node: node.remove(member, self.world.now))
         elif len(members.all) < MEMBERS_MAX:
-            name = dice.choice([name for name in NAMES if members.named(name) is None])
+            name = dice.choice([name for name in NAMES[: MEMBERS_MAX + 1] if members.named(name) is None])
             if name not in self.brokers:
                 self._incarnations += 1
                 me = MemberId(name, self._incarnations)

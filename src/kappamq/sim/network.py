@@ -37,10 +37,9 @@ class Network:
         if (source, target) not in self.cut:
             self._deliver(target, message, pieces)
 
-    def partition(self, names: list[str]) -> set[tuple[str, str]]:
-        """Cut some links, in one of four ways; the answer is what was cut."""
+    def partition(self, one: str, names: list[str]) -> set[tuple[str, str]]:
+        """Cut some links, in one of four ways, most of them around `one`; the answer is what was cut."""
         dice = self._world.dice
-        one = dice.choice(names)
         others = [name for name in names if name != one]
         match dice.randrange(4):
             case 0:  # one from all others

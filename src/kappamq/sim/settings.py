@@ -18,6 +18,7 @@ class Faults:
     delay_tail: float = 0.0  # probability of a delay a hundred times as long
     crashes: float = 0.0
     crash_of_all: float = 0.0
+    dies_young: float = 0.0  # probability that a leader crashes just after its election
     partitions: float = 0.0
     pauses: float = 0.0
     resets: float = 0.0  # connections closed
@@ -38,18 +39,19 @@ class Faults:
 
         return cls(
             voters=dice.choice((1, 2, 3, 3, 3, 3, 3, 3, 4, 5)),
-            duration_ms=dice.choice((4_000, 6_000, 10_000)),
+            duration_ms=dice.choice((5_000, 10_000, 20_000)),
             loss=maybe(0.3),
             duplicated=maybe(0.3),
             delay_ms=dice.choice((0.5, 2.0, 10.0, 40.0)),
-            delay_tail=maybe(0.1, 0.3),
+            delay_tail=maybe(0.2, 0.4),
             crashes=maybe(3.0, 0.8),
             crash_of_all=maybe(0.5, 0.3),
+            dies_young=maybe(0.9, 0.3),
             partitions=maybe(3.0, 0.7),
             pauses=maybe(2.0, 0.3),
             resets=maybe(3.0, 0.3),
             wipes=maybe(1.0, 0.3),
-            changes=maybe(2.0, 0.4),
+            changes=maybe(4.0, 0.4),
             transfers=maybe(2.0, 0.3),
             trims=maybe(2.0, 0.2),
             fsync_ms=dice.choice((0.2, 1.0, 5.0, 30.0)),
