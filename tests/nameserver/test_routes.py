@@ -187,7 +187,9 @@ def test_another_address_takes_the_place_unless_it_is_older() -> None:
 def test_a_master_that_sends_beats_is_not_replaced_by_its_equal() -> None:
     table: RouteTable[str] = RouteTable()
     table.register(header(timeout_ms=3000), body(state_version=5), "one", 0.0)
-    with pytest.raises(BrokerError, match=f"b has a master already: {MASTER} is registered with id 0 and state version 5"):
+    with pytest.raises(
+        BrokerError, match=f"b has a master already: {MASTER} is registered with id 0 and state version 5"
+    ):
         table.register(header(address=SLAVE, timeout_ms=3000), body(state_version=5), "two", 1.0)
     assert addresses(table.route("T")) == {"b": {0: MASTER}}
     moved = table.register(header(address="10.0.0.7:1", timeout_ms=3000), body(state_version=5), "one", 1.0)
@@ -228,7 +230,9 @@ def test_beats_are_missed_sooner() -> None:
     table.register(header("silent"), body(), "apache", 0.0)
     table.register(header("b", SLAVE, timeout_ms=3000), body(), "ours", 0.0)
     table.heard("ours", 2.0)
-    assert table.expire(5.0, beating=True) == [], "a beat at 2 s counts until 5 s, and of others nothing is expected here"
+    assert table.expire(5.0, beating=True) == [], (
+        "a beat at 2 s counts until 5 s, and of others nothing is expected here"
+    )
     assert table.expire(5.1, beating=True) == [(SLAVE, "ours")]
     assert table.expire(5.1) == [(MASTER, "apache")]
 

@@ -82,7 +82,9 @@ class NameServer:
             await asyncio.sleep(period)
             now = self._clock.liveness()
             if now - began > period + _LATE_S:
-                log.warning("this name server stood still for %.1f s: nobody is removed for being silent meanwhile", now - began)
+                log.warning(
+                    "this name server stood still for %.1f s: nobody is removed for being silent meanwhile", now - began
+                )
             elif now - everybody_at >= self.config.scan_ms / 1000:
                 everybody_at = now
                 self.service.expire()
