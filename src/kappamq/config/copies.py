@@ -62,3 +62,8 @@ class CopiesConfig:
     @property
     def is_slave(self) -> bool:
         return self.role == SLAVE
+
+    @property
+    def member_id(self) -> int:
+        """The broker id of this member of a Raft group while it does not lead."""
+        return sorted(self.members).index(self.member or "") + 1

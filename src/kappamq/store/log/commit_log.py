@@ -267,7 +267,9 @@ class CommitLog:
                     self._drop(segment)
                     self._files.sync_folder(self.folder)  # else a crash could bring a later file back without this one
             holder = self._segments[offset - offset % self.segment_bytes]
-            self._files.zero(holder.fd, offset - holder.start, self.segment_bytes)
+            # Behind the end of the log a file is zeros already; to zero all of it would take seconds.
+            stop = min(self.end - holder.start, self.segment_bytes)
+            self._files.zero(holder.fd, offset - holder.start, stop)
             self._files.sync(holder.fd)
         except OSError:
             self.damaged = True
