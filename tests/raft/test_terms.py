@@ -47,6 +47,26 @@ def test_what_cannot_follow() -> None:
         log.append(TermRecord(20, 1, ONE))
 
 
+@pytest.mark.parametrize(
+    ("starts", "follows"),
+    [
+        ([], True),
+        ([(20, 2)], True),
+        ([(20, 2), (25, 5)], True),
+        ([(19, 2)], False),
+        ([(30, 2)], False),
+        ([(20, 1)], False),
+        ([(20, 6)], False),
+        ([(25, 3), (25, 3)], False),
+        ([(22, 3), (25, 2)], False),
+    ],
+)
+def test_what_a_leader_of_term_5_can_have_from_20_to_30(starts: list[tuple[int, int]], follows: bool) -> None:
+    records = tuple(TermRecord(start, term, ONE) for start, term in starts)
+    assert terms((10, 2)).may_follow(records, 20, 30, 5) is follows
+    assert not terms((10, 2)).may_follow((), 20, 19, 5)
+
+
 def test_a_cut_brings_the_members_of_before() -> None:
     log = terms((10, 1))
     log.append(TermRecord(20, 1, TWO))

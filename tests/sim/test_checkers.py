@@ -95,6 +95,9 @@ def test_more_confirmed_than_there_is(cluster: Cluster, leader: Broker) -> None:
     with pytest.raises(Violation, match="follows, and has more confirmed"):
         checker.confirmed(other(cluster), checker.confirmed_end + 1)
     disk = leader.disk
+    disk.append(piece_after(disk.end, 3, leader.node.term - 1, disk.chain, 1))
+    with pytest.raises(Violation, match="the bytes before that are of term"):
+        checker.confirmed(leader, disk.end)
     disk.append(piece_after(disk.end, 3, leader.node.term, disk.chain, 1))
     with pytest.raises(Violation, match="only 0 of 3 voters have that on disk"):
         checker.confirmed(leader, disk.end)

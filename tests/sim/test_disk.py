@@ -22,6 +22,7 @@ def test_pieces() -> None:
     assert (one.end, one.ends) == (9, [3, 5, 9])
     assert one.chain_at(0) == 0
     assert one.chain_at(5) == one.pieces[1].chain
+    assert (one.term_before(5), one.term_before(4), one.term_before(99)) == (1, None, None)
     assert one.chain_at(4) is one.chain_at(99) is None
     assert [piece.end for piece in one.between(3, 9)] == [5, 9]
     assert [piece.end for piece in one.between(3, 8)] == [5]

@@ -26,6 +26,10 @@ Flushing runs beside all of this: one fdatasync at a time covers what was writte
 with the followers' disks. `appended` comes before any other call, so that the node never knows less of the log than there is.
 Bytes are appended by a leader only, and received by a follower only through `Write`.
 
+**When something cannot be.** An AssertionError from a node means that an invariant is broken (two leaders in a term, a cut below
+`confirmed`): the driver stops this member and says so, and does not call the node again. Messages are taken for those of members: who
+may speak is the driver's to check. An `Append` whose term records cannot follow ours is dropped.
+
 **What the driver owes at a start.** What it found in the log is fsynced before a `Node` is made: it counts as flushed. `Terms` come from
 their file or from the log's term records. `confirmed` may be less than was once known. The ballot is that of this member *and
 incarnation*, and the driver makes a new, larger incarnation with the ballot (0, None) when the ballot or the log is lost, damaged below
