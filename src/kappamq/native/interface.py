@@ -203,6 +203,7 @@ class KernelModule(Protocol):
     index_apply: Callable[..., Any]
     index_link: Callable[..., Any]
     scan: Callable[..., Any]
+    crc32: Callable[..., int]
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
     property_texts: Callable[..., Any]

@@ -24,7 +24,7 @@ from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
 from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.log.marks import Marks, mode_of
+from kappamq.store.log.marks import Marks, Mode, mode_of
 from kappamq.store.position import Position
 from kappamq.store.queues.queues import QueueFiles
 from kappamq.store.receiving import bytes_of_unit_max, misnumbered, whole_part
@@ -47,8 +47,9 @@ class MessageStore(Finding):
         kernel: Kernel,
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
+        written: Callable[[int, bytes], None] = lambda start, data: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn."""
+        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -70,6 +71,7 @@ class MessageStore(Finding):
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
+        self._on_written = written
         self.generation = 0  # how often the log was cut since the start: what was written before may be other bytes now
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
@@ -241,7 +243,9 @@ class MessageStore(Finding):
         if not data:
             return []
         self.last_ms = now_ms
-        return self._written(start, data)
+        reached = self._written(start, data)
+        self._on_written(start, data)
+        return reached
 
     def receive(self, log_offset: int, data: bytes | memoryview) -> tuple[int, list[Any]]:
         """Take bytes of another broker's log, which must lie at our end: (its new end, the waiters that are released).
@@ -321,8 +325,21 @@ class MessageStore(Finding):
     def _written(self, start: int, data: bytes | memoryview) -> list[Any]:
         reached = self.marks.move_written(self.log.end)
         self._dispatch_visible(start, data)
-        if self.marks.answerable.offset < self.log.end:
-            self.request_flush()  # a waiter needs it
+        if self.marks.mode.needs_flush:
+            self.request_flush()
+        return reached
+
+    def take_mode(self, mode: Mode) -> list[Any]:
+        """The marks move by another mode from now on; returns the waiters that are released."""
+        reached = self.marks.take_mode(mode)
+        self._dispatch_visible()
+        return reached
+
+    def follow_marks(self) -> list[Any]:
+        """Something that the mode depends on has changed outside of this store; returns the waiters that are released."""
+        reached = self.marks.follow()
+        if self.marks.dispatched.offset < self.marks.visible.offset:
+            self._dispatch_visible()
         return reached
 
     def roll(self) -> list[Any]:
@@ -470,14 +487,3 @@ class MessageStore(Finding):
     def forget_topic(self, topic: str) -> None:
         """Worker: remove a deleted topic's queue files."""
         self.derived.forget_topic(topic)
-
-    def warm(self, log_offset: int, size: int) -> None:
-        """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
-        end = min(log_offset + size, self.log.end)
-        while log_offset < end:
-            at = log_offset % self.config.segment_bytes
-            count = min(end - log_offset, self.config.segment_bytes - at)
-            fd = self.log.fd_at(log_offset)
-            if fd is not None:
-                self.files.warm(fd, count, at)
-            log_offset += count

@@ -206,7 +206,11 @@ class CommitLog:
     @property
     def is_cramped(self) -> bool:
         """The file is nearly full and the next one is not ready: senders should wait a little."""
-        return self._next is None and self.segment_end - self.end < self._kept_bytes
+        return self.is_cramped_behind(self.end)
+
+    def is_cramped_behind(self, offset: int) -> bool:
+        """The same for when the log reaches to `offset`."""
+        return self._next is None and self.segment_end - offset < self._kept_bytes
 
     @property
     def is_fresh(self) -> bool:
