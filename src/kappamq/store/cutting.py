@@ -25,7 +25,7 @@ from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
 from kappamq.store.index.index_file import list_index_files
 from kappamq.store.index.view import IndexHeader
-from kappamq.store.lock import AbortFile
+from kappamq.store.lock import AbortFile, refuse_raft_store
 from kappamq.store.log.commit_log import CommitLog, file_name
 from kappamq.store.log.log_end import POSITION_NAME, fingerprint
 from kappamq.store.log.log_reader import Found, LogReader
@@ -61,6 +61,7 @@ class OfflineCut:
 
     def plan(self, log_offset: int) -> Cut:
         """Raises StoreError, which names the nearest places, if the log cannot be cut to `log_offset`."""
+        refuse_raft_store(self._root, self._files)
         log = self._log
         end = log.end()
         if not log.min <= log_offset <= end:
