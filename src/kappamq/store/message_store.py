@@ -21,7 +21,7 @@ from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
-from kappamq.store.lock import AbortFile, StoreLock, unusable
+from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
 from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks, Mode, mode_of
@@ -96,6 +96,7 @@ class MessageStore(Finding):
         when `visible` passes them; what was once in its queue is confirmed. `begin_at`: where a store without a log begins."""
         try:
             self.files.make_folder(self.config.root)
+            refuse_raft_store(self.config.root, self.files)
             self._lock.acquire()
             try:
                 return self._open(boot_id, enter_up_to, begin_at)
