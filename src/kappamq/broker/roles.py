@@ -54,7 +54,7 @@ class MasterRole:
         self._listening = Listening(around.events)
         self._delivery: Delivery | None = None
         self._changing = asyncio.Lock()
-        bursts.add_handlers(_refusing())
+        bursts.add_handlers(self._refusing())
 
     @property
     def is_held(self) -> bool:
@@ -109,7 +109,7 @@ class MasterRole:
 
     async def _end(self, delivery: Delivery, drain_s: float) -> None:
         self._gate.close(NOT_MASTER, not_master(), for_all=True)
-        self._bursts.replace_handlers(_refusing())
+        self._bursts.replace_handlers(self._refusing())
         self._listening.end()
         delivery.close()
         await self._drain(drain_s)
@@ -125,10 +125,14 @@ class MasterRole:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")
 
+    def leader_is(self, address: str | None) -> None:
+        """Name the node at `address` (None: nobody knows) to whoever asks this one for what only a master does."""
+        if self._delivery is None:
+            self._gate.close(NOT_MASTER, not_master(address), for_all=True)
 
-def _refusing() -> dict[int, Handler]:
-    return dict.fromkeys(SERVED, _refuse)
+    def _refusing(self) -> dict[int, Handler]:
+        return dict.fromkeys(SERVED, self._refuse)
 
-
-def _refuse(_request: Request[Any]) -> NoReturn:
-    raise not_master()
+    def _refuse(self, _request: Request[Any]) -> NoReturn:
+        self._gate.check(own=True)  # which may know who is the master
+        raise not_master()
