@@ -137,3 +137,8 @@ class MasterRole:
         except (KappaError, TimeoutError) as error:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")
+
+    def leader_is(self, address: str | None) -> None:
+        """Name the node at `address` (None: nobody knows) to whoever asks this one for what only a master does."""
+        if self._delivery is None:
+            self._gate.close(NOT_MASTER, not_master(address), for_all=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
-from kappamq.errors import GoingAway, IllegalOperation, NoRoute, NotConnected, NotSupported, RequestTimeout
+from kappamq.errors import GoingAway, IllegalOperation, NoRoute, NotConnected, NotMaster, NotSupported, RequestTimeout
 from kappamq.protocol.bodies.batches import BatchOutcome, ChunkList
 from kappamq.protocol.bodies.topics import ClusterInfo
 from kappamq.protocol.frame import Frame
@@ -32,6 +32,8 @@ from kappamq.protocol.headers.nameserver import GetClusterInfo
 
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.5
+_NO_MASTER_S: Final = 10.0
+"""How long to go on asking nodes that answer, but are not the master."""
 _WAIT_S: Final = 10.0
 CHECKSUM_MASK: Final = (1 << 63) - 1
 
@@ -123,7 +125,9 @@ class Scope:
 
     async def _ask(self, header: Header, body: bytes = b"", timeout: float | None = None) -> Frame:
         """Ask the coordinator, again if it cannot be reached: every request of a scope may be repeated."""
-        for tries_left in reversed(range(_TRIES)):
+        tries_left, no_master_until = _TRIES, self._core.clock.liveness() + _NO_MASTER_S
+        while True:
+            tries_left -= 1
             try:
                 address = (await masters(self._core)).get(self.coordinator)
                 if address is None:
@@ -131,11 +135,14 @@ class Scope:
                         f"broker {self.coordinator}, which coordinates scope {self.name}, is not registered"
                     )
                 return await self._core.ask(address, header, body, timeout=timeout)
+            except NotMaster:  # the name server tells soon who is
+                if self._core.clock.liveness() >= no_master_until:
+                    raise
+                tries_left = max(tries_left, 1)
             except (NotConnected, RequestTimeout, NoRoute, GoingAway):
                 if not tries_left:
                     raise
-                await asyncio.sleep(_PAUSE_S)
-        raise AssertionError("the last try returns or raises")
+            await asyncio.sleep(_PAUSE_S)
 
 
 async def masters(core: ClientCore) -> dict[str, str]:
