@@ -53,6 +53,7 @@ from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
+from kappamq.config.shapes import Caution, cautions
 from kappamq.config.store import StoreConfig
 from kappamq.events import Events
 from kappamq.net.requests.reader import RequestReader
@@ -137,7 +138,7 @@ class Broker:
         snapshots = Snapshots(self.store_config.root / "config", store.files)
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
         self.clients = Clients(config, events)
-        settings = BrokerSettings(broker=config, store=self.store_config, net=net)
+        settings = BrokerSettings(broker=config, store=self.store_config, net=net, copies=self.copies_config)
         self.tables = tables = Tables(settings, store, self.metadata, self.clients, events)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.pending_resets, self.settings, self.queue_ends = tables.pending_resets, tables.settings, tables.queue_ends
@@ -230,7 +231,12 @@ class Broker:
             wall_clock=self.clock_watch.runtime,
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
+            cautions=self.cautions,
         )
+
+    def cautions(self) -> list[Caution]:
+        """What an operator should know about how copies are configured."""
+        return cautions(replace(self.config, port=self.port), self.copies_config)
 
     def _listen(self) -> None:
         """Who hears what, besides what tables and pulls listen to; listeners are called in this order."""
@@ -264,6 +270,8 @@ class Broker:
         self.scrubber.start()
         self.reader.start()
         warn_if_exposed(f"broker {self.config.name}", host)
+        for caution in self.cautions():
+            log.warning("broker %s: %s", self.config.name, caution)
         await self.registration.start()
 
     # -- the role that may write -------------------------------------------------------------------------------------------
