@@ -4,6 +4,7 @@
     |- BrokerError and others     a server answered with a response code: one class per code, see `KappaError.by_code`
     |- ProtocolError              the peer (or a file) sent bytes that are not what they claim to be
     |  |- FrameTooLarge
+    |  |- ForeignBytes
     |  `- HeaderError
     |- ConfigError                an option, property or configuration file is wrong: nothing was started
     |  `- NoSuchTopic             an option names a topic that does not exist; also a TopicNotFound
@@ -217,6 +218,10 @@ class FrameTooLarge(ProtocolError):
 
 class HeaderError(ProtocolError):
     """A request's header lacks a field or has an invalid one. The connection stays usable."""
+
+
+class ForeignBytes(ProtocolError):
+    """Bytes of another broker's log with which ours cannot go on. Nothing of them was taken."""
 
 
 class ConfigError(KappaError):

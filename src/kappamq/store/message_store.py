@@ -13,21 +13,21 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import ProtocolError, StoreReadOnly
+from kappamq.errors import StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
-from kappamq.native.layout import ENTRY
-from kappamq.protocol.records.record import Record, decode
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
+from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, unusable
-from kappamq.store.log.clock_steps import ClockSteps, likely_ms
+from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.log.marks import Marks, mode_of
+from kappamq.store.log.marks import Marks, Mode, mode_of
 from kappamq.store.position import Position
-from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
+from kappamq.store.queues.queues import QueueFiles
+from kappamq.store.receiving import bytes_of_unit_max, misnumbered, whole_part
 from kappamq.store.recovery import Recovered, fingerprint, recover
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _READ_BACK_BYTES = 16 << 20  # more than any record
 _STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 
 
-class MessageStore:
+class MessageStore(Finding):
     def __init__(
         self,
         config: StoreConfig,
@@ -47,8 +47,9 @@ class MessageStore:
         kernel: Kernel,
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
+        written: Callable[[int, bytes], None] = lambda start, data: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn."""
+        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -70,8 +71,10 @@ class MessageStore:
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
+        self._on_written = written
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
+        self.received_count = 0  # records of another broker's log
         self.clock_steps = ClockSteps()  # where the wall clock was set; set by the broker
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
@@ -233,10 +236,66 @@ class MessageStore:
         if not data:
             return []
         self.last_ms = now_ms
+        reached = self._written(start, data)
+        self._on_written(start, data)
+        return reached
+
+    def receive(self, log_offset: int, data: bytes | memoryview) -> tuple[int, list[Any]]:
+        """Take bytes of another broker's log, which must lie at our end: (its new end, the waiters that are released).
+
+        Taken are whole records and batches of one file; come again with the rest, from the new end on. That lies beyond `data` if an
+        end mark was the last: the rest of its file is nothing. Raises ForeignBytes, and takes nothing, if they are not what our log
+        goes on with. A next file that is not prepared is made here, which takes time."""
+        if self.failed is not None:
+            raise StoreReadOnly(self.failed)
+        assert self.kernel.append_offset == self.log.end, "nothing of our own may be pending"
+        view = memoryview(data)
+        part = whole_part(self.kernel_module, self.log, log_offset, view, bytes_of_unit_max(self.config))
+        reached: list[Any] = []
+        if part.size:
+            records = view[: part.size]
+            wrong = self.kernel.number(records)[1]
+            if wrong is not None:
+                raise misnumbered(log_offset, wrong)
+            try:
+                self.log.receive(records)
+            except OSError as error:
+                self.fail(f"writing the log failed: {error}")
+                raise StoreReadOnly(self.failed or "") from error
+            self.last_ms = max(self.last_ms, part.store_ms)
+            self.received_count += part.records
+            reached = self._written(log_offset, records)
+        if part.ends_file:
+            try:
+                reached += self.roll()
+            except StoreReadOnly:
+                if self.failed is not None or not part.size:
+                    raise
+        return self.log.end, reached
+
+    @property
+    def arrived_count(self) -> int:
+        """Records appended or received since the start: their entries are, or will be, in memory."""
+        return self.kernel.put_count + self.received_count
+
+    def _written(self, start: int, data: bytes | memoryview) -> list[Any]:
         reached = self.marks.move_written(self.log.end)
         self._dispatch_visible(start, data)
-        if self.marks.answerable.offset < self.log.end:
-            self.request_flush()  # a waiter needs it
+        if self.marks.mode.needs_flush:
+            self.request_flush()
+        return reached
+
+    def take_mode(self, mode: Mode) -> list[Any]:
+        """The marks move by another mode from now on; returns the waiters that are released."""
+        reached = self.marks.take_mode(mode)
+        self._dispatch_visible()
+        return reached
+
+    def follow_marks(self) -> list[Any]:
+        """Something that the mode depends on has changed outside of this store; returns the waiters that are released."""
+        reached = self.marks.follow()
+        if self.marks.dispatched.offset < self.marks.visible.offset:
+            self._dispatch_visible()
         return reached
 
     def roll(self) -> list[Any]:
@@ -292,13 +351,13 @@ class MessageStore:
             self.failed = why
         self.kernel.accepting = False
 
-    def _dispatch_visible(self, start: int = 0, data: bytes = b"") -> None:
+    def _dispatch_visible(self, start: int = 0, data: bytes | memoryview = b"") -> None:
         """Dispatch what has become visible. `data` was written just now, at `start`, and need not be read; anything else that became
         visible is read back from the log."""
         visible, dispatched = self.marks.visible.offset, self.marks.dispatched
         if data and start == dispatched.offset and start + len(data) <= visible:
             eaten = self._dispatch(start, data)
-            assert eaten == len(data), f"dispatch stopped at {start + eaten} in what we appended ourselves"
+            assert eaten == len(data), f"dispatch stopped at {start + eaten} in records that were written just now"
             if start + eaten == visible:
                 return
         while (at := dispatched.offset) < visible and self.failed is None:
@@ -396,98 +455,13 @@ class MessageStore:
                 self.files.warm(fd, count, at)
             log_offset += count
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
-
-    def record(self, log_offset: int) -> bytes | None:
-        """The whole record at `log_offset`, None if there is none. May wait for the disk."""
-        found = self._found(log_offset)
-        return None if found is None else found[0]
-
-    def decoded(self, log_offset: int) -> Record | None:
-        """The same, as its fields."""
-        found = self._found(log_offset)
-        return None if found is None else found[1]
-
-    def _found(self, log_offset: int) -> tuple[bytes, Record] | None:
-        if not self.log.min <= log_offset < self.marks.dispatched.offset:
-            return None
-        size = Front(self.log.slice(log_offset, FRONT_BYTES)).size
-        if not 0 < size <= self.config.segment_bytes:
-            return None
-        data = bytes(self.log.slice(log_offset, size))
+    def pread(self, log_offset: int, size: int) -> bytes:
+        """Worker: bytes of the log as they lie in their file, up to its end or that of the log. b"" if they cannot be read."""
+        place = log_offset % self.config.segment_bytes
+        fd = self.log.fd_at(log_offset)
+        size = min(size, self.config.segment_bytes - place, self.log.end - log_offset)
         try:
-            found = decode(data, check_crc=True)
-        except ProtocolError:
-            return None
-        return (data, found) if found.log_offset == log_offset else None
-
-    def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        """(log offset, record bytes, tag code) of a message in its queue. May wait for the disk."""
-        low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
-        if not low <= offset < end:
-            return None
-        data = self.kernel.tail_entries(topic, queue_id, offset, 1) or self.queues.read(topic, queue_id, offset, 1)
-        if len(data) < ENTRY.size:
-            return None
-        log_offset, size, code = ENTRY.unpack(data)
-        return (log_offset, size, code) if size > 0 and (log_offset, size) != ANY_FILLER else None
-
-    def first_at_or_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """The first message of a queue whose record lies at or behind `log_offset`. May wait for the disk."""
-        first, high, _next, _stored = self.kernel.queue_state(topic, queue_id)
-        low = first
-        while low < high:
-            middle = (low + high) // 2
-            found = self.entry(topic, queue_id, middle)
-            if found is None:  # cannot be read now, so its target is unknown
-                return int(first)
-            if found[0] < log_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return int(low)
-
-    def store_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When message `offset` of a queue was stored; None if it is not there. May wait for the disk."""
-        found = self.entry(topic, queue_id, offset)
-        if found is None:
-            return None
-        front = Front(self.log.slice(found[0], FRONT_BYTES))
-        return front.stored_ms if front.is_whole else None
-
-    def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
-        """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
-
-        Times are those of the current clock, also for records stamped before it was set."""
-        low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
-        first, last = low, end
-
-        def stored_at(offset: int) -> int | None:
-            return self.corrected_ms(topic, queue_id, offset) if first <= offset < last else None
-
-        while low < end:
-            middle = (low + end) // 2
-            stored = likely_ms(stored_at, middle)
-            if stored is None or stored < ms or (upper and stored == ms):
-                low = middle + 1
-            else:
-                end = middle
-        return int(max(first, low - 1) if upper else min(low, last))
-
-    def corrected_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When message `offset` of a queue was stored, by the current clock; None if it is not there. May wait for the disk."""
-        stored = self.store_ms(topic, queue_id, offset)
-        if stored is None or not self.clock_steps:
-            return stored
-        found = self.entry(topic, queue_id, offset)
-        return None if found is None else stored + self.clock_steps.shift_ms(found[0])
-
-    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first. For a worker."""
-
-        def is_within(log_offset: int) -> bool:
-            front = Front(self.log.slice(log_offset, FRONT_BYTES))
-            return front.is_whole and self.clock_steps.within(log_offset, front.stored_ms, begin_ms, end_ms)
-
-        within = is_within if self.clock_steps else None
-        return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)
+            return b"" if fd is None or size <= 0 else self.files.pread(fd, size, place)
+        except OSError as error:
+            log.error("the log cannot be read at %d: %s", log_offset, error)
+            return b""

@@ -185,6 +185,18 @@ class CommitLog:
             self.end = start + len(data)
         return start, data
 
+    def receive(self, records: memoryview) -> None:
+        """Go on with records of another broker's log. Nothing may be pending in the kernel."""
+        assert self._current is not None
+        assert self.end + len(records) + BLANK_BYTES <= self.segment_end, "records were not cut to the file"
+        try:
+            self._files.pwrite(self._current.fd, records, self.end - self._current.start)
+        except OSError:
+            self.damaged = True
+            raise
+        self.end += len(records)
+        self._kernel.open_segment(self.end, self.segment_end)
+
     @property
     def next_is_ready(self) -> bool:
         return self._next is not None
@@ -192,7 +204,11 @@ class CommitLog:
     @property
     def is_cramped(self) -> bool:
         """The file is nearly full and the next one is not ready: senders should wait a little."""
-        return self._next is None and self.segment_end - self.end < self._kept_bytes
+        return self.is_cramped_behind(self.end)
+
+    def is_cramped_behind(self, offset: int) -> bool:
+        """The same for when the log reaches to `offset`."""
+        return self._next is None and self.segment_end - offset < self._kept_bytes
 
     @property
     def is_fresh(self) -> bool:
