@@ -144,3 +144,15 @@ def test_a_broker_stops_when_standard_input_ends(tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert "--stop-at-eof needs a pipe" in done.stderr
+
+
+def test_a_raft_group_is_refused_and_not_three_lone_masters(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, *UP, "--data", str(tmp_path), "--raft", "3"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "enableDLegerCommitLog=true (--raft) cannot be honoured yet" in done.stderr

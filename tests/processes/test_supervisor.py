@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kappamq.cli.doctor.reach import ask_broker, check_own_words
 from kappamq.errors import ConfigError, StoreError
 from kappamq.event_loop import run
 from kappamq.processes import supervisor as module
@@ -184,3 +185,57 @@ def test_a_secret_is_not_for_everybody(tmp_path: Path) -> None:
         check(row.pid)
 
     supervised(tmp_path, Shape(), work, replicationSecret="hush-hush")
+
+
+async def log_end(address: str) -> int:
+    about, _ = await ask_broker(address, 10.0, None)
+    return int(about["commitLogMaxOffset"])
+
+
+def test_a_slave_has_what_its_master_was_sent(tmp_path: Path) -> None:
+    async def work(supervisor: Supervisor, told: list[str]) -> None:
+        master, slave = supervisor.rows()
+        assert (master.role, slave.role, slave.id) == ("master", "slave", 1)
+        send = ("send", "-n", supervisor.nameserver, "-t", "tea", "-b", "x", "--count", "20", "-o", "json")
+        # No retry, no wait: when all are ready, the slave is in sync.
+        sent = await asyncio.to_thread(run_kappamq, *send)
+        assert (sent.exit_code, len(sent.json)) == (0, 20), sent
+        last = sent.json[-1]
+        end = await log_end(master.address)
+        assert end > 0
+        await eventually_async(lambda: at_least(slave.address, end), text="the slave's log grows")
+        os.kill(slave.pid, signal.SIGKILL)
+        await eventually_async(lambda: any("is running again" in text for text in told), timeout=60)
+        await eventually_async(lambda: sends_again(send), timeout=60, text="a send is answered again")
+        assert last["topic"] == "tea"
+
+    async def at_least(address: str, end: int) -> bool:
+        return await log_end(address) >= end
+
+    async def sends_again(send: tuple[str, ...]) -> bool:
+        return (await asyncio.to_thread(run_kappamq, *send)).exit_code == 0
+
+    told = supervised(tmp_path, Shape(slaves=1), work)
+    assert not [text for text in told if "see the log of the slaves" in text]
+
+
+def test_slaves_that_do_not_come_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the secret of another group."""
+    monkeypatch.setattr(module, "SLAVES_S_MAX", 0.5)
+    write = Supervisor._write_config
+
+    def other_secret(supervisor: Supervisor, place: module.Place) -> Path:
+        path = write(supervisor, place)
+        if place.role == "slave":
+            path.write_text(path.read_text().replace("of-this-group", "of-another-group"))
+        return path
+
+    monkeypatch.setattr(Supervisor, "_write_config", other_secret)
+
+    async def work(supervisor: Supervisor, told: list[str]) -> None:
+        assert told == ["broker-a master: 0 of 1 slaves follow it; see the log of the slaves"]
+        about, settings = await ask_broker(supervisor.rows()[0].address, 10.0, None)
+        (finding,) = check_own_words("broker-a", about, settings)
+        assert (finding.health, finding.text) == ("bad", "0 of 1 slaves that are awaited are connected")
+
+    supervised(tmp_path, Shape(slaves=1), work, replicationSecret="of-this-group")

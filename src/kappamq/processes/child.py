@@ -79,13 +79,19 @@ class Child:
     async def stop(self, seconds_max: float) -> bool:
         """Ask it to stop, and end it if it does not within `seconds_max`; return whether it stopped by itself."""
         if self.running:
-            self._process.send_signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             await asyncio.wait([self._ended], timeout=seconds_max)
         if self.running:
-            self._process.kill()
+            self._signal(signal.SIGKILL)
             await self.ended()
             return False
         return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            self._process.send_signal(number)
+        except ProcessLookupError:
+            pass  # it has just ended, and we are about to hear of it
 
     async def _wait(self) -> int:
         code = await self._process.wait()

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +20,19 @@ from kappamq.config.apache import BrokerSettings, Findings, broker_settings
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.errors import ConfigError, KappaError, StoreError
 from kappamq.nameserver.nameserver import NameServer
+from kappamq.net.channel import Channel
+from kappamq.net.tls import outgoing_context
 from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, choose_ports, reachable, start_on_port
 from kappamq.processes import plan
 from kappamq.processes.child import Child, object_of
 from kappamq.processes.plan import MASTER, MEMBER, Place, Shape
+from kappamq.protocol.bodies.topics import KVTable
+from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
 
 FOLDER: Final = "brokers"  # below the data directory
 READY_S_MAX = 600.0  # a broker that recovers a large store takes its time
+SLAVES_S_MAX = 30.0  # for slaves to find their masters
+ASK_S_MAX = 5.0
 MASTER_S_MAX = 60.0  # for a Raft group to elect its first master
 STOP_S_MAX = 30.0
 PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
@@ -116,6 +122,7 @@ class Supervisor:
             await self._start_nameserver()
             await self._start_brokers()
             await self._await_masters()
+            await self._await_slaves()
         except BaseException:
             await self.stop()
             raise
@@ -225,6 +232,39 @@ class Supervisor:
                 )
             await asyncio.sleep(_POLL_S)
 
+    async def _await_slaves(self) -> None:
+        """Wait until slaves follow their masters, so that a first send to a synchronous master finds them there."""
+        deadline = self._clock.liveness() + SLAVES_S_MAX
+        for place in self._places if self.shape.slaves else ():
+            while place.role == MASTER and (missing := await self._missing_slaves(place)):
+                if self._clock.liveness() > deadline:
+                    self._tell(f"{place.label}: {missing}; see the log of the slaves")
+                    break
+                await asyncio.sleep(_POLL_S)
+
+    async def _missing_slaves(self, master: Place) -> str:
+        """What a master lacks, in words; empty if that is nothing."""
+        net = self.settings.net
+        tls = outgoing_context(replace(net, tls_outgoing=True)) if net.tls_mode == "enforcing" else None
+        try:
+            channel = await Channel.connect(self._address(master), timeout=ASK_S_MAX, tls=tls)
+            try:
+                answer = await channel.request(GetBrokerRuntimeInfo(), timeout=ASK_S_MAX)
+            finally:
+                channel.close()
+        except KappaError as error:
+            return str(error)
+        about = KVTable.decode(answer.body).table if answer.code == 0 else {}
+        following = int(about.get("kappamqFollowers", "0"))
+        if following < self.shape.slaves:
+            return f"{following} of {self.shape.slaves} slaves follow it"
+        missing = about.get("kappamqCopiesMissing", "nothing")
+        return "" if missing == "nothing" else missing
+
+    def _address(self, place: Place) -> str:
+        host, port = self.settings.broker.listen_host, self.ports[place]
+        return reachable(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
     # -- keeping them running ----------------------------------------------------------------------------------------------
 
     async def _keep(self, place: Place) -> None:
@@ -273,7 +313,6 @@ class Supervisor:
 
     def rows(self) -> list[Row]:
         masters = self._masters()
-        host = self.settings.broker.listen_host
         found = []
         for place, child in self._children.items():
             role = ("leader" if place in masters else "follower") if place.role == MEMBER else place.role
@@ -282,7 +321,7 @@ class Supervisor:
                 Row(
                     place.name,
                     place.number if number is None else number,
-                    reachable(f"[{host}]:{self.ports[place]}" if ":" in host else f"{host}:{self.ports[place]}"),
+                    self._address(place),
                     child.pid,
                     role,
                 )

@@ -47,6 +47,7 @@ class Others(NamedTuple):
     wall_clock: Callable[[], dict[str, str]]
     damage: Callable[[], dict[str, str]]
     staged: Callable[[], dict[str, str]]
+    copies: Callable[[], dict[str, str]]
     cautions: Callable[[], list[Caution]]
 
 
@@ -171,6 +172,7 @@ class Runtime:
             "kappamqRefusing": "; ".join(self._gate.reasons) or "nothing",
             **self._others.damage(),
             **self._others.staged(),
+            **self._others.copies(),
             **{f"{CAUTION}{caution.name}": str(caution) for caution in self._others.cautions()},
         }
 

@@ -102,6 +102,12 @@ class Copies:
     async def stop(self) -> None:
         await asyncio.gather(self.following.end(), self.followers.stop())
 
+    def runtime(self) -> dict[str, str]:
+        return {
+            "kappamqFollowers": str(len(self.followers.following)),
+            "kappamqCopiesMissing": self.followers.held.missing() or "nothing",
+        }
+
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()

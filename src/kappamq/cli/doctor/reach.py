@@ -175,7 +175,12 @@ def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, 
 def check_copies(what: str, about: Mapping[str, str]) -> list[Finding]:
     """Report what a broker warns of at its start about the configuration of its copies."""
     cautions = [text for name, text in sorted(about.items()) if name.startswith(CAUTION)]
-    return [note(f"{what}: copies", *text.split("; ", 1)) for text in cautions if "; " in text]
+    found = [note(f"{what}: copies", *text.split("; ", 1)) for text in cautions if "; " in text]
+    missing = about.get("kappamqCopiesMissing", "nothing")
+    if missing != "nothing":
+        advice = "start the slaves and see their logs; until then senders hear code 11"
+        found.append(bad(f"{what}: copies", missing, advice))
+    return found
 
 
 def check_masters(brokers: Iterable[tuple[str, int]]) -> list[Finding]:
