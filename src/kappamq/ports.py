@@ -16,7 +16,7 @@ from kappamq.errors import ConfigError
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
-# A broker also listens on port-2, and port+1 is reserved for replication.
+# A broker also listens on port-2, and on port+1 for copies.
 BROKER_PORT_OFFSETS = (-2, 0, 1)
 STRIDE = 10  # between the ports of several brokers
 _PROBES_MAX = 200
