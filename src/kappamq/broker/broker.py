@@ -30,6 +30,7 @@ from kappamq.broker.machine import KernelCopies, boot_id, new_kernel, within_des
 from kappamq.broker.naming.address import Address
 from kappamq.broker.naming.ports import bind_free_ports, bind_ports, close_all
 from kappamq.broker.naming.registration import Registration
+from kappamq.broker.naming.role_now import FixedRole
 from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.bursts import Bursts
@@ -169,13 +170,9 @@ class Broker:
         self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config,
-            self.topics,
-            self.address_of,
-            self.copies_config.port or self.port + 1,
-            self.workers.read,
-            outgoing_context(net),
-        )
+            config, self.topics, self.address_of, self.copies_config.port or self.port + 1, self.workers.read,
+            outgoing_context(net), FixedRole(config.broker_id), events,
+        )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)
         await self.registration.learn_address()
         for note in (*self.recovered.notes, *self.metadata.load(tables.fit)):

@@ -273,5 +273,6 @@ cdef extern from "flusher.h" nogil:
     int flusher_descriptor(const flusher_t *)
     int flusher_request(flusher_t *, int, int64_t)
     void flusher_take(flusher_t *, int64_t *, int *)
+    void flusher_cut(flusher_t *, int64_t)
     void flusher_stop(flusher_t *)
     void flusher_free(flusher_t *)

@@ -1084,6 +1084,12 @@ cdef class Flusher:
             flusher_take(self.f, &self._durable, &self._error)
         return self._durable, self._error
 
+    def cut(self, int64_t offset):
+        cdef flusher_t *f = self.f
+        if f != NULL:
+            with nogil:
+                flusher_cut(f, offset)
+
     def close(self):
         cdef flusher_t *closing = self.f
         if closing == NULL:

@@ -25,6 +25,9 @@ class Flusher(Protocol):
     def take(self) -> tuple[int, int]:
         """(newest durable offset, 0) or, once a sync has failed, (the newest before that, its errno) for ever."""
 
+    def cut(self, offset: int, /) -> None:
+        """The log is about to be cut to `offset`: no request made before vouches for bytes behind it. Waits for the sync under way."""
+
     def fileno(self) -> int:
         """A descriptor that an event loop can watch: readable when there is something to `take()`; -1 once closed."""
 

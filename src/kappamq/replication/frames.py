@@ -143,8 +143,11 @@ class Frames:
     def __init__(self, checksum: Checksum) -> None:
         self._checksum = checksum
         self._buffer = bytearray()
-        self.trusted = False
-        """Whether the other side has shown who it is: until then, only greetings are taken."""
+        self._limit = _TEXT_BYTES_MAX
+
+    def trust(self) -> None:
+        """The other side has shown who it is: from now on it may send more than greetings."""
+        self._limit = _FRAME_BYTES_MAX
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """Each frame that `data` completes. Raises BadStream."""
@@ -154,9 +157,8 @@ class Frames:
         try:
             while len(buffer) - at >= _HEAD.size:
                 length, crc, number = _HEAD.unpack_from(buffer, at)
-                limit = _FRAME_BYTES_MAX if self.trusted else _TEXT_BYTES_MAX
-                if not _BEHIND_LENGTH <= length <= limit:
-                    raise BadStream(f"a frame of {length} bytes: 5 to {limit} are possible here")
+                if not _BEHIND_LENGTH <= length <= self._limit:
+                    raise BadStream(f"a frame of {length} bytes: {_BEHIND_LENGTH} to {self._limit} are possible here")
                 end = at + 4 + length
                 if len(buffer) < end:
                     return

@@ -187,7 +187,7 @@ class Following:
                                     f"the master would send from {welcome.start}, we are at {self._store.log.end}"
                                 )
                             self._began(welcome, place)
-                            frames.trusted = True
+                            frames.trust()
                             return came[number + 1 :]
                         else:
                             raise BadStream(f"a frame {kind.name} is not what comes now")

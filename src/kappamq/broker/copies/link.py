@@ -202,7 +202,7 @@ class Link(asyncio.Protocol):
             proof=proved,
         )
         self._say(Kind.WELCOME, welcome.values())
-        self._frames.trusted = True
+        self._frames.trust()
         self.feed = Feed(hello.end, master.config.window_bytes, hello.generation)
         master.joined(self)
         log.info(
