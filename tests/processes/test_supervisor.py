@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +21,18 @@ from kappamq.event_loop import run
 from kappamq.processes import supervisor as module
 from kappamq.processes.plan import Shape
 from kappamq.processes.supervisor import Supervisor
-from tests.cli.conftest import SMALL, run_kappamq
+from tests.cli.conftest import SMALL
 from tests.processes.test_child import is_running
 from tests.waiting import eventually_async
 
 GIVEN = {name: value for name, value in SMALL.items() if name != "brokerName"}
+
+
+async def kappamq(*arguments: str) -> tuple[int | None, list[Any]]:
+    """Run a command, in a process of its own: standard error of this one belongs to the supervisor."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "kappamq", *arguments, stdout=PIPE)
+    out, _ = await process.communicate()
+    return process.returncode, [json.loads(line) for line in out.splitlines()]
 
 
 def made(root: Path, shape: Shape, told: list[str], **given: str) -> Supervisor:
@@ -54,11 +65,11 @@ def test_two_brokers_share_a_topic(tmp_path: Path) -> None:
             port = int(row.address.rpartition(":")[2])
             _, writer = await asyncio.open_connection("127.0.0.1", port - 2)
             writer.close()
-        sent = await asyncio.to_thread(
-            run_kappamq, "send", "-n", supervisor.nameserver, "-t", "tea", "-b", "x", "--count", "20", "-o", "json"
+        code, sent = await kappamq(
+            "send", "-n", supervisor.nameserver, "-t", "tea", "-b", "x", "--count", "20", "-o", "json"
         )
-        assert {row["broker"] for row in sent.json} <= {"broker-a", "broker-b"}
-        assert sent.exit_code == 0
+        assert code == 0
+        assert {row["broker"] for row in sent} <= {"broker-a", "broker-b"}
 
     assert supervised(tmp_path, Shape(brokers=2), work) == []
     assert (tmp_path / "brokers" / "a-0" / "commitlog").is_dir()
@@ -198,22 +209,21 @@ def test_a_slave_has_what_its_master_was_sent(tmp_path: Path) -> None:
         assert (master.role, slave.role, slave.id) == ("master", "slave", 1)
         send = ("send", "-n", supervisor.nameserver, "-t", "tea", "-b", "x", "--count", "20", "-o", "json")
         # No retry, no wait: when all are ready, the slave is in sync.
-        sent = await asyncio.to_thread(run_kappamq, *send)
-        assert (sent.exit_code, len(sent.json)) == (0, 20), sent
-        last = sent.json[-1]
+        code, sent = await kappamq(*send)
+        assert (code, {row["status"] for row in sent}, len(sent)) == (0, {"ok"}, 20)
         end = await log_end(master.address)
         assert end > 0
         await eventually_async(lambda: at_least(slave.address, end), text="the slave's log grows")
         os.kill(slave.pid, signal.SIGKILL)
         await eventually_async(lambda: any("is running again" in text for text in told), timeout=60)
         await eventually_async(lambda: sends_again(send), timeout=60, text="a send is answered again")
-        assert last["topic"] == "tea"
 
     async def at_least(address: str, end: int) -> bool:
         return await log_end(address) >= end
 
     async def sends_again(send: tuple[str, ...]) -> bool:
-        return (await asyncio.to_thread(run_kappamq, *send)).exit_code == 0
+        code, sent = await kappamq(*send)
+        return code == 0 and {row["status"] for row in sent} == {"ok"}
 
     told = supervised(tmp_path, Shape(slaves=1), work)
     assert not [text for text in told if "see the log of the slaves" in text]
