@@ -59,7 +59,9 @@ from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
+from kappamq.config.shapes import Caution, cautions
 from kappamq.config.store import StoreConfig
+from kappamq.errors import ConfigError
 from kappamq.events import Events
 from kappamq.net.requests.reader import RequestReader
 from kappamq.net.serving.exposure import warn_if_exposed
@@ -104,6 +106,11 @@ class Broker:
 
     async def start(self) -> None:
         """Open the store, listen, register. Returns when clients can send and pull."""
+        if self.copies_config.is_raft:
+            raise ConfigError(
+                "enableDLegerCommitLog=true (--raft) cannot be honoured yet: this version does not run Raft groups; for copies use "
+                "brokerRole=SYNC_MASTER and slaves"
+            )
         self.reader = RequestReader(REQUEST_SIZES, self.net_config)
         self._started.callback(self.reader.stop)
         try:
@@ -161,7 +168,7 @@ class Broker:
         snapshots = Snapshots(self.store_config.root / "config", store.files)
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
         self.clients = Clients(config, events)
-        settings = BrokerSettings(broker=config, store=self.store_config, net=net)
+        settings = BrokerSettings(broker=config, store=self.store_config, net=net, copies=self.copies_config)
         self.tables = tables = Tables(settings, store, self.metadata, self.clients, events)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.pending_resets, self.settings, self.queue_ends = tables.pending_resets, tables.settings, tables.queue_ends
@@ -171,13 +178,15 @@ class Broker:
         # Records say where they were stored, also those that loading brings about: first it must be known where we are.
         # A port that is given is not bound before everything is in its place: clients that know it are back at once.
         self._listeners = (
-            [] if config.port else bind_free_ports(config.listen_host, net.listen_backlog, self.copies_config.port)
+            []
+            if config.port
+            else bind_free_ports(config.listen_host, net.listen_backlog, self.copies_config.port_given)
         )
         self._started.callback(close_all, self._listeners)
         self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config, self.topics, self.address_of, self.copies_config.port or self.port + 1, self.workers.read,
+            config, self.topics, self.address_of, self.copies_config.port_beside(self.port), self.workers.read,
             outgoing_context(net), self.node_role, events,
         )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)
@@ -263,7 +272,13 @@ class Broker:
             wall_clock=self.clock_watch.runtime,
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
+            copies=self.copies.runtime,
+            cautions=self.cautions,
         )
+
+    def cautions(self) -> list[Caution]:
+        """What an operator should know about how copies are configured."""
+        return cautions(replace(self.config, port=self.port), self.copies_config)
 
     def _listen(self) -> None:
         """Who hears what, besides what tables and pulls listen to; listeners are called in this order."""
@@ -300,7 +315,7 @@ class Broker:
         else:
             await self.begin_role()
         host, backlog = self.config.listen_host, self.net_config.listen_backlog
-        *listeners, for_copies = self._listeners or bind_ports(host, self.port, backlog, self.copies_config.port)
+        *listeners, for_copies = self._listeners or bind_ports(host, self.port, backlog, self.copies_config.port_given)
         for listener in listeners:
             self.server.serve(listener)
         await self.copies.listen(for_copies)
@@ -309,6 +324,8 @@ class Broker:
         self.scrubber.start()
         self.reader.start()
         warn_if_exposed(f"broker {self.config.name}", host)
+        for caution in self.cautions():
+            log.warning("broker %s: %s", self.config.name, caution)
         await self.registration.start()
 
     # -- the role that may write -------------------------------------------------------------------------------------------

@@ -128,6 +128,12 @@ class Copies:
         """Name servers say where the master is."""
         self._master_address = event.ha_address
 
+    def runtime(self) -> dict[str, str]:
+        return {
+            "kappamqFollowers": str(len(self.followers.following)),
+            "kappamqCopiesMissing": self.followers.held.missing() or "nothing",
+        }
+
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()
