@@ -93,7 +93,7 @@ def test_a_broker_that_joined_later_learns_of_the_scope(tmp_path: Path) -> None:
             for number in range(3):
                 await stager.add(Message("t", b"%d" % number), queue=MessageQueue("t", "broker-9", number % 2))
             part = await stager.finish()
-            assert len(part.chunks["broker-9"]) == 3
+            assert set(part.chunks) == {"broker-9"}
             await scope.decide(ticket, [part])
             assert sorted(await bodies(cluster, "t")) == [b"0", b"1", b"2"]
 
