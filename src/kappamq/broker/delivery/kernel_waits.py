@@ -38,8 +38,8 @@ class KernelWaits:
 
     def begin(self) -> None:
         """This node may write."""
-        self._listening.on(KernelNoted, self._noted)
-        self._listening.on(SettingsChanged, self._settings_changed)
+        self._listening.on(KernelNoted, self.noted)
+        self._listening.on(SettingsChanged, self.settings_changed)
         self._allow()
 
     def end(self) -> None:
@@ -52,11 +52,11 @@ class KernelWaits:
         levels = min(len(config.delays_ms), _LEVELS_MAX)
         self._kernel.let_wait(not config.reject_transactions, timer_ms_max, levels, config.name)
 
-    def _settings_changed(self, event: SettingsChanged) -> None:
+    def settings_changed(self, event: SettingsChanged) -> None:
         if event.fields & _SETTINGS:
             self._allow()
 
-    def _noted(self, event: KernelNoted) -> None:
+    def noted(self, event: KernelNoted) -> None:
         now_ms = self._now_ms()
         of_halves: list[HalfOpened | HalfEnded] = []
         for note in event.notes:
