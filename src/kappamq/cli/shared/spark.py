@@ -1,0 +1,57 @@
+"""Options of commands that start Spark, and its session for one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kappamq.cli.shared.usage import wrong
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kappamq.cli.shared.output import Output
+
+MasterOption = Annotated[
+    str | None, typer.Option(help="Where Spark runs; default: this machine, all cores.", show_default=False)
+]
+ConfOption = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A property of Spark; may be repeated.")
+]
+
+RUN_AGAIN = "interrupted: run the same command again, which finishes or replaces what this one began"
+
+
+@contextmanager
+def spark_session(
+    out: Output,
+    master: str | None,
+    conf: list[str] | None,
+    name: str,
+    properties: Mapping[str, str] | None = None,
+    interrupted: str = RUN_AGAIN,
+) -> Iterator[SparkSession]:
+    """Start Spark for a job; `conf` overrides `properties`. Ctrl-C ends it and is told as `interrupted`."""
+    from kappamq.spark.engine import command_session
+
+    config = {**(properties or {}), **properties_given(conf)}
+    out.note("starting Spark ...")
+    try:
+        with command_session(master, name, config) as spark:
+            yield spark
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(interrupted) from None
+
+
+def properties_given(conf: list[str] | None) -> dict[str, str]:
+    """Convert `--conf name=value ...`. A malformed one ends the command."""
+    found = {}
+    for text in conf or []:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise wrong("--conf", f"{text}: write it as name=value")
+        found[key.strip()] = value
+    return found
