@@ -192,6 +192,7 @@ class KernelModule(Protocol):
     scan: Callable[..., Any]
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
+    batch_checksum: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
     columns: Callable[..., Any]
