@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kappamq.cli import pipeline_project
+from kappamq.cli import pipeline_copies, pipeline_project
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.options import (
@@ -29,16 +29,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Family,
-    help="Spark jobs: run declarative pipelines, archive topics to Parquet, rebuild queues and index, audit a store.",
+    help="Spark jobs: run declarative pipelines, archive, replay and deduplicate topics, rebuild queues, audit a store.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.command()(pipeline_project.init)
 app.command()(pipeline_project.run)
+app.command()(pipeline_copies.replay)
+app.command()(pipeline_copies.dedup)
+
 
 @app.callback()
 def pipeline() -> None:
-    """Spark jobs: run declarative pipelines, archive topics to Parquet, rebuild queues and index, audit a store."""
+    """Spark jobs: run declarative pipelines, archive, replay and deduplicate topics, rebuild queues, audit a store."""
 
 
 @app.command()
@@ -96,7 +99,10 @@ def archive(
         staging=staging,
         tls=cluster.spark_options,
     )
-    with spark_session(out, master, conf, "kappamq archive") as spark, out.progress("archiving", None, unit="messages") as bar:
+    with (
+        spark_session(out, master, conf, "kappamq archive") as spark,
+        out.progress("archiving", None, unit="messages") as bar,
+    ):
         done = run(
             spark,
             target,
@@ -187,7 +193,10 @@ def rebuild(
     )
     check_stopped(root)  # starting Spark takes seconds
     out = Output(output)
-    with spark_session(out, master, conf, "kappamq rebuild") as spark, out.progress("rebuilding", None, unit="bytes") as bar:
+    with (
+        spark_session(out, master, conf, "kappamq rebuild") as spark,
+        out.progress("rebuilding", None, unit="bytes") as bar,
+    ):
         done = run(
             spark,
             root,
@@ -268,7 +277,10 @@ def audit(
     began = time.perf_counter()
     store = store_directory(data)
     check_audit(store, report, topic or (), pattern)  # starting Spark takes seconds
-    with spark_session(out, master, conf, "kappamq audit") as spark, out.progress("auditing", None, unit="steps") as bar:
+    with (
+        spark_session(out, master, conf, "kappamq audit") as spark,
+        out.progress("auditing", None, unit="steps") as bar,
+    ):
         done = run(
             spark,
             store,

@@ -12,18 +12,19 @@ import typer
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, spoken
 from kappamq.cli.shared.output import Format, Output, counted
-from kappamq.cli.shared.spark import RUN_AGAIN, ConfOption, MasterOption, properties_given, spark_session
+from kappamq.cli.shared.spark import ConfOption, MasterOption, properties_given, spark_session
 from kappamq.cli.shared.usage import topic_name, wrong
 
 if TYPE_CHECKING:
     from kappamq.spark.pipelines.progress import Batch
-
-GO_ON = "interrupted: run the same command again, which goes on from here"
+    from kappamq.spark.pipelines.project import Project
 
 
 @spoken
 def init(
-    target: Annotated[Path, typer.Argument(metavar="NAME", help="The directory of the project; its name is the last part.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="NAME", help="The directory of the project; its name is the last part.")
+    ],
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to read.", callback=topic_name)] = "orders",
     sink: Annotated[
         str | None,
@@ -31,7 +32,9 @@ def init(
     ] = None,
     quarantine: Annotated[
         str | None,
-        typer.Option(help="The topic for messages that cannot be parsed; default: TOPIC_quarantine.", show_default=False),
+        typer.Option(
+            help="The topic for messages that cannot be parsed; default: TOPIC_quarantine.", show_default=False
+        ),
     ] = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
@@ -54,15 +57,19 @@ def init(
 def run(
     cluster: Cluster,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project.")] = Path(),
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C, with a batch every second or so.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C, with a batch every second or so.")
+    ] = False,
     full_refresh: Annotated[
-        bool, typer.Option("--full-refresh", help="Empty the tables and read everything again; writes to topics again, too.")
+        bool,
+        typer.Option("--full-refresh", help="Empty the tables and read everything again; writes to topics again, too."),
     ] = False,
     trigger: Annotated[
         float, typer.Option(min=0.001, max=86_400, help="With --follow: seconds between the starts of batches.")
     ] = 1.0,
     views_every: Annotated[
-        float, typer.Option(min=0, max=86_400, help="With --follow: at least so many seconds between refreshes of views.")
+        float,
+        typer.Option(min=0, max=86_400, help="With --follow: at least so many seconds between refreshes of views."),
     ] = 10.0,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -84,17 +91,10 @@ def run(
     began = time.perf_counter()
     properties = found.spark_properties(master) | ({} if follow else declared.properties()) | given
     name = f"kappamq pipeline {found.name}"
-    with (
-        found.held(),
-        spark_session(out, master, None, name, properties, GO_ON if follow else RUN_AGAIN) as spark,
-    ):
-        if follow:
-            from kappamq.spark.pipelines.resident import Resident
-
-            resident = Resident(spark, found, trigger, views_every)
-            resident.start()
-            out.note("running; Ctrl-C ends it")
-            resident.follow(lambda batch: show_batch(out, batch))
+    if follow:
+        _follow(out, master, found, properties, name, trigger, views_every)
+        return
+    with found.held(), spark_session(out, master, None, name, properties) as spark:
         rows = declared.run(
             spark, found, full_refresh=full_refresh, told=out.note, reported=lambda batch: show_batch(out, batch)
         )
@@ -104,6 +104,31 @@ def run(
         return
     read = ", ".join(f"{dataset} {counted(count, 'row')}" for dataset, count in sorted(rows.items()))
     out.line(f"{read or 'no streams'}, in {seconds:.1f} s")
+
+
+def _follow(
+    out: Output,
+    master: str | None,
+    project: Project,
+    properties: dict[str, str],
+    name: str,
+    trigger_s: float,
+    views_every_s: float,
+) -> None:
+    from kappamq.spark.pipelines.resident import Resident
+
+    running = False
+    try:
+        with project.held(), spark_session(out, master, None, name, properties) as spark:
+            resident = Resident(spark, project, trigger_s, views_every_s)
+            resident.start()
+            running = True
+            out.note("running; Ctrl-C ends it")
+            resident.follow(lambda batch: show_batch(out, batch))
+    except KeyboardInterrupt:
+        if not running:
+            raise
+        out.note("stopped; the next run goes on from here")  # the usual way to end it
 
 
 def show_batch(out: Output, batch: Batch) -> None:

@@ -32,9 +32,8 @@ def spark_session(
     conf: list[str] | None,
     name: str,
     properties: Mapping[str, str] | None = None,
-    interrupted: str = RUN_AGAIN,
 ) -> Iterator[SparkSession]:
-    """Start Spark for a job; `conf` overrides `properties`. Ctrl-C ends it and is told as `interrupted`."""
+    """Start Spark for a job; `conf` overrides `properties`. Ctrl-C ends it."""
     from kappamq.spark.engine import command_session
 
     config = {**(properties or {}), **properties_given(conf)}
@@ -43,7 +42,7 @@ def spark_session(
         with command_session(master, name, config) as spark:
             yield spark
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(interrupted) from None
+        raise KeyboardInterrupt(RUN_AGAIN) from None
 
 
 def properties_given(conf: list[str] | None) -> dict[str, str]:

@@ -169,7 +169,7 @@ class Replayed:
         return getattr(self._spark, name)
 
     @property
-    def readStream(self) -> Reader:  # noqa: N802
+    def readStream(self) -> Reader:
         return Reader(self._spark.read, self, is_stream=True)
 
     @property
@@ -202,7 +202,11 @@ class Replayed:
         """The files of the failed batch, if they are this table's."""
         place = self._spark.sql(f"DESCRIBE FORMATTED {table}").where("col_name = 'Location'").collect()
         root = str(place[0]["data_type"]).removeprefix("file:").rstrip("/") if place else None
-        own = [path for path in self._pending.files if root and path.removeprefix("file:").lstrip("/").startswith(root.lstrip("/"))]
+        own = [
+            path
+            for path in self._pending.files
+            if root and path.removeprefix("file:").lstrip("/").startswith(root.lstrip("/"))
+        ]
         return tuple(own)
 
 
@@ -289,7 +293,7 @@ def _as_session(module: Any, session: Replayed) -> Iterator[None]:
 @contextmanager
 def _pushed_down(spark: SparkSession) -> Iterator[None]:
     """So that a few rows of a topic are read without the rest of it."""
-    before = spark.conf.get(_PUSHDOWN, "false")
+    before = spark.conf.get(_PUSHDOWN, "false") or "false"
     spark.conf.set(_PUSHDOWN, "true")
     try:
         yield

@@ -95,9 +95,7 @@ class _LastFailure:
             self.flow, self.text = flow, event
 
 
-def _events(
-    spark: SparkSession, project: Project, full_refresh: bool, targets: dict[str, str]
-) -> Iterator[str]:
+def _events(spark: SparkSession, project: Project, full_refresh: bool, targets: dict[str, str]) -> Iterator[str]:
     """Declare the project to Spark Connect, start the run, and return what Spark tells of it."""
     from pyspark.pipelines.cli import register_definitions, unpack_pipeline_spec
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -130,7 +128,13 @@ def _events(
         with importing(project), _without_log():
             register_definitions(project.specification, registry, specification, remote, graph)
         answers = start_run(
-            remote, graph, full_refresh=[], full_refresh_all=full_refresh, refresh=[], dry=False, storage=project.storage
+            remote,
+            graph,
+            full_refresh=[],
+            full_refresh_all=full_refresh,
+            refresh=[],
+            dry=False,
+            storage=project.storage,
         )
         for answer in answers:
             if "pipeline_event_result" in answer:
@@ -236,4 +240,3 @@ def _definition(spark: SparkSession, project: Project, flow: str) -> Definition 
         return next((found for found in definitions.all() if project.dataset(found.name) == flow), None)
     except KappaError:
         return None  # some can only be run by Spark: its own sentence has to do
-

@@ -102,7 +102,8 @@ def load(project: Project, session: Any) -> Definitions:
 def import_file(file: Path, session: Any) -> Any:
     """Run a definition file. Raises ConfigError where it is no Python."""
     specification = importlib.util.spec_from_file_location(file.stem, file)
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     module.__dict__[SESSION] = session
     try:

@@ -33,7 +33,9 @@ def init(target: Path, topic: str, sink: str | None = None, quarantine: str | No
         "QUARANTINE": checked_name("quarantine", quarantine or f"{topic}_quarantine", check_topic),
     }
     if len({values["TOPIC"], values["SINK"], values["QUARANTINE"]}) < 3:
-        raise ConfigError("topic, sink and quarantine must be three topics: a pipeline that reads what it writes never ends")
+        raise ConfigError(
+            "topic, sink and quarantine must be three topics: a pipeline that reads what it writes never ends"
+        )
     try:
         return _made(target, values)
     except OSError as error:

@@ -71,7 +71,9 @@ class Project:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(f"{self.root} is being run by another process: wait until it ends, or stop it") from None
+                raise ConfigError(
+                    f"{self.root} is being run by another process: wait until it ends, or stop it"
+                ) from None
             os.chdir(self.root)
             try:
                 yield
@@ -118,15 +120,17 @@ def _parsed(root: Path, path: Path, said: Any) -> Project:
     if not isinstance(configuration, dict) or not all(
         isinstance(name, str) and isinstance(value, str) for name, value in configuration.items()
     ):
-        raise ConfigError(f"{path}: configuration must be properties of Spark whose values are texts (put them in quotes)")
-    storage = texts["storage"]
+        raise ConfigError(
+            f"{path}: configuration must be properties of Spark whose values are texts (put them in quotes)"
+        )
+    storage = str(texts["storage"])
     return Project(
         root,
         path,
-        texts["name"],
+        str(texts["name"]),
         storage if ":/" in storage else (root / storage).as_uri(),
-        texts["catalog"] or _CATALOG,
-        texts["database"] or "default",
+        str(texts["catalog"] or _CATALOG),
+        str(texts["database"] or "default"),
         dict(configuration),
         _definitions(root, path, said.get("libraries")),
     )

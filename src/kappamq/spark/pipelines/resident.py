@@ -1,7 +1,7 @@
 """Runs a project as plain Structured Streaming until it is stopped: the same tables and checkpoints, with batches every second or so.
 
-Materialized views are computed anew, at most every so often, after a stream has brought rows. Readers of a view may find it incomplete for the
-moment in which its files are replaced.
+Materialized views are computed anew, at most every so often, after a stream has brought rows. Readers of a view may find it
+incomplete for the moment in which its files are replaced.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Resident:
         self._refresh_views()
 
     def follow(self, reported: Reported, until: Callable[[], bool] = lambda: False) -> None:
-        """Go on until `until` says that it is enough, or a stream fails."""
-        self.start()
+        """After `start`: go on until `until` says that it is enough, or a stream fails."""
         try:
             while not until():
                 self.step(reported)
@@ -117,9 +116,9 @@ class Resident:
                         continue
                 found.append((definition, frame))
             if len(waiting) == len(definitions):
-                definition, error = waiting[0]
-                raise explained(self.spark, self.project, definition.name, str(error)) from error
-            definitions = [definition for definition, _error in waiting]
+                stuck, missing = waiting[0]
+                raise explained(self.spark, self.project, stuck.name, str(missing)) from missing
+            definitions = [definition for definition, _missing in waiting]
         return found
 
     def _made(self, definition: Definition, frame: DataFrame) -> None:
