@@ -12,7 +12,7 @@ from kappamq.cli.pipeline_project import show_batch
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, spoken
 from kappamq.cli.shared.output import Format, Output, counted
-from kappamq.cli.shared.spark import ConfOption, MasterOption, spark_session
+from kappamq.cli.shared.spark import ConfOption, MasterOption, asked_to_stop, spark_session
 from kappamq.cli.shared.times import parse_time
 from kappamq.cli.shared.usage import topic_name, wrong
 
@@ -122,10 +122,10 @@ def replay(
             }
         )  # fmt: skip
     elif done.rounds:
-        before = f", after {counted(done.rounds_before, 'round')} of earlier runs" if done.rounds_before else ""
-        out.line(
-            f"{counted(done.written, 'message')} in {target}, of {done.read} read, in {counted(done.rounds, 'round')}{before}, {seconds:.1f} s"
-        )
+        rounds = counted(done.rounds, "round")
+        if done.rounds_before:
+            rounds += f" after {done.rounds_before} of earlier runs"
+        out.line(f"{counted(done.written, 'message')} in {target}, of {done.read} read, in {rounds}, {seconds:.1f} s")
     else:
         out.line(f"nothing to do: {done.name} has been replayed ({counted(done.planned, 'message')})")
 
@@ -168,16 +168,10 @@ def dedup(
     wanted.check()  # starting Spark takes seconds
     out = Output(output)
     began = time.perf_counter()
-    running = False
-    try:
-        with spark_session(out, master, conf, "kappamq dedup") as spark:
-            running = True
-            done = run(spark, wanted, follow=follow, reported=lambda batch: show_batch(out, batch))
-    except KeyboardInterrupt:
-        if not (follow and running):
-            raise
-        out.note("stopped; the next run goes on from here")  # the usual way to end it
-        return
+    with spark_session(out, master, conf, "kappamq dedup") as spark, asked_to_stop() as asked:
+        done = run(spark, wanted, follow=follow, reported=lambda batch: show_batch(out, batch), until=asked)
+        if asked() and not follow:
+            raise KeyboardInterrupt
     seconds = time.perf_counter() - began
     if out.json:
         out.raw(

@@ -12,7 +12,7 @@ import typer
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, spoken
 from kappamq.cli.shared.output import Format, Output, counted
-from kappamq.cli.shared.spark import ConfOption, MasterOption, properties_given, spark_session
+from kappamq.cli.shared.spark import ConfOption, MasterOption, asked_to_stop, properties_given, spark_session
 from kappamq.cli.shared.usage import topic_name, wrong
 
 if TYPE_CHECKING:
@@ -117,18 +117,13 @@ def _follow(
 ) -> None:
     from kappamq.spark.pipelines.resident import Resident
 
-    running = False
-    try:
-        with project.held(), spark_session(out, master, None, name, properties) as spark:
-            resident = Resident(spark, project, trigger_s, views_every_s)
+    with project.held(), spark_session(out, master, None, name, properties) as spark:
+        resident = Resident(spark, project, trigger_s, views_every_s)
+        with asked_to_stop() as asked:
             resident.start()
-            running = True
             out.note("running; Ctrl-C ends it")
-            resident.follow(lambda batch: show_batch(out, batch))
-    except KeyboardInterrupt:
-        if not running:
-            raise
-        out.note("stopped; the next run goes on from here")  # the usual way to end it
+            resident.follow(lambda batch: show_batch(out, batch), asked)
+    out.note("stopped; the next run goes on from here")
 
 
 def show_batch(out: Output, batch: Batch) -> None:

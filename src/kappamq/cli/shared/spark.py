@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +45,24 @@ def spark_session(
             yield spark
     except KeyboardInterrupt:
         raise KeyboardInterrupt(RUN_AGAIN) from None
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Around work that goes on until Ctrl-C: yields a function that says whether it came. A second Ctrl-C ends everything at once."""
+    asked = False
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def properties_given(conf: list[str] | None) -> dict[str, str]:

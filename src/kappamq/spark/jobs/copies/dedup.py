@@ -136,7 +136,7 @@ class _Run:
                 query.awaitTermination(_POLL_S)
                 self._report(query, reported)
         finally:
-            if follow:
+            if query.isActive:
                 query.stop()
         if query.exception() is not None:
             raise query.exception()
