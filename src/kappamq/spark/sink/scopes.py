@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from kappamq.errors import InvalidParameter, KappaError
 from kappamq.spark import connection
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from kappamq.client.batches.scope import Ticket
     from kappamq.client.blocking.batch_scope import BatchScope
     from kappamq.client.blocking.clients import Producer
-    from kappamq.spark.sink.options import ExactlyOnce, WriteOptions
+    from kappamq.spark.sink.options import WriteOptions
 
-_opened: dict[tuple[int, WriteOptions, str], BatchScope] = {}
-_checked: set[tuple[int, WriteOptions]] = set()
+_opened: WeakKeyDictionary[Producer, dict[tuple[str, str], BatchScope]] = WeakKeyDictionary()
+"""By client, which is one of this process, and by scope and owner."""
+_checked: WeakKeyDictionary[Producer, set[str]] = WeakKeyDictionary()
 
 
 def producer(options: WriteOptions) -> Producer:
@@ -28,28 +29,26 @@ def check_start(options: WriteOptions, owner: str | None) -> None:
 
     Raises NotConnected for one that cannot be reached, NotSupported for one that is no KappaMQ broker, and, where the owner is known
     already, IllegalOperation if the scope is somebody else's."""
-    key = (os.getpid(), options)
-    if key in _checked:
-        return
-    if owner is None:
-        producer(options).check_masters(_of(options).scope)
-    else:
+    client, name = producer(options), _name(options)
+    if owner is not None:
         opened(options, owner, patience_s=0)
-    _checked.add(key)
+    elif name not in _checked.setdefault(client, set()):
+        client.check_masters(name)
+        _checked[client].add(name)
 
 
 def opened(options: WriteOptions, owner: str, *, patience_s: float = PATIENCE_S) -> BatchScope:
     """The scope, as its owner uses it. Raises IllegalOperation, which names both owners, if it is somebody else's."""
-    key = (os.getpid(), options, owner)
-    if key not in _opened:
-        name = _of(options).scope
+    client, name = producer(options), _name(options)
+    scopes = _opened.setdefault(client, {})
+    if (name, owner) not in scopes:
         patience = Patience(f"opening scope {name}", patience_s)
-        while key not in _opened:
+        while (name, owner) not in scopes:
             try:
-                _opened[key] = producer(options).open_scope(name, owner, patience_s=PATIENCE_S)
+                scopes[name, owner] = client.open_scope(name, owner, patience_s=PATIENCE_S)
             except KappaError as error:
                 patience.wait_after(error)
-    return _opened[key]
+    return scopes[name, owner]
 
 
 def begin(options: WriteOptions, owner: str, number: int, attempt: str) -> Ticket:
@@ -57,10 +56,10 @@ def begin(options: WriteOptions, owner: str, number: int, attempt: str) -> Ticke
     try:
         return opened(options, owner).begin(number, attempt=attempt)
     except InvalidParameter:  # its coordinator does not know it any more: an operator has reset it
-        del _opened[os.getpid(), options, owner]
+        del _opened[producer(options)][_name(options), owner]
         return opened(options, owner).begin(number, attempt=attempt)
 
 
-def _of(options: WriteOptions) -> ExactlyOnce:
+def _name(options: WriteOptions) -> str:
     assert options.exactly_once is not None
-    return options.exactly_once
+    return options.exactly_once.scope
