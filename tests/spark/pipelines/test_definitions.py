@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from pyspark.pipelines.flow import AutoCdcFlow
 from pyspark.pipelines.source_code_location import SourceCodeLocation
 
@@ -90,7 +89,19 @@ def test_sql_is_not_for_streams_of_ours(tmp_path: Path) -> None:
 
 def test_auto_cdc_is_not_for_streams_of_ours() -> None:
     flow = AutoCdcFlow(
-        None, "customers", "changes", [], None, None, None, None, 1, None, None, {}, SourceCodeLocation("x.py", 1)  # type: ignore[arg-type]
+        None,
+        "customers",
+        "changes",
+        [],
+        None,
+        None,
+        None,
+        None,
+        1,
+        None,
+        None,
+        {},
+        SourceCodeLocation("x.py", 1),  # type: ignore[arg-type]
     )
     with pytest.raises(ConfigError, match="customers is made by create_auto_cdc_flow"):
         Definitions().register_auto_cdc_flow(flow)

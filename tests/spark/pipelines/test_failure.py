@@ -10,11 +10,11 @@ from kappamq.spark.pipelines.failure import PipelineFailed, explained, failed_fl
 
 CAST = (
     "[STREAM_FAILED] Query [id = d4, runId = ad] terminated with exception: [CAST_INVALID_INPUT] The value 'a0' of the type \"STRING\" "
-    "cannot be cast to \"INT\" because it is malformed. SQLSTATE: 22018\n== SQL (line 1, position 1) ==\ncast(x as int)\n^^^\n SQLSTATE: XXKST\n"
+    'cannot be cast to "INT" because it is malformed. SQLSTATE: 22018\n== SQL (line 1, position 1) ==\ncast(x as int)\n SQLSTATE: XXKST\n'
     "=== Streaming Query ===\nIdentifier: x\n\nJVM stacktrace:\norg.apache.spark\n\tat org.apache.spark"
 )
 OURS = (
-    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n"
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Traceback (most recent call last):\n"
     "kappamq.errors.{kind}: {text} SQLSTATE: 38000\n\tat org.apache.spark"
 )
 UDF = (
@@ -25,7 +25,7 @@ UDF = (
 
 def test_the_sentence_is_without_java() -> None:
     assert short(CAST) == (
-        "[CAST_INVALID_INPUT] The value 'a0' of the type \"STRING\" cannot be cast to \"INT\" because it is malformed."
+        '[CAST_INVALID_INPUT] The value \'a0\' of the type "STRING" cannot be cast to "INT" because it is malformed.'
     )
     assert short(UDF) == "ZeroDivisionError: division by zero"
     assert short("\n\tat org.apache") == "it failed without an explanation"
@@ -45,7 +45,12 @@ def test_the_flow_is_found_in_events() -> None:
     [
         (CAST, True),
         (UDF, True),
-        (OURS.format(kind="ConfigError", text="row 3 of this task cannot be a message: its body is empty. The row: {}"), True),
+        (
+            OURS.format(
+                kind="ConfigError", text="row 3 of this task cannot be a message: its body is empty. The row: {}"
+            ),
+            True,
+        ),
         (OURS.format(kind="NoRoute", text="no broker"), False),
         ("[TABLE_OR_VIEW_NOT_FOUND] x SQLSTATE: 42P01", False),
     ],

@@ -29,7 +29,9 @@ def test_lag() -> None:
 def test_a_batch() -> None:
     source = {"latestOffset": offsets(q0=10), "endOffset": offsets(q0=4)}
     assert parse("bronze", reported(3, 20, sources=[source, {}]), 100) == Batch("bronze", 3, 20, 12.3, 250, 6, 120)
-    assert parse("silver", {"batchId": 0, "durationMs": {"triggerExecution": 7}}, 0) == Batch("silver", 0, 0, 0.0, 7, None, 0)
+    assert parse("silver", {"batchId": 0, "durationMs": {"triggerExecution": 7}}, 0) == Batch(
+        "silver", 0, 0, 0.0, 7, None, 0
+    )
 
 
 class Query:
@@ -38,28 +40,28 @@ class Query:
     def __init__(self, name: str) -> None:
         self._name, self.progress, self.failure = name, [], None  # type: ignore[var-annotated]
 
-    def runId(self) -> Any:  # noqa: N802
+    def runId(self) -> Any:
         return self
 
-    def toString(self) -> str:  # noqa: N802
+    def toString(self) -> str:
         return f"run of {self._name}"
 
     def name(self) -> str:
         return self._name
 
-    def recentProgress(self) -> list[Any]:  # noqa: N802
+    def recentProgress(self) -> list[Any]:
         return [Reported(progress) for progress in self.progress]
 
     def exception(self) -> Any:
         return self
 
-    def isDefined(self) -> bool:  # noqa: N802
+    def isDefined(self) -> bool:
         return self.failure is not None
 
     def get(self) -> Any:
         return self
 
-    def getMessage(self) -> str:  # noqa: N802
+    def getMessage(self) -> str:
         assert self.failure is not None
         return self.failure
 
@@ -68,7 +70,7 @@ class Reported:
     def __init__(self, progress: dict[str, Any]) -> None:
         self._progress = progress
 
-    def batchId(self) -> int:  # noqa: N802
+    def batchId(self) -> int:
         return int(self._progress["batchId"])
 
     def timestamp(self) -> str:
@@ -84,10 +86,10 @@ class Spark:
 
     _jsparkSession = property(lambda self: self)
 
-    def sharedState(self) -> Spark:  # noqa: N802
+    def sharedState(self) -> Spark:
         return self
 
-    def activeStreamingQueries(self) -> dict[str, Query]:  # noqa: N802
+    def activeStreamingQueries(self) -> dict[str, Query]:
         return self.active
 
 
@@ -98,7 +100,10 @@ def test_each_batch_is_told_once_also_of_a_stream_that_ended() -> None:
     bronze, sink = Query("bronze"), Query("to_checked")
     spark.active = {"1": bronze, "2": sink}
     bronze.progress = [reported(0, 5), reported(1, 7)]
-    assert [(batch.dataset, batch.batch, batch.total_rows) for batch in watch.poll()] == [("bronze", 0, 5), ("bronze", 1, 12)]
+    assert [(batch.dataset, batch.batch, batch.total_rows) for batch in watch.poll()] == [
+        ("bronze", 0, 5),
+        ("bronze", 1, 12),
+    ]
     assert watch.poll() == []
     spark.active = {}
     bronze.progress = [reported(1, 7), reported(2, 1)]

@@ -15,7 +15,12 @@ QUEUES = [MessageQueue("t", "b", number) for number in range(3)]
 class Topics:
     def bounds_with(self, queues: Any) -> dict[MessageQueue, Bounds]:
         assert set(queues) == {QUEUES[0], QUEUES[1]}
-        return {QUEUES[0]: Bounds(2, 10), QUEUES[1]: Bounds(0, 6), QUEUES[2]: Bounds(5, 9), MessageQueue("u", "b", 0): Bounds(0, 1)}
+        return {
+            QUEUES[0]: Bounds(2, 10),
+            QUEUES[1]: Bounds(0, 6),
+            QUEUES[2]: Bounds(5, 9),
+            MessageQueue("u", "b", 0): Bounds(0, 1),
+        }
 
 
 def test_every_queue_of_the_topic_is_named_and_no_other_is_read() -> None:

@@ -34,7 +34,11 @@ def test_owners_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "kind", "said"),
-    [({"target": "u"}, "replay", "target 't', and now it is 'u'"), ({"target": "t"}, "dedup", "job 'replay'"), ({}, "replay", "target 't'")],
+    [
+        ({"target": "u"}, "replay", "target 't', and now it is 'u'"),
+        ({"target": "t"}, "dedup", "job 'replay'"),
+        ({}, "replay", "target 't'"),
+    ],
 )
 def test_another_job_of_the_same_name_is_refused(tmp_path: Path, asked: dict[str, str], kind: str, said: str) -> None:
     state = JobState(tmp_path, "nightly")

@@ -49,7 +49,8 @@ def by_hash(frame: DataFrame, targets: Sequence[MessageQueue]) -> DataFrame:
     from pyspark.sql import functions as sql
 
     ordered = sql.array(*map(_target, sorted(targets)))
-    place = sql.pmod(sql.hash(*_PLACE), sql.lit(len(targets))) + 1
+    # The queues of a broker one after the other, so that as many of the target's get something.
+    place = sql.pmod(sql.hash("topic", "brokerName").cast("bigint") + sql.col("queueId"), sql.lit(len(targets))) + 1
     return frame.select("*", sql.element_at(ordered, place.cast("int")).alias("target"))
 
 
