@@ -65,9 +65,10 @@ def test_what_is_declared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("def", "cannot be imported: SyntaxError"),
-        ("import teapot", "cannot be imported: ModuleNotFoundError"),
-        ("teapot", "cannot be imported: NameError"),
+        ("def", "cannot be used: SyntaxError"),
+        ("import teapot", "cannot be used: ModuleNotFoundError"),
+        ("teapot", "cannot be used: NameError"),
+        ("1 / 0", "cannot be used: ZeroDivisionError"),
     ],
 )
 def test_what_is_no_definition(tmp_path: Path, text: str, said: str) -> None:

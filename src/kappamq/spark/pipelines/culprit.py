@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kappamq.spark.pipelines.definitions import SESSION, Definition
+from kappamq.errors import ConfigError
+from kappamq.spark.pipelines.definitions import SESSION, Definition, wrong_definitions
 from kappamq.spark.pipelines.failure import ROW_REFUSED, is_about_data
 from kappamq.spark.topic.options import STREAM_ONLY
 
@@ -62,7 +63,7 @@ class Rows:
         return frame.where((frame["queueOffset"] >= self.start) & (frame["queueOffset"] < self.stop))
 
 
-def find(spark: SparkSession, definition: Definition, checkpoint: Path | None) -> Rows | None:
+def find(spark: SparkSession, definition: Definition, checkpoint: Path | None, database: str) -> Rows | None:
     """Return where the row is that makes this flow fail; several rows if there is no time to look closer, None if it cannot be told."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -72,11 +73,12 @@ def find(spark: SparkSession, definition: Definition, checkpoint: Path | None) -
     pending = Pending.of(checkpoint)
     session = Replayed(spark, pending)
     try:
-        with _as_session(definition.module, session), _pushed_down(spark):
+        spark.sql(f"USE {database}")
+        with _as_session(definition.module, session), _pushed_down(spark), wrong_definitions(definition.name):
             definition.read()  # which inputs there are
             candidates = list(pending.ranges) or session.ranges()
             return narrowed(candidates, lambda rows: _fails(definition, session, rows))
-    except (PySparkException, Py4JError):
+    except (PySparkException, Py4JError, ConfigError):
         return None  # this is only about a better sentence: the failure itself is told in any case
 
 
@@ -267,7 +269,6 @@ def _fails(definition: Definition, session: Replayed, rows: Rows) -> bool:
 
 def refuse_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Raise as the sink does for a row that cannot be a message; returns no rows. For `mapInArrow`."""
-    from kappamq.errors import ConfigError
     from kappamq.native.layout import BadRow
     from kappamq.spark.sink.rows import prepare
 

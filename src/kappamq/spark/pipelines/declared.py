@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kappamq.errors import ConfigError, KappaError
 from kappamq.spark.failures import sentence
 from kappamq.spark.pipelines import culprit, failure
-from kappamq.spark.pipelines.definitions import Definition, Definitions, importing, load
+from kappamq.spark.pipelines.definitions import Definition, Definitions, importing, load, wrong_definitions
 from kappamq.spark.pipelines.progress import Batch, Watch
 from kappamq.spark.pipelines.project import Project, local_path
 
@@ -125,7 +125,7 @@ def _events(spark: SparkSession, project: Project, full_refresh: bool, targets: 
                 super().register_flow(flow)
 
         registry = Registry(remote, graph)
-        with importing(project), _without_log():
+        with importing(project), _without_log(), wrong_definitions(str(project.root)):
             register_definitions(project.specification, registry, specification, remote, graph)
         answers = start_run(
             remote,
@@ -228,8 +228,7 @@ def explained(spark: SparkSession, project: Project, flow: str | None, text: str
     if not definition.is_materialized:
         place = project.checkpoint(definition.target, definition.name, is_table=definition.is_table)
         checkpoint = local_path(place)
-    spark.sql(f"USE {project.database}")
-    rows = culprit.find(spark, definition, checkpoint)
+    rows = culprit.find(spark, definition, checkpoint, f"{project.catalog}.{project.database}")
     return failure.explained(dataset, text, str(rows) if rows is not None else None)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.pipelines.graph_element_registry import GraphElementRegistry, graph_element_registration_context
 from pyspark.pipelines.output import MaterializedView, Output, Sink, Table, TemporaryView
 
-from kappamq.errors import ConfigError
+from kappamq.errors import ConfigError, KappaError
 
 if TYPE_CHECKING:
     from pyspark.pipelines.flow import AutoCdcFlow, Flow
@@ -100,17 +100,29 @@ def load(project: Project, session: Any) -> Definitions:
 
 
 def import_file(file: Path, session: Any) -> Any:
-    """Run a definition file. Raises ConfigError where it is no Python."""
+    """Run a definition file. Raises ConfigError where it cannot be."""
     specification = importlib.util.spec_from_file_location(file.stem, file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     module.__dict__[SESSION] = session
-    try:
+    with wrong_definitions(str(file)):
         specification.loader.exec_module(module)
-    except (SyntaxError, ImportError, NameError) as error:
-        raise ConfigError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     return module
+
+
+@contextmanager
+def wrong_definitions(what: str) -> Iterator[None]:
+    """Around code of a project: what it raises, other than Spark's errors and ours, is told as a ConfigError."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (KappaError, PySparkException, Py4JError):
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} cannot be used: {type(error).__name__}: {error}") from error
 
 
 @contextmanager

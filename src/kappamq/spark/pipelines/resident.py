@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kappamq.errors import KappaError
+from kappamq.spark.engine import told
 from kappamq.spark.pipelines.declared import explained
-from kappamq.spark.pipelines.definitions import Definition, load
+from kappamq.spark.pipelines.definitions import Definition, load, wrong_definitions
 from kappamq.spark.pipelines.failure import PipelineFailed
 from kappamq.spark.pipelines.progress import Batch, Watch
 
@@ -48,7 +49,8 @@ class Resident:
 
     def start(self) -> None:
         """Make the tables that do not exist, and start a stream for each flow."""
-        self.spark.sql(f"USE {self.project.database}")
+        with told():
+            self.spark.sql(f"USE {self.project.catalog}.{self.project.database}")
         resolved = self._resolved(list(load(self.project, self.spark).all()))
         targets = {definition.name: definition.target for definition, _frame in resolved}
         self._watch = Watch(self.spark, lambda name: targets.get(name, self.project.dataset(name)))
@@ -107,7 +109,8 @@ class Resident:
             for definition in definitions:
                 with self._telling(definition):
                     try:
-                        frame = definition.read()
+                        with wrong_definitions(f"dataset {definition.target}"):
+                            frame = definition.read()
                         self._made(definition, frame)
                     except AnalysisException as error:
                         if error.getCondition() != _NOT_FOUND:
