@@ -61,7 +61,6 @@ from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.shapes import Caution, cautions
 from kappamq.config.store import StoreConfig
-from kappamq.errors import ConfigError
 from kappamq.events import Events
 from kappamq.net.requests.reader import RequestReader
 from kappamq.net.serving.exposure import warn_if_exposed
@@ -106,11 +105,6 @@ class Broker:
 
     async def start(self) -> None:
         """Open the store, listen, register. Returns when clients can send and pull."""
-        if self.copies_config.is_raft:
-            raise ConfigError(
-                "enableDLegerCommitLog=true (--raft) cannot be honoured yet: this version does not run Raft groups; for copies use "
-                "brokerRole=SYNC_MASTER and slaves"
-            )
         self.reader = RequestReader(REQUEST_SIZES, self.net_config)
         self._started.callback(self.reader.stop)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kappamq.native.layout import Note
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.store.log.clock_steps import ClockStep
@@ -47,6 +48,13 @@ class MembersChanged:
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
     connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNoted:
+    """The kernel has stored messages that are not for consumers yet, or ended transactions. Told before what comes behind them."""
+
+    notes: list[Note]
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,12 @@ class Kernel(Protocol):
 
     def take(self) -> tuple[int, bytes]: ...
 
+    # -- messages that wait ------------------------------------------------------------------------------------------------
+
+    def let_wait(self, halves: bool, timer_ms_max: int, levels: int, broker: str) -> None: ...
+
+    def forget_half(self, log_offset: int) -> None: ...
+
     # -- what happens per message ------------------------------------------------------------------------------------------
 
     def burst(self, data: Buffer, position: int, born: bytes, now_ms: int) -> BurstTuple: ...
@@ -206,6 +212,7 @@ class KernelModule(Protocol):
     crc32: Callable[..., int]
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
+    batch_checksum: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
     columns: Callable[..., Any]
