@@ -32,7 +32,7 @@ WITH_SPARK := $(filter-out 0,$(SPARK))
 NATIVE := $(wildcard src/kappamq/native/*.pyx src/kappamq/native/*.pxd src/kappamq/native/*.c src/kappamq/native/*.h)
 NATIVE := $(filter-out src/kappamq/native/_kernel.c,$(NATIVE))
 
-.PHONY: setup run test test-newest lint interop peer bench bench-spark sim hostile clean distclean help
+.PHONY: setup run test test-newest lint interop peer bench bench-spark sim chaos hostile clean distclean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -104,6 +104,9 @@ bench-spark: setup
 
 sim: setup
 	$(PY) -m kappamq.sim $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+chaos: setup
+	$(PY) -m benchmarks chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 hostile: setup
 	$(PY) -m benchmarks hostile $(ARGS)

@@ -8,6 +8,8 @@ python -m benchmarks peer                 against Apache RocketMQ (Maven, a JDK)
 python -m benchmarks spark                the pipeline on Spark, against Parquet and Kafka; also `make bench-spark`
 python -m benchmarks versus OLD_TREE      CPU per message of another tree of this project and of this one, in turns
 python -m benchmarks crash --rounds 1000  kill -9 again and again; `power` cuts the power instead (root)
+python -m benchmarks failover --rounds 100  kill -9 of a Raft group's leader under load: how long producers wait
+python -m benchmarks chaos --rounds 100   kills, pauses and cut connections in a Raft group; also `make chaos`
 python -m benchmarks flips --count 500    bit flips under a running broker, each noticed by its scrub
 python -m benchmarks spark-kills          kill -9 of a streaming query, 20 times, and count what it has read
 """
@@ -24,7 +26,7 @@ from benchmarks.bench import SIZES, Bench, Figure
 from benchmarks.loader import LoadFailed
 from benchmarks.process import ProcessFailed
 
-PROGRAMS = ("peer", "spark", "versus", "crash", "power", "flips", "spark-kills")
+PROGRAMS = ("peer", "spark", "versus", "crash", "power", "flips", "spark-kills", "failover", "chaos")
 
 
 def main(arguments: list[str]) -> int:
@@ -61,6 +63,10 @@ def _program(name: str, arguments: list[str]) -> int:
         from benchmarks.versus import main as program
     elif name == "crash":
         from tests.crash.kill import main as program
+    elif name == "failover":
+        from tests.chaos.failover import main as program
+    elif name == "chaos":
+        from tests.chaos.faults import main as program
     elif name == "flips":
         from tests.crash.flips import main as program
     elif name == "spark-kills":

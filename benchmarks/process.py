@@ -133,6 +133,9 @@ class Child:
         """It does nothing from now on, until it is killed."""
         self._popen.send_signal(signal.SIGSTOP)
 
+    def signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
     def kill(self) -> None:
         """kill -9."""
         if self.running:
