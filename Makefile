@@ -12,6 +12,7 @@
 #   make bench-spark      the pipeline on Spark, against Parquet and Kafka (Maven and a JDK for the latter)
 #   make sim              histories of the Raft core from SEEDS=200 seeds, in a simulated network on simulated disks;
 #                         ARGS=--mutants: planted bugs are to be found, ARGS='--seed N' has a history again
+#   make chaos            kills, pauses and cut connections in a Raft group under load: ROUNDS=100
 #   make hostile          what a client feels of others that send the worst requests the limits admit
 #   make clean            removes what was built, not .venv; make distclean removes that, too
 

@@ -119,13 +119,13 @@ class History:
                 wrong.append(Violation("early", f"{where}: {one.id} came {sent.due_ms - one.stored_ms} ms early"))
         return wrong
 
-    def judge(self, *, last: bool = False) -> list[Violation]:
-        """`last`: whatever takes its time has had it."""
+    def judge(self, *, last: bool = False, read: float = float("inf")) -> list[Violation]:
+        """`last`: whatever takes its time has had it. `read`: when reading began; what was answered later need not be there."""
         wrong = self.problems[:]
         for sent in self.sent.values():
             places = self.places.get(sent.id, [])
             acked = sent.outcome is Outcome.ACKED
-            if acked and sent.wanted and not places and (last or not sent.late):
+            if acked and sent.ended < read and sent.wanted and not places and (last or not sent.late):
                 wrong.append(Violation("lost", f"{sent.id} of {sent.topic} was acknowledged and is not there"))
             if not sent.wanted and places:
                 wrong.append(Violation("decided twice", f"{sent.id} was rolled back and is at {places}"))

@@ -114,7 +114,7 @@ class Run:
         """Read everything from the leader and judge it."""
         self.group.check_alive()
         for attempt in range(20):
-            leader = self.group.leader()
+            leader, began = self.group.leader(), time.monotonic()
             try:
                 assert leader is not None
                 self.wrong += await asyncio.to_thread(self._read, leader)
@@ -123,14 +123,13 @@ class Run:
                 if attempt == 19:
                     raise
                 await asyncio.sleep(0.5)  # another one is being elected
-        self.wrong += self.history.judge(last=last)
+        self.wrong += self.history.judge(last=last, read=began)
         self.wrong += [Violation("complaint", text) for text in self.group.complaints()]
         return self.wrong
 
     def _read(self, leader: Member) -> list[Violation]:
         wrong: list[Violation] = []
         with Wire(leader.address, timeout=30) as wire:
-            # What was answered until now must be found; what is being answered meanwhile may come too late for this reading.
             for topic in TOPICS:
                 for queue in range(QUEUES):
                     wrong += self.history.note(topic, queue, self._found(wire, topic, queue))

@@ -53,6 +53,13 @@ def test_invented_and_changed_and_gaps() -> None:
     assert [one.kind for one in wrong] == ["gap"]
 
 
+def test_what_was_answered_while_reading_may_come_later() -> None:
+    made, sent = history()
+    made.note("t", 0, [Found(sent[0].id, 0, 0)])
+    assert [one.kind for one in made.judge(read=1.2)] == []
+    assert [one.text.split()[0] for one in made.judge(read=2.2)] == [sent[1].id]
+
+
 def test_twice_is_right_for_who_may_have_sent_again() -> None:
     made, sent = history()
     made.troubles.append([2.1, 3.0])

@@ -15,6 +15,8 @@ from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import NotMaster
 from kappamq.protocol.codes import ResponseCode
+from kappamq.raft.messages import Beat
+from kappamq.replication import raft_messages
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
 from tests.store.stores import kernels
@@ -56,11 +58,12 @@ class Members:
         del self.running[name]
         await self._stacks[name].aclose()
 
-    async def leader(self) -> Broker:
-        """The one that leads, once it serves."""
+    async def leader(self, but: Broker | None = None) -> Broker:
+        """The one that leads, once it serves. `but`: another one than this."""
 
         def serving() -> list[Broker]:
-            return [broker for broker in self.running.values() if broker.node_role.is_master and broker.role.is_held]
+            brokers = [broker for broker in self.running.values() if broker is not but]
+            return [broker for broker in brokers if broker.node_role.is_master and broker.role.is_held]
 
         await eventually_async(lambda: len(serving()) == 1, text="one member leads")
         return serving()[0]
@@ -220,5 +223,57 @@ def test_a_member_with_an_empty_disk_joins_again(tmp_path: Path) -> None:
             assert node is not None
             await eventually_async(lambda: len(node.status()["voters"]) == 3, text="it is a voter again")
             same_logs(*group.running.values())
+
+    run(test())
+
+
+async def stops_taking_part(group: Members, broken: Broker, why: str) -> None:
+    """`broken`, which led, says why it stopped; another one leads, and whoever asks the broken one is sent there."""
+    stopped = broken.copies.group
+    assert stopped is not None
+    await eventually_async(lambda: why in stopped.status()["stopped"], text="it says why")
+    leader = await group.leader(but=broken)
+    async with speaking(leader) as speaker:
+        await speaker.subscribe("g", "tea")
+        assert (await speaker.send("tea", b"after")).code == 0
+        assert [record.body for record in await speaker.read("tea")] == [b"before", b"after"]
+    await eventually_async(lambda: not broken.role.is_held and not broken.node_role.is_master, text="it has stepped down")
+    async with speaking(broken) as speaker:
+        assert (await speaker.send("tea", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    node = stopped.node
+    assert node is not None
+    end, ballot = node.log.end, node.ballot
+    stopped.flushed(end)
+    stopped.written(end, b"")
+    assert (node.log.end, node.ballot) == (end, ballot)
+    assert stopped.status()["connected"] == []
+
+
+def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"before")).code == 0
+            await group.agree()
+            ours = leader.copies.group
+            assert ours is not None and ours.node is not None
+            other = next(member for member in ours.node.members.voters if member != ours.node.me)
+            # Somebody else claims to lead in our term.
+            ours.received(other.name, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            await stops_taking_part(group, leader, "both lead in term")
+
+    run(test())
+
+
+def test_a_leader_whose_disk_fails_makes_way_for_another(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"before")).code == 0
+            await group.agree()
+            leader.store.fail("fdatasync of the log failed with errno 5")
+            await stops_taking_part(group, leader, "errno 5")
 
     run(test())

@@ -262,19 +262,30 @@ class Group:
         """A turn of the leader has written."""
         node = self.node
         if node is not None and node.leadership is not None and not self._ordering:
-            self._do(node.appended(self._store.log.end))
+            self._ask(lambda: node.appended(self._store.log.end))
 
     def flushed(self, offset: int) -> None:
         node = self.node
         if node is not None and not node.log.cutting:
-            self._do(node.flushed(min(offset, node.log.end), node.log.generation))
+            self._ask(lambda: node.flushed(min(offset, node.log.end), node.log.generation))
 
     def _event(self, call: Callable[[], list[Effect]]) -> None:
+        if self._why_stopped is None and self.node is not None and self.node.leadership is not None:
+            self._writer.end_turn()  # the node must know the end of its log before it hears anything else
+        self._ask(call)
+
+    def _ask(self, call: Callable[[], list[Effect]]) -> None:
+        """Have the node decide, and do it. A node that has met what cannot be, or whose disk is not to be trusted, is not asked again."""
+        if self._why_stopped is None and self._store.failed is not None:
+            self._stop_taking_part(self._store.failed)
         if self._why_stopped is not None:
             return
-        if self.node is not None and self.node.leadership is not None:
-            self._writer.end_turn()  # the node must know the end of its log before it hears anything else
-        self._do(call())
+        try:
+            effects = call()
+        except AssertionError as error:
+            self._stop_taking_part(f"an invariant is broken: {error}")
+        else:
+            self._do(effects)
 
     # -- operators ---------------------------------------------------------------------------------------------------------
 
@@ -298,16 +309,24 @@ class Group:
         try:
             while self._todo:
                 self._one(self._todo.popleft())
+        except AssertionError as error:
+            self._stop_taking_part(f"an invariant is broken: {error}")
         except (KappaError, OSError) as error:
             self._stop_taking_part(str(error))
         finally:
             self._doing = False
 
     def _stop_taking_part(self, why: str) -> None:
-        """What the node believes of our disk may not be true any more: it must not vote or report."""
+        """What the node believes of our disk, or of the group, may not be true: it must not vote, report or lead."""
+        if self._why_stopped is not None:
+            return
         self._why_stopped = why
         self._todo.clear()
         log.error("raft: this member takes no part until a restart: %s", why)
+        for peer in self._peers.values():
+            peer.end()  # the others need not wait for our silence to grow long
+        for link in list(self._links):
+            link.abort()
         self._step_down(None)
 
     def _one(self, effect: Effect) -> None:
@@ -386,7 +405,7 @@ class Group:
         node, end = self.node, await self._worker(self._whole_end, append)
         data = b"".join(await self._worker(self._pieces, append.start, end))
         if node is not None:
-            self._do(node.sent(append.target, append.stream, end))
+            self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
@@ -444,6 +463,9 @@ class Group:
                 )
                 self._writer.cut(effect.offset)
                 self._save_terms()
+        except AssertionError as error:
+            self._stop_taking_part(f"an invariant is broken: {error}")
+            return
         except (KappaError, OSError) as error:
             self._stop_taking_part(str(error))
             return

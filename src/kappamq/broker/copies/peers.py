@@ -58,8 +58,12 @@ class Peer:
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        self._task.cancel()
+        self.end()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    def end(self) -> None:
+        """Nothing more is said; the connection is closed in a moment."""
+        self._task.cancel()
 
     @property
     def is_connected(self) -> bool:
@@ -92,7 +96,13 @@ class Peer:
                 self._write(first)
             elif not first.done():
                 return
-            elif not first.cancelled() and first.exception() is None and (content := first.result()) is not None:
+            elif first.cancelled() or first.exception() is not None:
+                # What lies behind it would not fit, and nobody would ask for it again: on a new connection everything begins anew.
+                self._tell(f"what it needs cannot be read: {'cancelled' if first.cancelled() else first.exception()}")
+                if self._out is not None:
+                    self._out.transport.abort()
+                return
+            elif (content := first.result()) is not None:
                 self._write(content)
             self._waiting.popleft()
 
