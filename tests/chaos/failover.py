@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.process import ProcessFailed
@@ -77,9 +78,7 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 
 def _quantiles(values: Sequence[float], what: str) -> str:
-    return (
-        f"{what} p50 {quantile(values, 0.5):.2f} s, p95 {quantile(values, 0.95):.2f} s, worst {max(values):.2f} s"
-    )
+    return f"{what} p50 {quantile(values, 0.5):.2f} s, p95 {quantile(values, 0.95):.2f} s, worst {max(values):.2f} s"
 
 
 async def _kill(run: Run) -> Round:
@@ -95,14 +94,19 @@ async def _kill(run: Run) -> Round:
     starved = machine.starved()
     before = max((ack for ack in run.history.acks if ack <= killed), default=killed)
     around = [before, *(ack for ack in run.history.acks if before < ack <= first)]
-    gap = max(b - a for a, b in zip(around, around[1:], strict=False))
+    gap = max(later - earlier for earlier, later in pairwise(around))
     await run.restart(leader)
     run.heals()
     return Round(gap, new.since - killed, first - new.since, starved)
 
 
 async def run(
-    folder: Path, names: str, rounds: int, seed: int, say: Callable[[str], None] = lambda text: None, life_s: tuple[float, float] = LIFE_S
+    folder: Path,
+    names: str,
+    rounds: int,
+    seed: int,
+    say: Callable[[str], None] = lambda text: None,
+    life_s: tuple[float, float] = LIFE_S,
 ) -> Summary:
     summary = Summary()
     async with Run(folder, names, seed) as running:

@@ -42,8 +42,8 @@ class Summary:
 
     def text(self) -> str:
         lines = [
-            f"{self.faults.total()} rounds of faults, {self.terms} terms, {self.acked:,} messages acknowledged, {self.unanswered:,} without "
-            f"an answer, longest time from the end of a fault to an answer {self.longest_s:.2f} s ({self.slowest}), logs of "
+            f"{self.faults.total()} rounds of faults, {self.terms} terms, {self.acked:,} messages acknowledged, {self.unanswered:,} "
+            f"without an answer, longest time from the end of a fault to an answer {self.longest_s:.2f} s ({self.slowest}), logs of "
             f"{self.compared_bytes >> 20} MiB compared, {len(self.wrong)} violations",
             "  " + ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items())),
         ]

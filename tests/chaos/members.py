@@ -18,7 +18,9 @@ from kappamq.broker.naming.ports import bind_free_ports, close_all
 HOST = "127.0.0.1"
 GROUP = "chaos"
 READY_S_MAX = 120.0
-_LEADS = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) .*this broker leads group \S+ in term (\d+)", re.MULTILINE)
+_LEADS = re.compile(
+    r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) .*this broker leads group \S+ in term (\d+)", re.MULTILINE
+)
 _COMPARE_BYTES = 1 << 20
 
 

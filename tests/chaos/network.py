@@ -45,7 +45,9 @@ class Network:
     async def start(self) -> None:
         for relay in self._relays.values():
             assert relay.to, "nobody has asked for its route"
-            relay.server = await asyncio.start_server(lambda r, w, relay=relay: self._carry(relay, r, w), sock=relay.held)
+            relay.server = await asyncio.start_server(
+                lambda r, w, relay=relay: self._carry(relay, r, w), sock=relay.held
+            )
 
     async def stop(self) -> None:
         for relay in self._relays.values():

@@ -56,15 +56,17 @@ class Traffic:
         enter = self._stack.enter_async_context
         producer = await enter(AsyncProducer(self._names, **options))
         transactions = await enter(
-            AsyncTransactionProducer(
-                self._names, group="deciders", check=self._check, topics=[TRANSACTION], **options
-            )  # fmt: skip
+            AsyncTransactionProducer(self._names, group="deciders", check=self._check, topics=[TRANSACTION], **options)
         )
         for topic in TOPICS:  # so that consumers find them; their first queues are made by it
             await self._one(lambda topic=topic: self._plain(producer, topic, topic))
         await enter(
             AsyncConsumer(
-                self._names, group="readers", topics={PLAIN: "*", KEYED: "*"}, consume_from="first", listener=self._heard
+                self._names,
+                group="readers",
+                topics={PLAIN: "*", KEYED: "*"},
+                consume_from="first",
+                listener=self._heard,
             )
         )
         actors: list[Callable[[], Awaitable[None]]] = [

@@ -237,7 +237,9 @@ async def stops_taking_part(group: Members, broken: Broker, why: str) -> None:
         await speaker.subscribe("g", "tea")
         assert (await speaker.send("tea", b"after")).code == 0
         assert [record.body for record in await speaker.read("tea")] == [b"before", b"after"]
-    await eventually_async(lambda: not broken.role.is_held and not broken.node_role.is_master, text="it has stepped down")
+    await eventually_async(
+        lambda: not broken.role.is_held and not broken.node_role.is_master, text="it has stepped down"
+    )
     async with speaking(broken) as speaker:
         assert (await speaker.send("tea", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
     node = stopped.node
@@ -257,7 +259,8 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
                 assert (await speaker.send("tea", b"before")).code == 0
             await group.agree()
             ours = leader.copies.group
-            assert ours is not None and ours.node is not None
+            assert ours is not None
+            assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
             # Somebody else claims to lead in our term.
             ours.received(other.name, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))

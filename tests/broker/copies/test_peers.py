@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from kappamq.broker.copies.peers import MemberLink, Peer
 from kappamq.config.copies import CopiesConfig
@@ -22,7 +22,9 @@ class Side:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.config = CopiesConfig(group="g", members={"n0": f"{HOST}:1", "n1": f"{HOST}:2", "n2": f"{HOST}:3"}, member=name)
+        self.config = CopiesConfig(
+            group="g", members={"n0": f"{HOST}:1", "n1": f"{HOST}:2", "n2": f"{HOST}:3"}, member=name
+        )
         self.heard: list[bytes] = []
         self.connections = 0
         self.losses = 0

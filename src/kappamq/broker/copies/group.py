@@ -19,6 +19,7 @@ from kappamq.broker.copies.member_files import MemberFiles
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.peers import MemberLink, Peer
+from kappamq.broker.copies.pieces import read, whole_end
 from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -55,7 +56,7 @@ from kappamq.raft import (
 )
 from kappamq.raft.effects import Ballot
 from kappamq.replication import raft_messages
-from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream
+from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
@@ -130,8 +131,8 @@ class Group:
             self._begin(self._vote)
         elif self._store.log.end:
             raise StoreError(
-                f"{self._store.config.root} holds messages that no Raft group has written (there is no {self._files.vote_path.name}). Start "
-                f"the member with an empty data directory; or start this store as a broker of its own"
+                f"{self._store.config.root} holds messages that no Raft group has written (there is no {self._files.vote_path.name}). "
+                f"Start the member with an empty data directory; or start this store as a broker of its own"
             )
         for name, place in self.config.members.items():
             if name != self.me:
@@ -229,7 +230,7 @@ class Group:
         self._event(lambda: node.step(message, self._now()))
 
     def _found_or_join(self) -> None:
-        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and asks to be taken in."""
+        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and joins."""
         others = [self._hellos.get(name) for name in self._peers]
         if any(hello is not None and not hello.is_new for hello in others):
             group_id = next(hello.group_id for hello in others if hello is not None and not hello.is_new)
@@ -275,7 +276,7 @@ class Group:
         self._ask(call)
 
     def _ask(self, call: Callable[[], list[Effect]]) -> None:
-        """Have the node decide, and do it. A node that has met what cannot be, or whose disk is not to be trusted, is not asked again."""
+        """Have the node decide, and do it. It is not asked again once it has met what cannot be, or the disk has failed."""
         if self._why_stopped is None and self._store.failed is not None:
             self._stop_taking_part(self._store.failed)
         if self._why_stopped is not None:
@@ -369,41 +370,17 @@ class Group:
         if peer is None:
             return
         if append.start >= store.kernel.hot_from:
-            end = self._whole_end(append)
-            data = b"".join(self._pieces(append.start, end))
+            end = whole_end(store, append)
+            data = read(store, append.start, end)
             peer.say(raft_messages.encode(append.ending(end), data))
             self._do(node.sent(append.target, append.stream, end))
         else:
             peer.say_later(self._read(append))
 
-    def _whole_end(self, append: Append) -> int:
-        """Where the last whole group of records ends that this may bring; the first one, however long it is."""
-        store = self._store
-        if append.end == store.log.end:
-            return append.end
-        stop = append.end
-        while True:
-            end = store.log.whole_until(store.kernel_module, append.start, stop)
-            if end > append.start:
-                return end
-            if stop == store.log.end:
-                raise StoreError(f"the log cannot be read at {append.start}")
-            stop = min(store.log.end, stop + PIECE_BYTES_MAX)
-
-    def _pieces(self, start: int, end: int) -> list[bytes]:
-        pieces = []
-        while start < end:
-            piece = bytes(self._store.log.slice(start, end - start))
-            if not piece:
-                raise StoreError(f"the log cannot be read at {start}")
-            pieces.append(piece)
-            start += len(piece)
-        return pieces
-
     async def _read(self, append: Append) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
-        node, end = self.node, await self._worker(self._whole_end, append)
-        data = b"".join(await self._worker(self._pieces, append.start, end))
+        node, end = self.node, await self._worker(whole_end, self._store, append)
+        data = await self._worker(read, self._store, append.start, end)
         if node is not None:
             self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
