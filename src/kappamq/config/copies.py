@@ -99,12 +99,22 @@ class CopiesConfig:
         return self.role == SLAVE
 
     @property
+    def member_id(self) -> int:
+        """The broker id of this member of a Raft group while it does not lead."""
+        return sorted(self.members).index(self.member or "") + 1
+
+    @property
     def is_raft(self) -> bool:
         return self.group is not None
 
-    def port_beside(self, broker_port: int) -> int:
-        """Return the port that copies connect to, of a broker on `broker_port`."""
+    @property
+    def port_given(self) -> int:
+        """The port that copies connect to; 0: the one above the broker's."""
         if self.port or self.group is None:
-            return self.port or broker_port + 1
+            return self.port
         assert self.member is not None
         return int(self.members[self.member].rpartition(":")[2])
+
+    def port_beside(self, broker_port: int) -> int:
+        """The same, of a broker on `broker_port`."""
+        return self.port_given or broker_port + 1
