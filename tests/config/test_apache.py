@@ -113,7 +113,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ("name", "value", "why"),
     [
         ("brokerRole", "SLAVE", "slaves and replication are not implemented yet.*ASYNC_MASTER or SYNC_MASTER"),
-        ("brokerId", "1", "broker_id must be 0.*slaves are not implemented yet.*set by brokerId"),
+        ("brokerId", "-1", "broker_id must be a number from 0.*set by brokerId"),
         ("aclEnable", "true", "the broker would be open"),
         ("enableDLegerCommitLog", "true", "Raft"),
         ("inSyncReplicas", "2", "replication"),

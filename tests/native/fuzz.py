@@ -333,9 +333,21 @@ class Round:
             good, *_ = self.both.function("scan", memoryview(data)[:end], start, check)
             begin = r.randrange(good + 1) if r.random() < 0.1 else good
             self.both.function("scan", data[begin:end], start + begin, check)
+        if self.later.random() < 0.3:
+            self.number(data[:end])
         if r.random() < 0.3:
             self.both.dispatch(bytes(data[:end]), start)
             self.compare()
+
+    def number(self, data: bytearray) -> None:
+        """The same bytes as another broker's, sometimes after a cut."""
+        if self.later.random() < 0.5:
+            self.both.rewind()  # refused alike while something is pending
+        for topic in frames.TOPICS if self.later.random() < 0.3 else ():
+            for queue_id in (0, 1, 2):
+                self.both.set_queue_min(topic, queue_id, self.later.choice([0, 1 << 57]))
+        self.both.number(bytes(data))
+        self.compare()
 
     def settings(self) -> None:
         r, both = self.r, self.both

@@ -15,6 +15,8 @@ from kappamq.broker.clients.consumer_requests import Consumers
 from kappamq.broker.clients.expiry import ClientExpiry
 from kappamq.broker.clients.group_notices import GroupNotices
 from kappamq.broker.clients.registry import Clients
+from kappamq.broker.copies.copies import Copies
+from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
 from kappamq.broker.events import (
     ConnectionLost,
@@ -26,15 +28,16 @@ from kappamq.broker.events import (
 )
 from kappamq.broker.machine import KernelCopies, boot_id, new_kernel, within_descriptors
 from kappamq.broker.naming.address import Address
-from kappamq.broker.naming.ports import bind_free_pair, bind_pair, close_all
+from kappamq.broker.naming.ports import bind_free_ports, bind_ports, close_all
 from kappamq.broker.naming.registration import Registration
+from kappamq.broker.naming.role_now import FixedRole
 from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.table import REQUEST_SIZES, REQUESTS
 from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
-from kappamq.broker.sending.gate import Gate
+from kappamq.broker.sending.gate import NOT_MASTER, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
 from kappamq.broker.telemetry.stats import Stats
@@ -51,6 +54,7 @@ from kappamq.broker.upkeep.workers import Workers
 from kappamq.clock import Clock, WatchedClock
 from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.events import Events
@@ -78,9 +82,11 @@ class Broker:
         clock: Clock,
         kernel: str = "auto",
         files: Files | None = None,
+        copies: CopiesConfig | None = None,
     ) -> None:
         # Copies: settings changed at run time are written into them.
         self.config, self.store_config, self.net_config = replace(config), *within_descriptors(store, net)
+        self.copies_config = copies or CopiesConfig()
         self.clock = WatchedClock(clock)
         self._files = files or Files()
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
@@ -114,7 +120,10 @@ class Broker:
         self.parked = ParkedPulls(
             self.kernel, self.reader.turns, self.run, config.parked_pulls_max, net.connection_inflight_max
         )
-        self.store = MessageStore(self.store_config, self.kernel_module, self.kernel, self._files, self.parked.grown)
+        self.outlet = Outlet()
+        self.store = MessageStore(
+            self.store_config, self.kernel_module, self.kernel, self._files, self.parked.grown, self.outlet.written
+        )
         self.boot_id = boot_id()
         began = time.perf_counter()
         self.recovered = found = self.store.open(self.boot_id)
@@ -129,6 +138,10 @@ class Broker:
         self.workers = Workers()
         self._started.callback(self.workers.stop)
         self.gate = Gate(self.kernel)
+        if self.copies_config.is_slave:
+            self.gate.close(
+                NOT_MASTER, not_master(), for_all=True
+            )  # from the first moment: loading changes nothing either
         self.next_file = NextLogFile(store.log, self.gate, clock, events)
         self.writer = LogWriter(store, self.gate, clock, net.inflight_bytes_max, self.next_file.finish)
         snapshots = Snapshots(self.store_config.root / "config", store.files)
@@ -143,13 +156,16 @@ class Broker:
             self.metadata.add(table)
         # Records say where they were stored, also those that loading brings about: first it must be known where we are.
         # A port that is given is not bound before everything is in its place: clients that know it are back at once.
-        self._listeners = [] if config.port else bind_free_pair(config.listen_host, net.listen_backlog)
+        self._listeners = (
+            [] if config.port else bind_free_ports(config.listen_host, net.listen_backlog, self.copies_config.port)
+        )
         self._started.callback(close_all, self._listeners)
         self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config, self.topics, self.address_of, self.port + 1, self.workers.read, outgoing_context(net)
-        )
+            config, self.topics, self.address_of, self.copies_config.port or self.port + 1, self.workers.read,
+            outgoing_context(net), FixedRole(config.broker_id), events,
+        )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)
         await self.registration.learn_address()
         for note in (*self.recovered.notes, *self.metadata.load(tables.fit)):
@@ -174,6 +190,12 @@ class Broker:
             self.stats.entered, self.delivery_tables.saved_seldom,
         )  # fmt: skip
         self._started.push_async_callback(self.upkeep.stop)
+        self.copies = Copies(
+            self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, clock, self.outlet,
+            lambda: self.address, lambda: None, read,
+        )  # fmt: skip
+        self._started.push_async_callback(self.copies.stop)
+        self.upkeep.keepers.append(self.copies.followers)
         self.topic_files = TopicFiles(store, writer, self.upkeep, self.workers, self.run)
         self.queue_ends_keeper = QueueEndsKeeper(
             self.queue_ends, store, read, self.upkeep.write_derived, writer.confirmed
@@ -243,7 +265,7 @@ class Broker:
         events.on(SentBack, self.stats.sent_back)
         events.on(ConnectionLost, self.client_expiry.connection_lost)
         events.on(LogFilePrepared, self.writer.log_file_prepared)
-        for part in (self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
+        for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
 
     async def _serve(self) -> None:
@@ -252,10 +274,15 @@ class Broker:
         self.settings.restore()
         self.upkeep.start()
         self._started.push_async_callback(self.end_role)
-        await self.begin_role()
+        if self.copies_config.is_slave:
+            self.copies.follow()
+        else:
+            await self.begin_role()
         host, backlog = self.config.listen_host, self.net_config.listen_backlog
-        for listener in self._listeners or bind_pair(host, self.port, backlog):
+        *listeners, for_copies = self._listeners or bind_ports(host, self.port, backlog, self.copies_config.port)
+        for listener in listeners:
             self.server.serve(listener)
+        await self.copies.listen(for_copies)
         if self.store.log.min:  # ends that an earlier version, or a Java broker, did not record
             self.run(self.queue_ends_keeper.renew_below(self.store.log.min))
         self.scrubber.start()
@@ -267,11 +294,16 @@ class Broker:
 
     async def begin_role(self) -> None:
         """This node is the master from now on: it stores and delivers messages."""
+        await self.copies.end_following()
+        self.copies.lead()
         await self.role.begin()
 
     async def end_role(self) -> None:
         """Another node is the master: this one answers pulls and queries, and refuses what would have to be stored."""
-        await self.role.end(drain_s=self.store_config.sync_flush_timeout_ms / 1000)
+        drain_s = self.store_config.sync_flush_timeout_ms / 1000
+        had_it = self.role.is_held
+        await self.role.end(drain_s)
+        await self.copies.end_leading(drain_s if had_it else 0)
 
     @property
     def delivery(self) -> Delivery:
@@ -299,7 +331,9 @@ class Broker:
             await self._jobs.finish(self.config.stop_timeout_ms / 1000)
             await self.server.stop()
             self.reader.stop()
+            await self.copies.end_following()
             await self.end_role()  # not before: until now clients could commit offsets
+            await self.copies.stop()
             await self.upkeep.stop()
         finally:
             self.store.close()

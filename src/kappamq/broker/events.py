@@ -80,3 +80,14 @@ class LogShortened:
     """The log has lost its beginning, and queues and index have followed."""
 
     log_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class MasterFound:
+    """A name server has told this slave where the master of its group is, and that is new.
+
+    `version`: the term in which it became the master; None if the name server does not know terms (Apache's)."""
+
+    address: str
+    ha_address: str | None
+    version: int | None

@@ -255,6 +255,14 @@ cdef extern from "kernel.h" nogil:
     void kernel_drop_row(kernel_t *, span_t, span_t, c_bool)
     int kernel_map(kernel_t *, int64_t, span_t, const mapping_t *)
     int kernel_dispatch(kernel_t *, const uint8_t *, size_t, int64_t, size_t *)
+    int MISNUMBERED
+    struct misnumbered_t "misnumbered":
+        span_t topic
+        int32_t queue_id
+        int64_t number
+        int64_t expected
+    int kernel_number(kernel_t *, const uint8_t *, size_t, size_t *, misnumbered_t *)
+    void kernel_rewind(kernel_t *)
     queue_t *kernel_dirty_queue(kernel_t *)
     span_t queue_unstored(const queue_t *)
     void kernel_stored(kernel_t *, queue_t *)
@@ -283,5 +291,6 @@ cdef extern from "flusher.h" nogil:
     int flusher_descriptor(const flusher_t *)
     int flusher_request(flusher_t *, int, int64_t)
     void flusher_take(flusher_t *, int64_t *, int *)
+    void flusher_cut(flusher_t *, int64_t)
     void flusher_stop(flusher_t *)
     void flusher_free(flusher_t *)

@@ -18,7 +18,9 @@ from libc.string cimport memchr, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
-from kappamq.native.layout import BadRow, HalfEnded, HalfOpened, LevelParked, PullVerdict, QueueState, SegmentFull
+from kappamq.native.layout import (
+    BadRow, HalfEnded, HalfOpened, LevelParked, Misnumbered, PullVerdict, QueueState, SegmentFull,
+)
 
 NAME = "native"
 
@@ -722,6 +724,21 @@ cdef class Kernel:
             woken.append((topic_name(k.woken[place].topic), k.woken[place].queue_id))
         return eaten, woken
 
+    def number(self, buffer):
+        cdef _View view = _View(buffer)
+        cdef size_t at
+        cdef misnumbered_t wrong
+        cdef int result = kernel_number(self.k, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, &at, &wrong)
+        check(result)
+        if result == MISNUMBERED:
+            topic = PyUnicode_DecodeUTF8(<const char *>wrong.topic.at, <Py_ssize_t>wrong.topic.size, NULL)
+            return at, Misnumbered(at, topic, wrong.queue_id, wrong.number, wrong.expected)
+        return at, None
+
+    def rewind(self):
+        assert self.k.pending.size == 0, "write what is pending first"
+        kernel_rewind(self.k)
+
     def take_entries(self, queues_max):
         cdef int64_t left = clipped(queues_max)
         cdef queue_t *found
@@ -1096,6 +1113,12 @@ cdef class Flusher:
         if self.f != NULL:
             flusher_take(self.f, &self._durable, &self._error)
         return self._durable, self._error
+
+    def cut(self, int64_t offset):
+        cdef flusher_t *f = self.f
+        if f != NULL:
+            with nogil:
+                flusher_cut(f, offset)
 
     def close(self):
         cdef flusher_t *closing = self.f

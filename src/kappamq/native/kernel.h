@@ -234,6 +234,7 @@ struct queue {
     int32_t id;
     bool watched, dirty;
     int64_t min, end, next, stored;
+    int64_t begun; /* one more than the number at which received records begin it anew, and dispatch will; 0: they do not */
     int64_t tail_first, lent_first;
     struct bytes tail, lent;
     struct link place; /* in kernel.dirty or kernel.settled */
@@ -373,6 +374,7 @@ bool kernel_forget_topic(struct kernel *kernel, struct span name);
 struct queue *topic_queue(struct topic *topic, int32_t id); /* made if need be; NULL: no memory */
 struct queue *topic_find_queue(const struct topic *topic, int32_t id);
 void kernel_set_queue(struct kernel *kernel, struct queue *queue, int64_t min_offset, int64_t end);
+void kernel_drop_lent(struct kernel *kernel, struct queue *queue);
 int kernel_lend(struct kernel *kernel, struct queue *queue, int64_t first, struct span entries);
 struct span kernel_tail_entries(const struct queue *queue, int64_t offset, int64_t count);
 int kernel_set_row(struct kernel *kernel, struct span group, struct span topic, bool explicit_, int64_t number, int64_t version,
@@ -385,6 +387,15 @@ int kernel_map(struct kernel *kernel, int64_t number, struct span data, const st
 
 /* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken holds what the caller must hear of. */
 int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int64_t log_offset, size_t *eaten);
+/* The number of a record is not the next one of its queue; DONE otherwise, and `*at` says how far. */
+enum { MISNUMBERED = -106 };
+struct misnumbered {
+    struct span topic;
+    int32_t queue_id;
+    int64_t number, expected;
+};
+int kernel_number(struct kernel *kernel, const uint8_t *data, size_t size, size_t *at, struct misnumbered *wrong);
+void kernel_rewind(struct kernel *kernel);
 struct queue *kernel_dirty_queue(struct kernel *kernel);                  /* the first, NULL if there is none */
 struct span queue_unstored(const struct queue *queue);                    /* its entries that are in no file */
 void kernel_stored(struct kernel *kernel, struct queue *queue);           /* they count as stored now */

@@ -183,6 +183,17 @@ class QueueState(NamedTuple):
     """Entries below are in the queue's files."""
 
 
+class Misnumbered(NamedTuple):
+    """A record that is not the next message of its queue."""
+
+    at: int
+    """Where it begins in the bytes that were handed in."""
+    topic: str
+    queue_id: int
+    number: int
+    expected: int
+
+
 class PullVerdict(NamedTuple):
     """What became of a pull."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from typing import Any, Final
+from zlib import crc32
 
 from kappamq.native import pure_record
 from kappamq.native.flusher import Flusher
@@ -373,6 +374,6 @@ class Kernel(Waiting):
 
 
 __all__ = [
-    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "columns", "index_apply", "index_link", "locate", "property_texts", "scan",
-    "split_batch",
+    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "columns", "crc32", "index_apply", "index_link", "locate",
+    "property_texts", "scan", "split_batch",
 ]  # fmt: skip

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from kappamq.client.core.routes import ASK_AGAIN_S, PROVISIONAL_S, UNUSED_S, Route, Routes
-from kappamq.clock import VirtualClock
+from kappamq.clock import SystemClock, VirtualClock
 from kappamq.errors import NoRoute, NotConnected, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.topics import BrokerData, QueueData, TopicRouteData
@@ -23,10 +24,10 @@ ONE = data(QueueData("a", 2, 2, 6), a={0: "a:1"})
 class Asked:
     """A name server that is a dict, and counts."""
 
-    def __init__(self, **known: TopicRouteData) -> None:
+    def __init__(self, clock: VirtualClock | SystemClock | None = None, /, **known: TopicRouteData) -> None:
         self.known = known
         self.asked: list[str] = []
-        self.clock = VirtualClock()
+        self.clock: Any = clock or VirtualClock()
         self.broken = False
         self.any_broker = True
         self.routes = Routes(

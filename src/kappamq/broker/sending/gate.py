@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kappamq.errors import KappaError, NotMaster
 from kappamq.native.interface import Kernel
+from kappamq.protocol.leader_hint import with_leader
 
 # The reasons there are.
 DISK_FULL = "disk full"  # the guard says so; opens when there is space again
@@ -16,11 +17,10 @@ NOT_MASTER = (
 )
 
 
-def not_master() -> NotMaster:
-    """What is said to whoever wants something stored by a node that may not write."""
-    return NotMaster(
-        "this broker is not the master now: it stores no messages and changes no settings. Look up the route again and ask the master"
-    )
+def not_master(leader: str | None = None) -> NotMaster:
+    """What is said to whoever wants something stored by a node that may not write. `leader`: the address of the one that may."""
+    text = "this broker is not the master now: it stores no messages and changes no settings. Look up the route again and ask the master"
+    return NotMaster(with_leader(text, leader))
 
 
 class Gate:
