@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kappamq.client.admin.admin import AsyncAdmin
 from kappamq.client.consumer.consumer import AsyncConsumer
+from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
 from kappamq.client.producer.producer import AsyncProducer
+from kappamq.client.producer.transaction import AsyncTransactionProducer
 from kappamq.errors import NoMaster, NotMaster, UnknownTopic
-from kappamq.message import Message, MessageQueue
+from kappamq.message import Decision, Message, MessageQueue
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import PULL_COMMIT_OFFSET
 from kappamq.protocol.leader_hint import with_leader
 from tests.client.fake import FakeBroker, FakeCluster, Peer, fake_cluster, promote
 from tests.client.loop import on_loop
+from tests.client.real import real_cluster
 from tests.waiting import eventually_async
 
 SEND, ROUTE = RequestCode.SEND_MESSAGE_V2, RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -215,3 +222,54 @@ async def test_locks_go_to_the_leader() -> None:
             one.broker_id, one.leader, two.broker_id = 1, two.address, 0
             await eventually_async(lambda: two.locks)
             assert ("g", MessageQueue("tea", "broker-0", 0)) in two.locks
+
+
+@on_loop
+async def test_whatever_only_a_master_does_waits_for_the_role_of_a_real_broker(tmp_path: Path) -> None:
+    """Sends, halves and ends of transactions, send-backs and recalls, while the only broker has lost the role."""
+    async with (
+        real_cluster(tmp_path) as cluster,
+        AsyncAdmin(cluster.nameserver) as admin,
+        AsyncTransactionProducer(
+            **cluster.options(
+                group="p", check=lambda message: Decision.UNKNOWN, send_timeout_ms=60_000, request_timeout_ms=60_000
+            )
+        ) as producer,
+        AsyncPullConsumer(**cluster.options(group="reader")) as reader,
+    ):
+        broker = cluster.broker
+        await admin.create_topic("tea", queues=1)
+        delayed = await producer.send(Message("tea", b"never", delay=3600))
+        open_one = producer.transaction(Message("tea", b"committed"))
+        await open_one.__aenter__()
+        await broker.end_role()
+
+        async def begin_and_commit() -> None:
+            async with producer.transaction(Message("tea", b"begun meanwhile")):
+                pass
+
+        refused, asked = Counter[int](), broker.bursts.handlers
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE):
+            refuse = asked[code]
+            asked[code] = lambda request, code=code, refuse=refuse: (refused.update([int(code)]), refuse(request))[1]  # type: ignore[misc]
+        work = [
+            asyncio.create_task(producer.send(Message("tea", b"sent"))),
+            asyncio.create_task(begin_and_commit()),
+            asyncio.create_task(_done(open_one)),
+            asyncio.create_task(producer.recall(delayed)),
+        ]
+        await eventually_async(lambda: len(refused) == 3 and min(refused.values()) > 4, text="asked again and again")
+        assert not any(task.done() for task in work)
+        await broker.begin_role()
+        await asyncio.gather(*work)
+        found = await eventually_async(lambda: _all_three(reader))
+        assert sorted(found) == [b"begun meanwhile", b"committed", b"sent"]
+
+
+async def _done(transaction: Any) -> None:
+    await transaction.__aexit__(None, None, None)
+
+
+async def _all_three(reader: AsyncPullConsumer) -> list[bytes]:
+    found = [message.body async for message in reader.read(MessageQueue("tea", "broker-0", 0), 0)]
+    return found if len(found) >= 3 else []

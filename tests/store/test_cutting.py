@@ -1,211 +1,195 @@
-"""The log loses its unconfirmed end: durably, and as if it had never been."""
+"""The end of a log is cut off while no broker has it open."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kappamq.errors import StoreReadOnly
-from kappamq.store.message_store import MessageStore
-from tests.store.crash_disk import CrashDisk, crashes
-from tests.store.faulty import FaultyFiles, FilesWithFlusher, SlowFlusher
-from tests.store.memory_disk import MemoryDisk
-from tests.store.stores import START_MS, Writer, bodies, check, config, flush, kernels, make, opened
+from kappamq import native
+from kappamq.errors import StoreError
+from kappamq.protocol.names import TIMER_TOPIC
+from kappamq.store.cutting import Cut, OfflineCut
+from kappamq.store.log.commit_log import CommitLog
+from kappamq.store.log.log_reader import LogReader
+from kappamq.store.snapshots import Snapshots
+from kappamq.store.verify.verify import verify
+from tests.store.faulty import FaultyFiles
+from tests.store.stores import Writer, bodies, check, config, kernels, make, opened
 
 KERNELS = kernels()
 
 
-def slow_store(root: Path, kind: str) -> tuple[MessageStore, SlowFlusher]:
-    """What is written is not seen before the test says so."""
-    store = make(config(root, flush="sync"), kind, FilesWithFlusher(SlowFlusher))
-    store.open("this boot")
-    return store, SlowFlusher.made
+def cut(root: Path, log_offset: int, kind: str = "twin", files: FaultyFiles | None = None) -> Cut:
+    log = LogReader(root / "commitlog", files)
+    try:
+        offline = OfflineCut(root, log, native.load(kind), files)
+        done = offline.plan(log_offset)
+        store = make(config(root), kind, files)
+        offline.carry_out(done, CommitLog(root / "commitlog", log.segment_bytes, store.files, store.kernel))
+        return done
+    finally:
+        log.close()
 
 
-def send(writer: Writer, count: int, name: bytes, size: int = 300) -> None:
-    for number in range(count):
-        writer.send(name + b" %d." % number + b"." * size, queue_id=number % 2)
-    writer.write()
+def written(root: Path, kind: str, clean: bool = True) -> tuple[list[int], list[dict[Any, list[bytes]]]]:
+    """A store of some files, with queue and index files: places at which it can be cut, and what is there then."""
+    places, expected = [0], [dict[Any, list[bytes]]()]
+    with opened(config(root), kind, clean=clean) as store:
+        writer = Writer(store)
+        for number in range(300):
+            if number % 10 == 5:
+                writer.batch([b"%d %d" % (number, member) for member in range(3)], queue_id=1)
+            else:
+                writer.send(b"%d" % number + b"." * 400, queue_id=number % 2, properties=b"KEYS\x01k%d\x02" % number)
+            writer.write()
+            places.append(store.log.end)
+            expected.append({queue: list(found) for queue, found in writer.expected.items()})
+            if number in (100, 200):
+                writer.write_derived()
+        assert store.log.end > 2 * store.config.segment_bytes
+    return places, expected
 
 
-def settle(store: MessageStore, flusher: SlowFlusher) -> None:
-    flusher.sync()
-    store.flush_done()
-
-
-def keep(writer: Writer) -> dict[tuple[str, int], list[bytes]]:
-    return {queue: list(bodies) for queue, bodies in writer.expected.items()}
-
-
-@pytest.mark.parametrize("kind", KERNELS)
-@pytest.mark.parametrize("files", [1, 3], ids=["one file", "three files"])
-def test_what_is_cut_was_never_there(tmp_path: Path, kind: str, files: int) -> None:
-    store, flusher = slow_store(tmp_path, kind)
-    writer = Writer(store)
-    send(writer, 10, b"seen")
-    settle(store, flusher)
-    send(writer, 5, b"kept")
-    end, expected = store.log.end, keep(writer)
-    while store.log.end < (files - 1) * store.config.segment_bytes + 20_000:
-        send(writer, 5, b"lost")
-    store.log.prepared(store.log.prepare())
-    flusher.sync()  # and has not been asked yet
-    writer.send(b"not even written")
-    for mark, offset in (
-        (store.marks.answerable, end),
-        (store.marks.answerable, end + 1),
-        (store.marks.written, 1 << 40),
-    ):
-        mark.wait(offset, (mark, offset))
-    assert [offset for _mark, offset in store.cut(end)] == [1 << 40, end + 1]
-    assert (store.log.end, store.kernel.append_offset, store.generation) == (end, end, 1)
-    assert len(list(store.log.segments())) == 1
-    assert not any(store.log.whole_view(end)), "zeros behind it"
-    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == [f"{0:020d}"]
-    assert store.kernel.queue_state("t", 0)[:3] == (0, 5, 8)
-    # Other messages take the place and the numbers.
-    writer.expected = expected
-    send(writer, 7, b"anew", 10)
-    assert store.flush_done() == [(store.marks.answerable, end)]
-    assert store.marks.flushed.offset == end, "no earlier sync vouches for more"
-    settle(store, flusher)
-    check(store, writer)
-    store.close()
-    with opened(config(tmp_path), kind) as again:
-        check(again, writer)
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-def test_a_cut_may_end_where_a_file_does(tmp_path: Path, kind: str) -> None:
-    store, flusher = slow_store(tmp_path, kind)
-    writer = Writer(store)
-    send(writer, 3, b"seen")
-    settle(store, flusher)
-    before_mark, expected = store.log.end, keep(writer)
-    store.roll()
-    store.roll()
-    send(writer, 3, b"lost")
-    size = store.config.segment_bytes
-    store.cut(2 * size)
-    assert (store.log.end, store.log.is_fresh) == (2 * size, True)
-    store.cut(size)
-    assert (store.log.end, len(list(store.log.segments()))) == (size, 2)
-    store.cut(before_mark)
-    assert not any(store.log.whole_view(before_mark)), "without its end mark"
-    writer.expected = expected
-    send(writer, 3, b"anew")
-    settle(store, flusher)
-    check(store, writer)
-    store.close()
-
-
-@pytest.mark.parametrize("kind", KERNELS)
-def test_only_what_is_not_dispatched_is_cut_and_only_between_records(tmp_path: Path, kind: str) -> None:
-    store, flusher = slow_store(tmp_path, kind)
-    writer = Writer(store)
-    send(writer, 3, b"seen")
-    settle(store, flusher)
-    seen = store.log.end
-    writer.batch([b"a", b"b"])
-    writer.write()
-    end = store.log.end
-    middle = seen + int.from_bytes(store.log.slice(seen, 4), "big")
-    for offset in (seen + 1, middle, end - 1):
-        with pytest.raises(ValueError, match="no record or batch ends there"):
-            store.cut(offset)
-    for offset in (0, seen - 1, end + 1):
-        with pytest.raises(AssertionError):
-            store.cut(offset)
-    assert store.cut(end) == []
-    settle(store, flusher)
-    check(store, writer)
-    store.close()
-
-
-@pytest.mark.parametrize("kind", KERNELS)
-@pytest.mark.parametrize("operation", ["zero", "sync", "remove", "rename"])
-def test_a_disk_that_fails_makes_the_store_read_only(tmp_path: Path, kind: str, operation: str) -> None:
-    class Disk(FaultyFiles, FilesWithFlusher):
-        def __init__(self) -> None:
-            FaultyFiles.__init__(self)
-            FilesWithFlusher.__init__(self, SlowFlusher)
-
-    files = Disk()
-    store = make(config(tmp_path, flush="sync"), kind, files)
-    store.open("this boot")
-    writer = Writer(store)
-    send(writer, 3, b"seen")
-    settle(store, SlowFlusher.made)
-    end = store.log.end
-    send(writer, 3, b"lost")
-    store.log.prepared(store.log.prepare())
-    files.fail(operation)
-    for _ in range(2):
-        with pytest.raises(StoreReadOnly, match="cutting the log failed"):
-            store.cut(end)
-    assert not store.kernel.accepting
-    assert len(bodies(store)) == 2, "what was seen can be read"
-    store.close()
-
-
-# --- crashes -------------------------------------------------------------------------------------------------------------
-
-
-class SlowCrashDisk(CrashDisk):
-    def flusher(self, kernel: Any) -> Any:
-        return SlowFlusher()
-
-
-@pytest.mark.parametrize("files", [1, 3], ids=["one file", "three files"])
-@pytest.mark.parametrize("noted", [False, True], ids=["position older", "position newer"])
-def test_a_crash_at_any_point_leaves_the_old_tail_or_the_new_end(tmp_path: Path, files: int, noted: bool) -> None:
-    disk, root = SlowCrashDisk(), Path("/store")
-    settings = config(root, flush="sync")
-    store = make(settings, files=disk)
-    store.open("this boot")
-    writer = Writer(store)
-    send(writer, 10, b"seen")
-    settle(store, SlowFlusher.made)
-    writer.write_derived()
-    work = store.collect()
-    store.sync_derived(work)
-    send(writer, 3, b"kept")
-    end, kept = store.log.end, list(writer.expected["t", 0])
-    while store.log.end < (files - 1) * settings.segment_bytes + 4000:
-        send(writer, 3, b"lost")
-    whole = writer.expected["t", 0]
-    for segment in store.log.segments():
-        disk.sync(segment.fd)
-    if noted:  # all of it was flushed, and the position file says so; but it has not been confirmed
-        store.marks.flushed.advance(store.log.end)
-        store.derived._note(store.collect(), 2, 10)
-    before, states = store.log.end, 0
-
-    def look() -> None:
-        nonlocal states
-        for found in crashes(disk, states, 8):
-            states += 1
-            after_crash(found, settings, end, before, kept, whole)
-
-    disk.before_each = look
-    store.cut(end)
-    disk.before_each = lambda: None
-    for found in crashes(disk, 1, 8):
-        after_crash(found, settings, end, end, kept, kept)
-    assert states >= 60
-
-
-def after_crash(disk: MemoryDisk, settings: Any, low: int, high: int, kept: list[bytes], whole: list[bytes]) -> None:
-    with opened(settings, files=disk, boot="another boot") as store:
-        assert low <= store.log.end <= high
-        found = bodies(store)
-        assert whole[: len(found)] == found
-        assert len(found) >= len(kept)
-        assert store.recovered.damage == []  # type: ignore[attr-defined]
-        writer = Writer(store, START_MS + 10_000)
-        writer.send(b"after")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [290, 101, 3, 0])
+@pytest.mark.parametrize("position", ["ours", "lost"])
+def test_the_rest_is_as_if_the_end_had_never_been(
+    tmp_path: Path, kind: str, clean: bool, number: int, position: str
+) -> None:
+    places, expected = written(tmp_path, kind, clean)
+    raw = b"".join(path.read_bytes() for path in sorted((tmp_path / "commitlog").iterdir()))
+    if position == "lost":
+        (tmp_path / "kappamq.position").unlink()
+    done = cut(tmp_path, places[number], kind)
+    assert (done.log_end, done.log_offset) == (places[-1], places[number])
+    assert done.records == sum(map(len, expected[-1].values())) - sum(map(len, expected[number].values()))
+    assert done.kept == tmp_path / f"cut-{places[number]}-{places[-1]}-1.bin"
+    assert done.kept.read_bytes() == raw[places[number] : places[-1]]
+    with opened(config(tmp_path), kind) as store:
+        assert store.log.end == places[number]
+        writer = Writer(store)
+        writer.expected = {queue: list(found) for queue, found in expected[number].items()}
+        check(store, writer)
+        for queue_id in (0, 1):
+            assert len(bodies(store, queue_id=queue_id)) == len(expected[number].get(("t", queue_id), []))
+        while store.catching_up():
+            store.catch_up()
+        writer.write_derived()
+        found = {n for n in range(300) if store.query("t", f"k{n}", 10, 0, 1 << 60)}
+        assert found == {n for n in range(number) if n % 10 != 5}
+        writer.send(b"anew", properties=b"KEYS\x01anew\x02")
         writer.write()
-        flush(store)
-        assert bodies(store) == [*found, b"after"]
+        writer.write_derived()
+        check(store, writer)
+        assert store.query("t", "anew", 10, 0, 1 << 60) == [places[number]]
+    report = verify(tmp_path, index_slots=97, index_entries=1000)
+    assert report.ok, report.problems
+
+
+def test_places_between_records_are_offered(tmp_path: Path) -> None:
+    places, _expected = written(tmp_path, "twin")
+    before = contents(tmp_path)
+    for number in (0, 5, 100):  # 5 -> 6 is a batch
+        for wrong in (places[number] + 1, places[number + 1] - 1):
+            with pytest.raises(StoreError, match=f"nearest places are {places[number]} or {places[number + 1]}"):
+                cut(tmp_path, wrong)
+    for wrong in (places[-1] + 1, 1 << 50):
+        with pytest.raises(StoreError, match=f"the offsets 0 to {places[-1]}: it cannot be cut to {wrong}"):
+            cut(tmp_path, wrong)
+    assert contents(tmp_path) == before
+    assert cut(tmp_path, places[-1]).kept is None
+
+
+def test_snapshots_that_know_more_make_way(tmp_path: Path) -> None:
+    places, _expected = written(tmp_path, "twin")
+    low, middle, high = places[10], places[50], places[200]
+    snapshots = Snapshots(tmp_path / "config")
+    for name, stamps in {
+        "both.json": (middle, high),
+        "backup.json": (low, high),
+        "good.json": (low, low),
+        "one.json": (high,),
+    }.items():
+        for stamp in stamps:
+            snapshots.save(name, {"at": stamp}, stamp)
+    (tmp_path / "config" / "java.json").write_text('{"of": "another broker"}')
+    (tmp_path / "config" / "broken.json").write_text("{")
+    done = cut(tmp_path, places[20])
+    left = Snapshots(tmp_path / "config")
+    assert {
+        name: getattr(left.load(name), "log_offset", "gone")
+        for name in ("both.json", "backup.json", "good.json", "one.json")
+    } == {
+        "both.json": "gone",
+        "backup.json": low,
+        "good.json": low,
+        "one.json": "gone",
+    }
+    assert getattr(left.load("java.json"), "table", None) == {"of": "another broker"}
+    assert [note.split()[0] for note in done.notes] == ["config/backup.json", "config/both.json", "config/one.json"]
+
+
+def test_without_the_log_s_beginning_a_table_that_knows_more_is_better_than_none(tmp_path: Path) -> None:
+    places, _expected = written(tmp_path, "twin")
+    first = sorted((tmp_path / "commitlog").iterdir())[0]
+    first.unlink()
+    place = next(place for place in places if place > config(tmp_path).segment_bytes)
+    Snapshots(tmp_path / "config").save("topics.json", {"known": 1}, places[-1])
+    done = cut(tmp_path, place)
+    found = Snapshots(tmp_path / "config").load("topics.json")
+    assert found is not None
+    assert (found.table, found.log_offset) == ({"known": 1}, place)
+    assert "there is no older state" in done.notes[0]
+
+
+def test_timer_files_go_if_a_timer_was_cut(tmp_path: Path) -> None:
+    with opened(config(tmp_path)) as store:
+        writer = Writer(store)
+        writer.send(b"timer", topic=TIMER_TOPIC)
+        writer.write()
+        timer = store.log.end
+        writer.send(b"other")
+        writer.write()
+        end = store.log.end
+    (tmp_path / "timerlog").mkdir()
+    (tmp_path / "config").mkdir()
+    names = ("timerwheel", "config/timercheck", "timerlog/00")
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    assert end > timer
+    assert cut(tmp_path, timer).notes == []
+    assert all((tmp_path / name).exists() for name in names)
+    assert "timer files were removed" in cut(tmp_path, 0).notes[0]
+    assert not any((tmp_path / name).exists() for name in names)
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "sync", "sync_folder", "remove", "rename", "zero"])
+def test_a_cut_that_fails_can_be_given_again(tmp_path: Path, operation: str) -> None:
+    places, expected = written(tmp_path / "store", "twin")
+    Snapshots(tmp_path / "store" / "config").save("table.json", {}, places[-1])
+    for skip in range(30):
+        root = tmp_path / str(skip)
+        shutil.copytree(tmp_path / "store", root)
+        files = FaultyFiles()
+        files.fail(operation, skip=skip, times=1)
+        try:
+            cut(root, places[40], files=files)
+        except OSError:
+            done = cut(root, places[40])
+            assert done.log_offset == places[40]
+        else:
+            break
+        with opened(config(root)) as store:
+            writer = Writer(store)
+            writer.expected = expected[40]
+            check(store, writer)
+            assert store.log.end == places[40]
+    assert skip > 0, "the disk never failed"

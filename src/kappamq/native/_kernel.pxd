@@ -139,6 +139,7 @@ cdef extern from "kernel.h" nogil:
         size_t count_max
         span_t id_prefix
         uint64_t first_id
+    int64_t batch_sum(const crc_t *, span_t)
     int64_t batch_build(const batch_job_t *, size_t, bytes_t *, size_t *)
 
     struct topic_t "topic":

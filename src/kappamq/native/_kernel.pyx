@@ -1034,6 +1034,17 @@ def batch_body(bodies, texts, rows, size_t first, size_t bytes_max, size_t count
         free(made.data)
 
 
+def batch_checksum(body):
+    cdef bytes data = as_bytes(body)
+    cdef span_t whole = bytes_span(data)
+    cdef int64_t total
+    with nogil:
+        total = batch_sum(&_crc, whole)
+    if total < 0:
+        raise ValueError("the lengths of a batch do not fit")
+    return total
+
+
 # -- the key index ----------------------------------------------------------------------------------------------------
 
 def index_apply(slots, pending, position, count, capacity, int64_t begin_ms):

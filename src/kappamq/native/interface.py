@@ -212,6 +212,7 @@ class KernelModule(Protocol):
     crc32: Callable[..., int]
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
+    batch_checksum: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
     columns: Callable[..., Any]

@@ -224,6 +224,8 @@ struct batch_job {
 /* Appends members to `to`, from rows[first] on, as many as fit (at least one). Returns where to go on in `rows`;
  * `failed` is the row that cannot be a member. */
 int64_t batch_build(const struct batch_job *job, size_t first, struct bytes *to, size_t *failed);
+/* The sum of the CRC-32s of the bodies of a batch; -1 unless every length fits and there is a member. */
+int64_t batch_sum(const struct crc *crc, struct span body);
 
 /* -- the kernel ---------------------------------------------------------------------------------------------------- */
 

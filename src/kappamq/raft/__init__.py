@@ -7,23 +7,28 @@ bytes is which term wrote them (`terms.py`). `node.py` explains why that is enou
 come back, in order, before the next event. A call that is made while effects are being done (`sent`, `record_appended`) puts its own
 behind those that are left.
 
-| effect | done when | then |
+| effect | what is to be done | and then |
 |---|---|---|
-| `Persist` | the ballot is on disk (fdatasync). Nothing behind it before, and **no call into the node until then**: keep messages and ticks | go on |
-| `Send` | handed to the connection, or dropped if there is none. In order per peer, also behind a `Replicate` that is still read | |
-| `Replicate` | message and bytes are handed to the connection: at once from memory, or from a worker. Ended at a whole group of records | `sent`, once, at any time |
-| `Write` | the bytes behind the `Append` that is being handled are written (page cache) at the log's end | later `flushed` |
-| `AppendRecord` | a term record (term, this node, members, group id) is written at the log's end | `record_appended` at once, `flushed` later |
-| `Cut` | begun. Order and crash safety are the store's: after a crash at any point the log has its old tail or its new end | `cut_done` when durable |
-| `Confirmed` | waiters are answered, bytes shown. Persist of it only what is flushed here: the leader's disk may be later than its followers' | |
-| `RoleChanged` | away from leader: the append buffer is empty, and waiters hear that it is not known. To leader: nothing is served yet | |
-| `LeaderReady` | writes are served | `appended` after each write, before any other call |
-| `HoldAppends` | users' appends wait; a role change ends it | |
-| `Seed` | the member is given snapshots and an empty log that begins at ours (base: its term and members), once | it says its position |
+| `Persist` | save the ballot (fdatasync); nothing behind it before, and **no call until then**: keep messages and ticks | |
+| `Send` | hand it to the connection, or drop it. In order per peer, also behind a `Replicate` that is still being read | |
+| `Replicate` | hand message and bytes to the connection, from memory or a worker; whole groups of records, one at least | `sent`, once |
+| `Write` | write the bytes behind the `Append` that is being handled at the log's end (page cache) | `flushed` later |
+| `AppendRecord` | write a term record (term, this node, members, group id) at the log's end | `record_appended` at once |
+| `Cut` | begin it; no flush begins until it is durable. After a crash the log has its old tail or its new end | `cut_done` |
+| `Confirmed` | answer waiters, show bytes; save it only as far as our own disk is: a leader's may be behind | |
+| `RoleChanged` | from leader: empty the append buffer, tell waiters that it is not known. To leader: serve nothing yet | |
+| `LeaderReady` | serve what writes | `appended` after each write |
+| `HoldAppends` | let users' appends wait, or go on; a role change ends it, too | |
+| `Seed` | give the member snapshots and an empty log that begins where ours does (base: its term and members) | it says its position |
 
 Flushing runs beside all of this: one fdatasync at a time covers what was written when it began, and comes back as
-`flushed(offset, generation)` with the generation that the log had then. On a leader it runs in parallel with the followers' disks.
+`flushed(offset, generation)`, with the generation of the last `Cut` that was begun (0 before the first). On a leader it runs in parallel
+with the followers' disks. `appended` comes before any other call, so that the node never knows less of the log than there is.
 Bytes are appended by a leader only, and received by a follower only through `Write`.
+
+**When something cannot be.** An AssertionError from a node means that an invariant is broken (two leaders in a term, a cut below
+`confirmed`): the driver stops this member and says so, and does not call the node again. Messages are taken for those of members: who
+may speak is the driver's to check. An `Append` whose term records cannot follow ours is dropped.
 
 **What the driver owes at a start.** What it found in the log is fsynced before a `Node` is made: it counts as flushed. `Terms` come from
 their file or from the log's term records. `confirmed` may be less than was once known. The ballot is that of this member *and

@@ -416,6 +416,8 @@ class Node:
         if append.stream < self._stream:
             return  # of an earlier stream, late
         if append.start == log.end and append.before_term == log.last_term:
+            if not log.terms.may_follow(append.records, append.start, append.end, append.term):
+                return
             self._stream = append.stream
             if append.end > append.start:
                 for record in append.records:

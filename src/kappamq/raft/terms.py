@@ -57,6 +57,17 @@ class Terms:
         assert record.term >= last.term, f"term {record.term} at {record.start} cannot follow term {last.term}"
         self._records.append(record)
 
+    def may_follow(self, records: tuple[TermRecord, ...], start: int, end: int, term: int) -> bool:
+        """Whether a leader of `term` can have [start, end) with these records, `start` being the log's end."""
+        if end < start:
+            return False
+        last_start, last_term = start - 1, self.term_before(start)
+        for record in records:
+            if not last_start < record.start < end or not last_term <= record.term <= term:
+                return False
+            last_start, last_term = record.start, record.term
+        return True
+
     def term_before(self, offset: int) -> int:
         """The term of the byte before `offset`."""
         for record in reversed(self._records):

@@ -28,7 +28,8 @@ _HEAD: Final = struct.Struct(">IIB")
 _BEHIND_LENGTH: Final = _HEAD.size - 4
 PIECE_BYTES_MAX: Final = 1 << 20
 """So much of the log goes into one frame."""
-_FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + 4096
+_FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
+"""A batch is sent as a whole, also one that is longer than a piece."""
 _TEXT_BYTES_MAX: Final = 256 << 10  # of a greeting
 
 Checksum = Callable[[bytes], int]
@@ -47,7 +48,8 @@ class Kind(IntEnum):
     LOG = 6  # leader: bytes of the log, and how far its marks are
     REPORT = 7  # follower: so far I am
     SNAPSHOT = 8  # leader: a part of a snapshot file
-    FORWARD = 9  # follower: changes that only the leader may make (consumer offsets committed here)
+    MEMBER = 9  # a member of a Raft group, instead of HELLO
+    RAFT = 10  # what members of a Raft group say to each other
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,11 +124,20 @@ class Checker:
                 broker.node.role is Role.LEADER,
                 f"{broker.me} follows, and has more confirmed ({offset}) than any leader ({self.confirmed_end})",
             )
+            self._is_of_the_leaders_term(broker, offset)
             self._is_on_disk_of_majority(broker, offset)
             self._extend(broker.disk, offset)
             self._confirmed_in[broker.node.term] = offset
         self._is_confirmed_log(broker, offset)
         self.shown(broker, offset)
+
+    def _is_of_the_leaders_term(self, broker: Broker, offset: int) -> None:
+        # Copies of an earlier term may be on a majority of disks and be lost: a log with a later last term still wins an election.
+        term = broker.disk.term_before(offset)
+        demand(
+            term == broker.node.term,
+            f"{broker.me} confirms up to {offset} in term {broker.node.term}, but the bytes before that are of term {term}",
+        )
 
     def _is_on_disk_of_majority(self, broker: Broker, offset: int) -> None:
         voters, chain = broker.node.members.voters, broker.disk.chain_at(offset)

@@ -10,24 +10,25 @@ from collections.abc import Sequence
 from kappamq.sim.mutants import MUTANTS, Mutant
 from kappamq.sim.running import failures
 
+SEEDS = 200
 FAILURES_MAX = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m kappamq.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="how many histories (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="the first one; alone, only this one")
+    parser.add_argument("--seeds", type=int, help=f"how many histories (default: {SEEDS}, or 1 with --seed)")
+    parser.add_argument("--seed", type=int, help="the first one (default: 0)")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="with this bug planted, which is to be found")
     parser.add_argument(
         "--mutants", action="store_true", help="each mutant until it is found, at most --seeds histories"
     )
     options = parser.parse_args(arguments)
-    if options.seeds < 1:
+    if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be 1 or more, not {options.seeds}")
+    first = options.seed or 0
     if options.mutants:
-        sys.exit(_all_mutants(options.seed or 0, options.seeds))
-    alone = options.seed is not None and "--seeds" not in " ".join(arguments if arguments is not None else sys.argv)
-    sys.exit(_histories(options.seed or 0, 1 if alone else options.seeds, options.mutant))
+        sys.exit(_all_mutants(first, options.seeds or SEEDS))
+    sys.exit(_histories(first, options.seeds or (SEEDS if options.seed is None else 1), options.mutant))
 
 
 def _histories(first: int, count: int, name: str | None) -> int:

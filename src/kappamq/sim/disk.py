@@ -49,6 +49,11 @@ class Disk:
         at = bisect_left(self.ends, offset)
         return self.pieces[at].chain if at < len(self.ends) and self.ends[at] == offset else None
 
+    def term_before(self, offset: int) -> int | None:
+        """The term of the piece that ends there."""
+        at = bisect_left(self.ends, offset)
+        return self.pieces[at].term if at < len(self.ends) and self.ends[at] == offset else None
+
     def between(self, start: int, end: int) -> tuple[Piece, ...]:
         """The whole pieces of [start, end), and one at least."""
         first = bisect_left(self.ends, start + 1)

@@ -17,12 +17,14 @@ class Network:
         self.cut: set[tuple[str, str]] = set()
         self.healed = False
         self._world, self._faults, self._deliver = world, faults, deliver
+        self._last: dict[tuple[str, str], float] = {}  # link -> when the last message arrives
 
     def send(self, message: Message, pieces: tuple[Piece, ...] = ()) -> None:
         world, faults = self._world, self._faults
         source, target = message.source.name, message.target.name
         if self.healed:
-            world.after(faults.delay_ms * world.dice.random(), self._deliver, target, message, pieces)
+            delay = self._in_order(source, target, faults.delay_ms * world.dice.random())
+            world.after(delay, self._deliver, target, message, pieces)
             return
         if (source, target) in self.cut or (faults.loss and world.happens(faults.loss)):
             return
@@ -31,7 +33,15 @@ class Network:
             delay = faults.delay_ms * world.dice.random()
             if faults.delay_tail and world.happens(faults.delay_tail):
                 delay *= 100
+            if faults.ordered:
+                delay = self._in_order(source, target, delay)
             world.after(delay, self._arrive, source, target, message, pieces)
+
+    def _in_order(self, source: str, target: str, delay: float) -> float:
+        """A delay that lets nothing overtake what was sent before on this link."""
+        arrival = max(self._last.get((source, target), 0.0), self._world.now + delay)
+        self._last[source, target] = arrival
+        return arrival - self._world.now
 
     def _arrive(self, source: str, target: str, message: Message, pieces: tuple[Piece, ...]) -> None:
         if (source, target) not in self.cut:

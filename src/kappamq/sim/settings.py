@@ -14,6 +14,7 @@ class Faults:
     duration_ms: float = 8_000
     loss: float = 0.0
     duplicated: float = 0.0
+    ordered: bool = True  # per link, as a connection is
     delay_ms: float = 2.0
     delay_tail: float = 0.0  # probability of a delay a hundred times as long
     crashes: float = 0.0
@@ -42,6 +43,7 @@ class Faults:
             duration_ms=dice.choice((5_000, 10_000, 20_000)),
             loss=maybe(0.3),
             duplicated=maybe(0.3),
+            ordered=dice.random() < 0.5,
             delay_ms=dice.choice((0.5, 2.0, 10.0, 40.0)),
             delay_tail=maybe(0.2, 0.4),
             crashes=maybe(3.0, 0.8),

@@ -21,7 +21,7 @@ from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
-from kappamq.store.lock import AbortFile, StoreLock, unusable
+from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
 from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks, Mode, mode_of
@@ -48,8 +48,10 @@ class MessageStore(Finding):
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
         written: Callable[[int, bytes], None] = lambda start, data: None,
+        flushed: Callable[[int], None] = lambda offset: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what."""
+        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what;
+        `flushed`: with how far the log is on disk now."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -71,7 +73,7 @@ class MessageStore(Finding):
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
-        self._on_written = written
+        self._on_written, self._on_flushed = written, flushed
         self.generation = 0  # how often the log was cut since the start: what was written before may be other bytes now
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
@@ -94,6 +96,7 @@ class MessageStore(Finding):
         when `visible` passes them; what was once in its queue is confirmed. `begin_at`: where a store without a log begins."""
         try:
             self.files.make_folder(self.config.root)
+            refuse_raft_store(self.config.root, self.files)
             self._lock.acquire()
             try:
                 return self._open(boot_id, enter_up_to, begin_at)
@@ -385,6 +388,7 @@ class MessageStore(Finding):
             self._flushed_ms = self._flush_times.popleft()[1]
         reached = self.marks.move_flushed(offset)
         self._dispatch_visible()
+        self._on_flushed(offset)
         return reached
 
     def fail(self, why: str) -> None:

@@ -7,11 +7,15 @@ import socket
 from collections.abc import Callable
 
 from kappamq.broker.copies.following import Following
+from kappamq.broker.copies.group import Group
+from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.serving import Followers
-from kappamq.broker.events import Tick
+from kappamq.broker.events import MasterFound, Tick
+from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
+from kappamq.broker.upkeep.next_file import NextLogFile
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
@@ -19,7 +23,7 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.replication.greeting import Hello
 from kappamq.state.metadata import Metadata
-from kappamq.store.log.marks import Follower, Mode, SyncCopies, mode_of
+from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import fingerprint
 
@@ -36,13 +40,15 @@ class Copies:
         metadata: Metadata,
         tables: Tables,
         upkeep: Upkeep,
+        next_file: NextLogFile,
+        gate: Gate,
         clock: Clock,
         outlet: Outlet,
+        role: NodeRole,
         address: Callable[[], str],
-        master_address: Callable[[], str | None],
         worker: Worker,
     ) -> None:
-        """`address`: where our clients reach us. `master_address`: the copies port of the master, as name servers tell it."""
+        """`address`: where our clients reach us."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -50,10 +56,16 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
+        self.group: Group | None = None
+        if config.group is not None:
+            self.group = Group(
+                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker
+            )  # fmt: skip
         self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet)
+        self._master_address: str | None = None  # as name servers told it last
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
-            lambda: config.master_address or master_address(), upkeep.delete_with_master,
+            lambda: config.master_address or self._master_address, upkeep.delete_with_master,
         )  # fmt: skip
 
     def greeting(self) -> Hello:
@@ -75,7 +87,15 @@ class Copies:
     # -- roles -------------------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: socket.socket) -> None:
-        await self.followers.listen(listener)
+        await self.followers.listen(listener, None if self.group is None else self.group.link)
+
+    def take_part(self) -> None:
+        """This node is a member of a Raft group, which decides who leads. Raises StoreError."""
+        assert self.group is not None
+        group = self.group
+        self._writer.take_mode(RaftGroup(lambda: group.confirmed))
+        self._metadata.follow_from_here()
+        group.start()
 
     def lead(self) -> None:
         """This node is the master: marks move by its mode, and followers are served."""
@@ -101,6 +121,18 @@ class Copies:
 
     async def stop(self) -> None:
         await asyncio.gather(self.following.end(), self.followers.stop())
+        if self.group is not None:
+            await self.group.stop()
+
+    def master_found(self, event: MasterFound) -> None:
+        """Name servers say where the master is."""
+        self._master_address = event.ha_address
+
+    def runtime(self) -> dict[str, str]:
+        return {
+            "kappamqFollowers": str(len(self.followers.following)),
+            "kappamqCopiesMissing": self.followers.held.missing() or "nothing",
+        }
 
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)

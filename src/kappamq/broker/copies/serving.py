@@ -66,8 +66,9 @@ class Followers:
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
-    async def listen(self, listener: socket.socket) -> None:
-        server = await asyncio.get_running_loop().create_server(self._connection, sock=listener)
+    async def listen(self, listener: socket.socket, made: Callable[[], asyncio.Protocol] | None = None) -> None:
+        """`made`: instead of followers, these are served."""
+        server = await asyncio.get_running_loop().create_server(made or self._connection, sock=listener)
         self._servers.append(server)
 
     def begin(self) -> None:

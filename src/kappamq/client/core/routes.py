@@ -24,6 +24,9 @@ STALE_WAIT_S: Final = 0.5
 REMEMBERED_S: Final = 60.0
 """How long a topic whose brokers have all gone counts as one that had a route a moment ago."""
 HEADLESS_TOPICS_MAX: Final = 100
+"""So many topics without a master are looked up at once."""
+HEADLESS_WAIT_MAX_S: Final = 30.0
+"""A topic that has been without a master for long is looked up as seldom as this."""
 PROVISIONAL_S: Final = 1.0
 """How long a route borrowed from the default topic is used; meanwhile the first send creates the real one."""
 
@@ -159,6 +162,7 @@ class Routes:
         self._used: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[Route | None]] = {}
         self._had: dict[str, float] = {}  # when it last had a route
+        self._headless: dict[str, float] = {}  # topics that have a broker without a master -> since when
         self._stale: set[str] = set()  # topics whose route is doubtful, since a connection was lost
 
     @property
@@ -243,6 +247,7 @@ class Routes:
         route = await self._ask_once(topic)
         if route is None:
             self._known.pop(topic, None)
+            self._headless.pop(topic, None)
         return route
 
     async def refresh_all(self) -> None:
@@ -250,7 +255,7 @@ class Routes:
         oldest = self._now() - UNUSED_S
         for topic in list(self._known):
             if self._used.get(topic, 0.0) < oldest:
-                for table in (self._known, self._used, self._asked, self._had):
+                for table in (self._known, self._used, self._asked, self._had, self._headless):
                     table.pop(topic, None)
                 self._stale.discard(topic)
                 continue
@@ -274,12 +279,15 @@ class Routes:
         return last is not None and self._now() - last < REMEMBERED_S
 
     async def refresh_headless(self) -> None:
-        """Refresh some of the topics in use that have a broker without a master, since that does not last long."""
-        oldest = self._now() - UNUSED_S
-        topics = [
-            topic for topic, route in self._known.items() if route.headless and self._used.get(topic, 0.0) >= oldest
+        """Refresh topics in use that have a broker without a master. The longer that lasts, the less often each is looked up."""
+        now = self._now()
+        due = [
+            topic
+            for topic, since in self._headless.items()
+            if now - self._used.get(topic, 0.0) < UNUSED_S
+            and now - self._asked.get(topic, 0.0) >= min((now - since) / 10, HEADLESS_WAIT_MAX_S)
         ]
-        for topic in sorted(topics, key=lambda one: self._asked.get(one, 0.0))[:HEADLESS_TOPICS_MAX]:
+        for topic in sorted(due, key=lambda one: self._asked.get(one, 0.0))[:HEADLESS_TOPICS_MAX]:
             await self._ask_once(topic)
 
     async def _freshen(self, topic: str) -> None:
@@ -329,6 +337,10 @@ class Routes:
         self._known[topic] = route
         self._had[topic] = self._now()
         self._stale.discard(topic)
+        if route.headless:
+            self._headless.setdefault(topic, self._now())
+        else:
+            self._headless.pop(topic, None)
         return route
 
     def _answered(self, topic: str, task: asyncio.Task[Route | None]) -> None:

@@ -36,6 +36,7 @@ from kappamq.errors import (
     NotConnected,
     ProtocolError,
     Retry,
+    SendTimeout,
     TransactionFailed,
 )
 from kappamq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
@@ -295,7 +296,12 @@ class AsyncTransactionProducer(AsyncProducer):
         failed: str | None = None
         while True:
             tries -= 1
-            route = await self.sending.route(core, outgoing.topic, deadline)
+            try:
+                route = await self.sending.route(core, outgoing.topic, deadline)
+            except TimeoutError:
+                raise SendTimeout(
+                    f"the name server did not return the route of {outgoing.topic!r} within {limit:g} s; nothing was sent"
+                ) from None
             chosen = self.sending.choose(route, key, queue, failed, core.clock.liveness())
             left = deadline - core.clock.liveness()
             try:

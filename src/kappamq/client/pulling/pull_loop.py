@@ -212,7 +212,7 @@ class PullLoop:
                 return  # connections may break at any time; reconnect at once
             if isinstance(error, (NotConnected, RequestTimeout)) and self._asked is not None:
                 self._avoided = self._asked, self._core.clock.liveness() + AVOID_S
-                if self._failures <= self._members():
+                if 1 < self._members() >= self._failures:
                     return  # others of the group may have the messages, too
         except KappaError as another:
             self._complain(another)

@@ -122,8 +122,9 @@ class CommitLog:
         # Last file first: an interruption must not leave a gap in the middle.
         for start, segment in reversed(list(self._segments.items())):
             if start > end or (start == end and start > self.min):
-                # Files prepared ahead, or truncated to nothing: the first of them is reused once it is zeroed.
+                # Files prepared ahead, or truncated to nothing.
                 self._drop(segment)
+                self._files.sync_folder(self.folder)  # else a power cut could bring a later file back without this one
         holder = self._segments.get(end - end % self.segment_bytes)
         if holder is not None:
             self._files.zero(holder.fd, end - holder.start, self.segment_bytes)
@@ -267,7 +268,9 @@ class CommitLog:
                     self._drop(segment)
                     self._files.sync_folder(self.folder)  # else a crash could bring a later file back without this one
             holder = self._segments[offset - offset % self.segment_bytes]
-            self._files.zero(holder.fd, offset - holder.start, self.segment_bytes)
+            # Behind the end of the log a file is zeros already; to zero all of it would take seconds.
+            stop = min(self.end - holder.start, self.segment_bytes)
+            self._files.zero(holder.fd, offset - holder.start, stop)
             self._files.sync(holder.fd)
         except OSError:
             self.damaged = True
