@@ -288,7 +288,7 @@ class Broker:
         events.on(SentBack, self.stats.sent_back)
         events.on(ConnectionLost, self.client_expiry.connection_lost)
         events.on(MasterFound, self.copies.master_found)
-        events.on(MasterFound, lambda event: self.role.leader_is(event.address))
+        events.on(MasterFound, self.role.master_found)
         events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
