@@ -4,6 +4,7 @@
     |- BrokerError and others     a server answered with a response code: one class per code, see `KappaError.by_code`
     |- ProtocolError              the peer (or a file) sent bytes that are not what they claim to be
     |  |- FrameTooLarge
+    |  |- ForeignBytes
     |  `- HeaderError
     |- ConfigError                an option, property or configuration file is wrong: nothing was started
     |  `- NoSuchTopic             an option names a topic that does not exist; also a TopicNotFound
@@ -11,7 +12,7 @@
     |- StoreError                 the data directory cannot be used as requested
     |  `- StoreLocked StoreDamaged StoreReadOnly StoreFormatError DiskFull FlushFailed
     `- ClientError                the client gave up before a server answered
-       `- SendTimeout RequestTimeout NoRoute (UnknownTopic) NotConnected (NotUnderstood) ClientClosed TooManyRequests
+       `- SendTimeout RequestTimeout NoRoute (NoMaster UnknownTopic) NotConnected (NotUnderstood) ClientClosed TooManyRequests
 
 Two attributes of the class spare callers lists of codes: `code`, the response code that represents the error on the wire,
 and `retry`, whether a retry can help.
@@ -23,6 +24,7 @@ import enum
 from typing import ClassVar
 
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.leader_hint import leader_of, speaks_of_leader
 
 
 class Retry(enum.Enum):
@@ -111,7 +113,16 @@ class NotAvailable(KappaError):
 
 
 class NotMaster(NotAvailable):
-    """This node does not have the right to write: it takes neither messages nor changes of its tables, whatever the reason."""
+    """This node does not have the right to write: it takes neither messages nor changes of its tables, whatever the reason.
+
+    Nothing was stored. The text may name the node that has it."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+    @property
+    def leader(self) -> str | None:
+        """The address of the master, if the node that refused knows it."""
+        return leader_of(self.message)
 
 
 class VersionNotSupported(KappaError):
@@ -219,6 +230,10 @@ class HeaderError(ProtocolError):
     """A request's header lacks a field or has an invalid one. The connection stays usable."""
 
 
+class ForeignBytes(ProtocolError):
+    """Bytes of another broker's log with which ours cannot go on. Nothing of them was taken."""
+
+
 class ConfigError(KappaError):
     """An option, property or configuration file is wrong."""
 
@@ -287,6 +302,10 @@ class NoRoute(ClientError):
     retry = Retry.AFTER_ROUTE_REFRESH
 
 
+class NoMaster(NoRoute):
+    """The brokers of the queue are known, but none of them is the master at the moment: one is about to be elected, or restarted."""
+
+
 class UnknownTopic(NoRoute):
     """The name servers answered, and none knows the topic."""
 
@@ -328,4 +347,6 @@ def for_code(code: int, remark: str | None = None) -> KappaError:
         kind = KappaError.by_code.get(known)
         name = known.name
     text = remark.strip() if remark else ""
+    if kind is NotAvailable and speaks_of_leader(text):
+        kind = NotMaster
     return (kind or BrokerError)(text or f"the server answered {name} without an explanation", response_code=code)

@@ -12,6 +12,7 @@ from typing import Any
 from kappamq.broker.broker import Broker
 from kappamq.clock import Clock, SystemClock
 from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.native.interface import Flusher
@@ -60,6 +61,7 @@ async def running(
     flusher: Callable[[], Flusher] | None = None,
     store: dict[str, Any] | None = None,
     net: dict[str, Any] | None = None,
+    copies: CopiesConfig | None = None,
     **broker: Any,
 ) -> AsyncIterator[Broker]:
     assert files is None or flusher is None, "a disk brings its own flusher"
@@ -77,6 +79,7 @@ async def running(
         clock or SystemClock(),
         kernel="twin" if mode == "slow" else mode,
         files=files if flusher is None else FilesWithFlusher(flusher),
+        copies=copies,
     )
     await made.start()
     made.kernel.force_slow = mode == "slow"

@@ -34,7 +34,6 @@ def test_permission_bits() -> None:
         {"port": 70000},
         {"port": "80"},
         {"broker_id": -1},
-        {"broker_id": 1},
         {"nameservers": ("localhost",)},
         {"advertise": ""},
         {"permission": 8},

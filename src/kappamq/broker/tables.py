@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kappamq.broker.admin.settings import Settings
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.events import LogShortened
@@ -9,7 +11,7 @@ from kappamq.broker.upkeep.clock_watch import ClockTable
 from kappamq.broker.upkeep.queue_ends import QueueEnds
 from kappamq.config.apache import BrokerSettings
 from kappamq.events import Events
-from kappamq.state.events import SettingsChanged, TopicDeleted, TopicForgotten
+from kappamq.state.events import GroupChanged, ResetChanged, SettingsChanged, TopicDeleted, TopicForgotten
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
 from kappamq.state.metadata import Metadata, Table
@@ -24,6 +26,7 @@ class Tables:
         self, config: BrokerSettings, store: MessageStore, metadata: Metadata, clients: Clients, events: Events
     ) -> None:
         self._store = store
+        self._events = events
         broker, kernel, commit, now_ms = config.broker, store.kernel, metadata.commit, metadata.now_ms
         self.topics = Topics(broker, kernel, now_ms, commit, events)
         self.groups = Groups(broker, now_ms, commit, events)
@@ -36,7 +39,7 @@ class Tables:
         )
         self.pending_resets = PendingResets(commit, lambda: store.marks.confirmed.offset, events, clients.member_count)
         self.locks = QueueLocks(broker.name, broker.queue_lock_ms / 1000, commit)
-        self.settings = Settings(broker, config.store, config.net, now_ms, events)
+        self.settings = Settings(config, now_ms, events)
         self.clock = ClockTable(store)
         self.queue_ends = QueueEnds(store, commit)
         own: tuple[Table, ...] = (
@@ -49,6 +52,17 @@ class Tables:
         events.on(TopicDeleted, self.offsets.topic_deleted)
         events.on(TopicDeleted, self.pending_resets.topic_deleted)
         events.on(TopicForgotten, self.queue_ends.topic_forgotten)
+
+    def followed(self, kind: str, change: Any) -> None:
+        """This node follows another one, and has applied a change of it: tell those who look at the table."""
+        if kind in Topics.kinds:
+            self.topics.followed(kind, change)
+        elif kind in ("group", "group-deleted"):
+            self._events.publish(GroupChanged(str(change["groupName"])))
+        elif kind == "group-forbidden":
+            self._events.publish(GroupChanged(str(change["group"])))
+        elif kind == "reset":
+            self._events.publish(ResetChanged(str(change[0]), str(change[1])))
 
     def log_shortened(self, event: LogShortened) -> None:
         self.topics.forget_deleted(event.log_min)

@@ -22,10 +22,10 @@ def host_name() -> str:
 class BrokerConfig:
     cluster: str = "DefaultCluster"  # brokers of one cluster share their topics
     name: str = field(default_factory=host_name)  # the master and the slaves of one broker share it
-    broker_id: int = 0  # 0: master. Slaves are not implemented yet, so other values are refused
+    broker_id: int = 0  # 0: master; slaves of the same name have other ids
 
     listen_host: str = "0.0.0.0"  # "127.0.0.1": reachable from this machine only
-    port: int = 10911  # also listens on port-2; port+1 is reserved for replication. 0: any free ones
+    port: int = 10911  # also listens on port-2, and on port+1 for copies. 0: any free ones
     advertise: str | None = None  # host or host:port for clients; None: the local address towards the name server
     nameservers: tuple[str, ...] = ()  # none: not registered, so clients cannot find it by route
 
@@ -85,12 +85,7 @@ class BrokerConfig:
             raise ConfigError(
                 f"name must be 1 to 127 letters, digits or any of _ - % | . (it is part of every route); got {self.name!r}"
             )
-        if self.broker_id != 0:
-            # A name server does not route clients to a broker name without a master.
-            raise ConfigError(
-                f"broker_id must be 0, the master: slaves are not implemented yet, and clients would not be routed to a broker with "
-                f"another id; got {self.broker_id}"
-            )
+        between("broker_id", self.broker_id, 0, (1 << 31) - 1)
         not_empty("listen_host", self.listen_host)
         between("port", self.port, 0, 65_534)
         if 0 < self.port <= 2:

@@ -26,6 +26,7 @@ cdef extern from "kernel.h" nogil:
         COLD
         NO_MEMORY
         SYS_TRANSACTION
+        NOTE_OPENED
     const int64_t QUEUE_OFFSET_MAX
     const int64_t WARM_BLOCKS
     const int64_t LOG_OFFSET_MAX
@@ -157,6 +158,22 @@ cdef extern from "kernel.h" nogil:
         int64_t end
         int64_t next
         int64_t stored
+    struct note_t "note":
+        int kind
+        int64_t log_offset
+        int64_t queue_offset
+        int64_t number
+        int64_t end
+        size_t group_at
+        size_t group_size
+        const topic_t *topic
+    struct waiting_t "waiting":
+        note_t *notes
+        size_t note_count
+        bytes_t groups
+        uint64_t parked
+    int waiting_allow(waiting_t *, c_bool, int64_t, int64_t, span_t)
+    void halves_remove(waiting_t *, int64_t)
     struct pull_t "pull":
         int verdict
         int64_t row
@@ -204,6 +221,7 @@ cdef extern from "kernel.h" nogil:
         size_t pull_count
         commit_t *commits
         size_t commit_count
+        waiting_t waiting
         woken_t *woken
         size_t woken_count
         uint64_t fast_frames, left_frames
@@ -238,6 +256,14 @@ cdef extern from "kernel.h" nogil:
     void kernel_drop_row(kernel_t *, span_t, span_t, c_bool)
     int kernel_map(kernel_t *, int64_t, span_t, const mapping_t *)
     int kernel_dispatch(kernel_t *, const uint8_t *, size_t, int64_t, size_t *)
+    int MISNUMBERED
+    struct misnumbered_t "misnumbered":
+        span_t topic
+        int32_t queue_id
+        int64_t number
+        int64_t expected
+    int kernel_number(kernel_t *, const uint8_t *, size_t, size_t *, misnumbered_t *)
+    void kernel_rewind(kernel_t *)
     queue_t *kernel_dirty_queue(kernel_t *)
     span_t queue_unstored(const queue_t *)
     void kernel_stored(kernel_t *, queue_t *)
@@ -266,5 +292,6 @@ cdef extern from "flusher.h" nogil:
     int flusher_descriptor(const flusher_t *)
     int flusher_request(flusher_t *, int, int64_t)
     void flusher_take(flusher_t *, int64_t *, int *)
+    void flusher_cut(flusher_t *, int64_t)
     void flusher_stop(flusher_t *)
     void flusher_free(flusher_t *)

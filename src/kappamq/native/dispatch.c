@@ -101,6 +101,16 @@ static void enter_keys(struct kernel *kernel, const struct topic *topic, const s
     }
 }
 
+/* Another broker's log begins this empty queue at `offset`, perhaps below what it once held. */
+static void begin_anew(struct kernel *kernel, struct queue *queue, int64_t offset)
+{
+    kernel->tail_bytes -= (int64_t)queue->tail.size;
+    queue->tail.size = 0;
+    kernel_drop_lent(kernel, queue);
+    queue->tail_first = queue->stored = queue->min = queue->end = offset;
+    queue->begun = 0;
+}
+
 /* One record; whatever needs memory comes first. */
 static int enter(struct kernel *kernel, const struct record *record, const uint8_t *readable, size_t at, int64_t log_offset)
 {
@@ -122,6 +132,8 @@ static int enter(struct kernel *kernel, const struct record *record, const uint8
     }
     if (transaction == SYS_ROLLBACK)
         return 0;
+    if (queue && unlikely(queue->begun == record->queue_offset + 1))
+        begin_anew(kernel, queue, record->queue_offset);
     if (queue && record->queue_offset >= queue->end) { /* else it was entered before */
         if (unlikely(record->queue_offset > queue->end)) {
             int64_t gap = record->queue_offset - queue->end;
@@ -175,4 +187,68 @@ int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int
     kernel->woken_untold = result != 0; /* a caller who only hears of the failure is told when it comes again */
     *eaten = at;
     return result;
+}
+
+/* -- bytes of another broker's log ----------------------------------------------------------------------------------- */
+
+static bool has_number(const struct record *record)
+{
+    int transaction = record->sys_flag & SYS_TRANSACTION;
+    return transaction != SYS_PREPARED && transaction != SYS_ROLLBACK;
+}
+
+static void take_numbers_back(struct kernel *kernel, const uint8_t *data, size_t end)
+{
+    struct record record;
+    for (size_t at = 0; at < end && record_parse(data + at, end - at, &record) == SCAN_RECORD; at += (size_t)record.size) {
+        struct topic *topic = has_number(&record) ? kernel_find_topic(kernel, record.topic) : NULL;
+        struct queue *queue = topic ? topic_find_queue(topic, record.queue_id) : NULL;
+        if (!queue)
+            continue;
+        if (queue->begun == record.queue_offset + 1) {
+            queue->next = queue->end;
+            queue->begun = 0;
+        } else if (record.queue_offset < queue->next && (queue->begun || record.queue_offset >= queue->end)) {
+            queue->next = record.queue_offset; /* the first one of its queue is what was next before */
+        }
+    }
+}
+
+int kernel_number(struct kernel *kernel, const uint8_t *data, size_t size, size_t *at, struct misnumbered *wrong)
+{
+    struct record record;
+    for (*at = 0; *at < size && record_parse(data + *at, size - *at, &record) == SCAN_RECORD; *at += (size_t)record.size) {
+        if (!has_number(&record))
+            continue;
+        struct topic *topic = kernel_topic(kernel, record.topic);
+        struct queue *queue = topic ? topic_queue(topic, record.queue_id) : NULL;
+        if (!queue) {
+            take_numbers_back(kernel, data, *at);
+            return NO_MEMORY;
+        }
+        if (unlikely(record.queue_offset != queue->next)) {
+            if (queue->next != queue->end || queue->min < queue->end || queue->begun) {
+                *wrong = (struct misnumbered){record.topic, record.queue_id, record.queue_offset, queue->next};
+                take_numbers_back(kernel, data, *at);
+                return MISNUMBERED;
+            }
+            queue->begun = record.queue_offset + 1;
+        }
+        queue->next = record.queue_offset + 1;
+    }
+    return DONE;
+}
+
+void kernel_rewind(struct kernel *kernel)
+{
+    for (size_t n = 0; n < kernel->topic_room; n++) {
+        const struct topic *topic = kernel->topics[n];
+        for (size_t place = 0; topic && place < topic->queue_room; place++) {
+            struct queue *queue = topic->queues[place];
+            if (queue) {
+                queue->next = queue->end;
+                queue->begun = 0;
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from kappamq.native.layout import BurstTuple, PullVerdict, QueueState
+from kappamq.native.layout import BurstTuple, Misnumbered, PullVerdict, QueueState
 from kappamq.native.pure_record import Buffer, GroupMember
 
 
@@ -24,6 +24,9 @@ class Flusher(Protocol):
 
     def take(self) -> tuple[int, int]:
         """(newest durable offset, 0) or, once a sync has failed, (the newest before that, its errno) for ever."""
+
+    def cut(self, offset: int, /) -> None:
+        """The log is about to be cut to `offset`: no request made before vouches for bytes behind it. Waits for the sync under way."""
 
     def fileno(self) -> int:
         """A descriptor that an event loop can watch: readable when there is something to `take()`; -1 once closed."""
@@ -109,6 +112,12 @@ class Kernel(Protocol):
 
     def take(self) -> tuple[int, bytes]: ...
 
+    # -- messages that wait ------------------------------------------------------------------------------------------------
+
+    def let_wait(self, halves: bool, timer_ms_max: int, levels: int, broker: str) -> None: ...
+
+    def forget_half(self, log_offset: int) -> None: ...
+
     # -- what happens per message ------------------------------------------------------------------------------------------
 
     def burst(self, data: Buffer, position: int, born: bytes, now_ms: int) -> BurstTuple: ...
@@ -160,6 +169,16 @@ class Kernel(Protocol):
 
     def dispatch(self, buffer: Buffer, log_offset: int) -> tuple[int, list[tuple[str, int]]]: ...
 
+    # -- bytes of another broker's log -------------------------------------------------------------------------------------
+
+    def number(self, buffer: Buffer) -> tuple[int, Misnumbered | None]:
+        """Raise the next numbers of queues by whole records that were not appended here and are not dispatched yet: how many bytes
+        were numbered, and the first record that is not the next message of its queue; then nothing of the call is kept."""
+
+    def rewind(self) -> None:
+        """The log was cut: the next message of a queue is the one behind its last dispatched one. Call `number` with the records
+        that are left and not dispatched."""
+
     # -- what goes to the files derived from the log -----------------------------------------------------------------------
 
     def take_entries(self, queues_max: int) -> list[tuple[str, int, int, bytes]]: ...
@@ -190,6 +209,7 @@ class KernelModule(Protocol):
     index_apply: Callable[..., Any]
     index_link: Callable[..., Any]
     scan: Callable[..., Any]
+    crc32: Callable[..., int]
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
     batch_checksum: Callable[..., Any]

@@ -1,11 +1,13 @@
 """Appending in Python: records of the broker's own, groups of them, and the members of a batch, all of them or none.
 
 The meaning of the appends in burst.c. What is appended gathers here until it is taken, once per turn, to be written to the log.
+Records that another broker appended are only numbered here (the end of dispatch.c).
 """
 
 from __future__ import annotations
 
 import struct
+from typing import cast
 
 from kappamq.native import pure_record
 from kappamq.native.layout import (
@@ -17,15 +19,25 @@ from kappamq.native.layout import (
     QUEUE_OFFSET_MAX,
     SYS_TRANSACTION,
     TAIL_CRC_BYTES,
+    Misnumbered,
     SegmentFull,
 )
 from kappamq.native.pure_queues import Queue, Queues
-from kappamq.native.pure_record import GroupMember, Member, check_host, encode, split_batch
+from kappamq.native.pure_record import (
+    Buffer,
+    Fields,
+    GroupMember,
+    Member,
+    check_host,
+    encode,
+    parse,
+    split_batch,
+)
 
 _NUMBERS = struct.Struct(">iiiiqqq")
 
 
-class _NoRecord(ValueError):
+class NoRecord(ValueError):
     """No record can hold a member of a group."""
 
 
@@ -179,7 +191,7 @@ class Appends(Queues):
             group.append((topic, queue_id, flag, 0, born_ms, born, 0, prepared, text, properties))
         try:
             log_offset, _queue_offset, size = self.append_group(group, now_ms)[-1]
-        except _NoRecord:
+        except NoRecord:
             return None
         return log_offset + size
 
@@ -202,13 +214,60 @@ class Appends(Queues):
                 properties + mark, now_ms, queue_offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
             if record is None or queue.next > QUEUE_OFFSET_MAX - len(members):
-                raise _NoRecord(
+                raise NoRecord(
                     f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or a queue is full"
                 )
             records.append((queue, record, queue_offset))
             log_offset += len(record)
             mark = b""
         return records
+
+    # -- bytes of another broker's log ------------------------------------------------------------------------------
+
+    def number(self, buffer: Buffer) -> tuple[int, Misnumbered | None]:
+        """Raise the next numbers of queues by records that were not appended here and are not dispatched yet.
+
+        Each must be the next message of its queue. A queue without messages may begin anywhere: its topic may have been deleted and
+        forgotten, or the log begins behind its first messages. Returns how many bytes were numbered; stops at the first byte that
+        is no whole record. With the first record that has another number nothing of the call is kept."""
+        at, limit = 0, len(buffer)
+        while at < limit:
+            fields = parse(buffer, at, limit)
+            if type(fields) is int:
+                break
+            size, queue_id, number, _claimed, sys_flag, _ms, _body_at, _body_bytes, name, _text = cast(Fields, fields)
+            if sys_flag & SYS_TRANSACTION in (0, 0x8):
+                queue = self.topic(name).queue(queue_id)
+                expected = queue.next
+                if number != expected:
+                    if expected != queue.end or queue.min < queue.end or queue.begun:
+                        self._take_numbers_back(buffer, at)
+                        return at, Misnumbered(at, name.decode(), queue_id, number, expected)
+                    queue.begun = number + 1
+                queue.next = number + 1
+            at += size
+        return at, None
+
+    def _take_numbers_back(self, buffer: Buffer, end: int) -> None:
+        at = 0
+        while at < end:
+            size, queue_id, number, _claimed, sys_flag, _ms, _body_at, _body_bytes, name, _text = cast(
+                Fields, parse(buffer, at, end)
+            )
+            if sys_flag & SYS_TRANSACTION in (0, 0x8):
+                queue = self.topic(name).queue(queue_id)
+                if queue.begun == number + 1:
+                    queue.next, queue.begun = queue.end, 0
+                elif number < queue.next and (queue.begun or number >= queue.end):
+                    queue.next = number  # the first one of its queue is what was next before
+            at += size
+
+    def rewind(self) -> None:
+        """The log was cut to what is dispatched: no queue has given a number beyond its end."""
+        assert not self._pending, "write what is pending first"
+        for topic in self.topics.values():
+            for queue in topic.queues.values():
+                queue.next, queue.begun = queue.end, 0
 
 
 def _check_members(members: list[GroupMember], now_ms: int) -> None:

@@ -20,6 +20,7 @@ from kappamq.native.layout import (
     NO_MESSAGES,
     QUEUE_OFFSET_MAX,
     SCAN_ENTRIES_MAX,
+    SCHEDULE_TOPIC,
     SYS_TRANSACTION,
     TAIL_KEEP_BYTES,
     TOO_LARGE,
@@ -43,7 +44,7 @@ from kappamq.native.pure_record import (
 
 _ROLLBACK: Final = 0xC
 _PREPARED: Final = 0x4
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _INT64_MAX: Final = (1 << 63) - 1
 _KEY_HEAD: Final = 24
 """The message ids that a producer makes within a minute begin with the same 24 characters: their hash is remembered."""
@@ -54,7 +55,7 @@ _pack_pending: Final = INDEX_PENDING.pack
 
 class Queue:
     __slots__ = (
-        "dirty", "end", "id", "lent", "lent_first", "min", "next", "stored", "tail", "tail_first", "topic", "watched",
+        "begun", "dirty", "end", "id", "lent", "lent_first", "min", "next", "stored", "tail", "tail_first", "topic", "watched",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, queue_id: int) -> None:
@@ -63,6 +64,7 @@ class Queue:
         self.min = 0  # first offset that can be read
         self.end = 0  # one past the last visible entry
         self.next = 0  # the offset the next append gets; ahead of `end` while records wait for dispatch
+        self.begun = 0  # one more than the number at which received records begin it anew; 0: nothing waits for dispatch to do so
         self.stored = 0  # entries below are in the queue's files
         self.tail = bytearray()  # entries [tail_first, end) in their disk form
         self.tail_first = 0
@@ -143,7 +145,7 @@ class Queues:
         if topic.flags or topic.write_queues or topic.read_queues:
             return False
         queues = topic.queues.values()
-        if any(q.dirty or q.watched or q.next != q.end or q.min < q.end for q in queues):
+        if any(q.dirty or q.watched or q.begun or q.next != q.end or q.min < q.end for q in queues):
             return False
         for queue in queues:
             self._drop_tail(queue)
@@ -160,7 +162,7 @@ class Queues:
         self._drop_tail(queue)
         self._drop_lent(queue)
         queue.min, queue.end, queue.next, queue.stored, queue.tail_first = min_offset, end, end, end, end
-        queue.dirty = False
+        queue.begun, queue.dirty = 0, False
         self._dirty.pop(queue, None)
         self._settled.pop(queue, None)
 
@@ -234,6 +236,8 @@ class Queues:
             if transaction != _ROLLBACK:
                 if transaction != _PREPARED:
                     queue = topic.queues.get(queue_id) or topic.queue(queue_id)
+                    if queue.begun == offset + 1:
+                        self._begin_anew(queue, offset)
                     if offset >= queue.end:  # else it was entered before
                         if offset > queue.end:
                             self._bridge(queue, offset, log_offset + at)
@@ -241,7 +245,7 @@ class Queues:
                         code = tag_codes.get(tags)
                         if code is None:
                             code = self._tag_code(tags)
-                        if name == SCHEDULE_TOPIC:
+                        if name == _SCHEDULE_TOPIC:
                             code = self._due_ms(properties, store_ms, code)
                         queue.tail += _pack_entry(log_offset + at, size, code)
                         self._tail_bytes += 20
@@ -271,6 +275,13 @@ class Queues:
             # A store whose beginning is gone, or a foreign log: what lies between was never here.
             self._drop_tail(queue)
             queue.tail_first = queue.stored = queue.min = offset
+
+    def _begin_anew(self, queue: Queue, offset: int) -> None:
+        """Another broker's log begins this empty queue at `offset`, perhaps below what it once held."""
+        self._drop_tail(queue)
+        self._drop_lent(queue)
+        queue.tail_first = queue.stored = queue.min = queue.end = offset
+        queue.begun = 0
 
     def _tag_code(self, tags: bytes) -> int:
         if len(self._tag_codes) >= _MEMO_MAX:

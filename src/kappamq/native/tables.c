@@ -59,6 +59,7 @@ void kernel_free(struct kernel *kernel)
     bytes_free(&kernel->added);
     bytes_free(&kernel->inherited);
     bytes_free(&kernel->some);
+    waiting_free(&kernel->waiting);
     bytes_free(&kernel->sent_json);
     bytes_free(&kernel->sent_binary);
     bytes_free(&kernel->pending);
@@ -253,7 +254,7 @@ struct queue *topic_queue(struct topic *topic, int32_t id)
     return queue;
 }
 
-static void drop_lent(struct kernel *kernel, struct queue *queue)
+void kernel_drop_lent(struct kernel *kernel, struct queue *queue)
 {
     kernel->lent_bytes -= (int64_t)queue->lent.size;
     bytes_free(&queue->lent);
@@ -265,9 +266,10 @@ void kernel_set_queue(struct kernel *kernel, struct queue *queue, int64_t min_of
 {
     kernel->tail_bytes -= (int64_t)queue->tail.size;
     bytes_free(&queue->tail);
-    drop_lent(kernel, queue);
+    kernel_drop_lent(kernel, queue);
     queue->min = min_offset;
     queue->end = queue->next = queue->stored = queue->tail_first = end;
+    queue->begun = 0;
     kernel->dirty_count -= queue->dirty;
     queue->dirty = false;
     link_remove(&queue->place);
@@ -278,7 +280,7 @@ int kernel_lend(struct kernel *kernel, struct queue *queue, int64_t first, struc
     struct bytes copy = {0};
     if (add_span(&copy, entries))
         return NO_MEMORY;
-    drop_lent(kernel, queue);
+    kernel_drop_lent(kernel, queue);
     if (!entries.size)
         return 0;
     queue->lent = copy;
@@ -286,7 +288,7 @@ int kernel_lend(struct kernel *kernel, struct queue *queue, int64_t first, struc
     kernel->lent_bytes += (int64_t)copy.size;
     link_append(&kernel->lent, &queue->loan);
     while (kernel->lent_bytes > LENT_BYTES_MAX && kernel->lent.next != kernel->lent.previous)
-        drop_lent(kernel, QUEUE_AT(kernel->lent.next, loan));
+        kernel_drop_lent(kernel, QUEUE_AT(kernel->lent.next, loan));
     return 0;
 }
 
@@ -299,7 +301,7 @@ bool kernel_forget_topic(struct kernel *kernel, struct span name)
         return false;
     for (size_t n = 0; n < topic->queue_room; n++) {
         const struct queue *queue = topic->queues[n];
-        if (queue && (queue->dirty || queue->watched || queue->next != queue->end || queue->min < queue->end))
+        if (queue && (queue->dirty || queue->watched || queue->begun || queue->next != queue->end || queue->min < queue->end))
             return false;
     }
     for (size_t n = 0; n < topic->queue_room; n++) {
@@ -308,7 +310,7 @@ bool kernel_forget_topic(struct kernel *kernel, struct span name)
             continue;
         kernel->tail_bytes -= (int64_t)queue->tail.size;
         bytes_free(&queue->tail);
-        drop_lent(kernel, queue);
+        kernel_drop_lent(kernel, queue);
         link_remove(&queue->place);
         free(queue);
     }

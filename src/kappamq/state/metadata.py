@@ -10,7 +10,7 @@ A snapshot without our stamp was written by a Java broker and is the truth as it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -105,6 +105,7 @@ class Metadata:
         self._is_loaded = False
         self._early: list[Change] = []  # made while the tables were loaded: recorded at the end of that
         self._applying_ms: int | None = None
+        self._at = 0  # metadata records from here on are not applied yet, unless they are our own
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
@@ -118,6 +119,8 @@ class Metadata:
         for kind, change in early:
             try:
                 self._changed_to[self._by_kind[kind].file] = self._append(kind, change, self._clock.message_ms())
+            except NotMaster:
+                pass  # the master records its own, and they come with its log
             except KappaError as error:
                 log.warning(
                     "a change that the start has made (%s) is not in the log, only in the snapshot: %s", kind, error
@@ -244,11 +247,25 @@ class Metadata:
         return notes
 
     def _replay(self, stamps: dict[str, int]) -> None:
+        self._at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
+        self._apply_stored(stamps)
+
+    def follow(self) -> list[Change]:
+        """Apply what another node has recorded and what is in the queues here since the last call; returns that. While this node
+        records changes itself, nothing is left to do."""
+        return self._apply_stored({})
+
+    def follow_from_here(self) -> None:
+        """All that is in the queues was applied when it was recorded."""
+        self._at = self._store.kernel.queue_state(TOPIC, 0).end
+
+    def _apply_stored(self, stamps: Mapping[str, int]) -> list[Change]:
+        """Apply records of the metadata topic that are not reflected yet: those at or behind the stamp of their table."""
         end = self._store.kernel.queue_state(TOPIC, 0).end
-        at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
-        while at < end:
-            found = self._store.entry(TOPIC, 0, at)
-            at += 1
+        applied: list[Change] = []
+        while self._at < end:
+            found = self._store.entry(TOPIC, 0, self._at)
+            self._at += 1
             if found is None:
                 continue
             data = self._store.record(found[0])
@@ -259,11 +276,13 @@ class Metadata:
                 record = decode(data)
                 content = msgspec.json.decode(record.body)
                 table = self._by_kind.get(content["kind"])
-                if table is not None and found[0] >= stamps[table.file]:
+                if table is not None and found[0] >= stamps.get(table.file, 0):
                     self._changed_to[table.file] = found[0] + len(data)
                     self._apply(table, content["kind"], content["change"], record.stored_ms)
+                    applied.append((content["kind"], content["change"]))
             except _NONSENSE as error:
                 log.warning("the metadata record at %d is malformed (%s) and was skipped", found[0], error)
+        return applied
 
     # -- snapshots ---------------------------------------------------------------------------------------------------------
 

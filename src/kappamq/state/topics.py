@@ -301,6 +301,24 @@ class Topics:
                     self._kernel.set_queue_min(name, queue_id, end)
         return [name for name in self.deleted if name not in self.table]
 
+    def followed(self, kind: str, change: Any) -> None:
+        """The master has recorded this change, and the table has applied it: tell those who look at topics."""
+        if kind == CHANGED_KIND:
+            topic = self.table.get(TopicConfig.from_json(change).name)
+            if topic is not None:
+                self._events.publish(TopicChanged(topic))
+        elif kind == DELETED_KIND:
+            self._hide_followed(str(change["topicName"]))
+
+    def _hide_followed(self, name: str) -> None:
+        """As `hide_deleted`, for one topic; what was sent to it since is behind this change and stays."""
+        for queue_id, end in self.deleted.get(name, {}).items():
+            low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
+            if known_end <= end:
+                self._kernel.set_queue(name, queue_id, end, end)
+            elif low < end:
+                self._kernel.set_queue_min(name, queue_id, end)
+
     def add_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
         """After loading: topics that are not in the table, and have no messages but queue ends, count as deleted.
         If one is made again, its first messages have these numbers; else it is forgotten in time."""

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import ProtocolError, StoreReadOnly
+from kappamq.errors import ForeignBytes, StoreDamaged, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
-from kappamq.native.layout import ENTRY
-from kappamq.protocol.records.record import Record, decode
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
+from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
-from kappamq.store.lock import AbortFile, StoreLock, unusable
-from kappamq.store.log.clock_steps import ClockSteps, likely_ms
+from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
+from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.log.marks import Marks, mode_of
+from kappamq.store.log.marks import Marks, Mode, mode_of
 from kappamq.store.position import Position
-from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
+from kappamq.store.queues.queues import QueueFiles
+from kappamq.store.receiving import bytes_of_unit_max, misnumbered, whole_part
 from kappamq.store.recovery import Recovered, fingerprint, recover
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _READ_BACK_BYTES = 16 << 20  # more than any record
 _STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 
 
-class MessageStore:
+class MessageStore(Finding):
     def __init__(
         self,
         config: StoreConfig,
@@ -47,8 +47,11 @@ class MessageStore:
         kernel: Kernel,
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
+        written: Callable[[int, bytes], None] = lambda start, data: None,
+        flushed: Callable[[int], None] = lambda offset: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn."""
+        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what;
+        `flushed`: with how far the log is on disk now."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -70,8 +73,11 @@ class MessageStore:
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
+        self._on_written, self._on_flushed = written, flushed
+        self.generation = 0  # how often the log was cut since the start: what was written before may be other bytes now
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
+        self.received_count = 0  # records of another broker's log
         self.clock_steps = ClockSteps()  # where the wall clock was set; set by the broker
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
@@ -83,13 +89,17 @@ class MessageStore:
 
     # -- opening and closing -----------------------------------------------------------------------------------------------
 
-    def open(self, boot_id: str) -> Recovered:
-        """Lock the directory and bring log, queues and index together. Raises StoreError."""
+    def open(self, boot_id: str, *, enter_up_to: int | None = None, begin_at: int = 0) -> Recovered:
+        """Lock the directory and bring log, queues and index together. Raises StoreError.
+
+        `enter_up_to`: of records behind this offset nobody knows that they are confirmed. They stay in the log and get into their queues
+        when `visible` passes them; what was once in its queue is confirmed. `begin_at`: where a store without a log begins."""
         try:
             self.files.make_folder(self.config.root)
+            refuse_raft_store(self.config.root, self.files)
             self._lock.acquire()
             try:
-                return self._open(boot_id)
+                return self._open(boot_id, enter_up_to, begin_at)
             except BaseException:
                 self.log.close()
                 self.queues.close()
@@ -99,7 +109,7 @@ class MessageStore:
         except OSError as error:
             raise unusable(self.config.root, error) from error
 
-    def _open(self, boot_id: str) -> Recovered:
+    def _open(self, boot_id: str, enter_up_to: int | None, begin_at: int) -> Recovered:
         clean = not self._abort.exists()
         crashed_pid = None if clean else self._abort.pid()
         self._abort.create()
@@ -112,7 +122,7 @@ class MessageStore:
             written_ms = {segment.start: self.files.mtime_ms(segment.path) for segment in self.log.segments()}
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are indexed after recovery, in log order
-            found = recover(self, position, checkpoint, clean, boot_id)
+            found = recover(self, position, checkpoint, clean, boot_id, enter_up_to, begin_at)
             found.crashed_pid = crashed_pid
             if found.checkpoint is not None:
                 checkpoint = found.checkpoint
@@ -123,13 +133,15 @@ class MessageStore:
             if clean:
                 self._abort.remove()  # nothing was appended: the store is as the last broker left it
             raise
-        end = self.log.end
+        end, entered = self.log.end, found.entered
         # Data that was read back is not yet on disk: after a crash the tail may be in the page cache only.
         known = position.flushed if position is not None and found.writer == "ours" else self.log.min
         for segment in self.log.segments():
             if segment.start + self.config.segment_bytes > min(known, found.scanned_from):
                 self.files.sync(segment.fd)
         self.marks.reset(end)
+        for mark in (self.marks.answerable, self.marks.visible, self.marks.confirmed, self.marks.dispatched):
+            mark.reset(entered)
         self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
@@ -138,9 +150,9 @@ class MessageStore:
         if self.config.index_enabled:
             # Without index files all keys are indexed again; else from the last record that they hold: a record is known to begin
             # there, and the index skips what it has.
-            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
+            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, entered))
         else:
-            self._index_at = end
+            self._index_at = entered
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
         self._flusher = self.files.flusher(self.kernel_module)
         self.catching_up()  # if nothing is missing, keys are indexed as they arrive
@@ -233,10 +245,103 @@ class MessageStore:
         if not data:
             return []
         self.last_ms = now_ms
+        reached = self._written(start, data)
+        self._on_written(start, data)
+        return reached
+
+    def receive(self, log_offset: int, data: bytes | memoryview) -> tuple[int, list[Any]]:
+        """Take bytes of another broker's log, which must lie at our end: (its new end, the waiters that are released).
+
+        Taken are whole records and batches of one file; come again with the rest, from the new end on. That lies beyond `data` if an
+        end mark was the last: the rest of its file is nothing. Raises ForeignBytes, and takes nothing, if they are not what our log
+        goes on with. A next file that is not prepared is made here, which takes time."""
+        if self.failed is not None:
+            raise StoreReadOnly(self.failed)
+        assert self.kernel.append_offset == self.log.end, "nothing of our own may be pending"
+        view = memoryview(data)
+        part = whole_part(self.kernel_module, self.log, log_offset, view, bytes_of_unit_max(self.config))
+        reached: list[Any] = []
+        if part.size:
+            records = view[: part.size]
+            wrong = self.kernel.number(records)[1]
+            if wrong is not None:
+                raise ForeignBytes(
+                    f"{misnumbered(log_offset, wrong)}: the other broker's log is not the one that ours is a copy of"
+                )
+            try:
+                self.log.receive(records)
+            except OSError as error:
+                self.fail(f"writing the log failed: {error}")
+                raise StoreReadOnly(self.failed or "") from error
+            self.last_ms = max(self.last_ms, part.store_ms)
+            self.received_count += part.records
+            reached = self._written(log_offset, records)
+        if part.ends_file:
+            try:
+                reached += self.roll()
+            except StoreReadOnly:
+                if self.failed is not None or not part.size:
+                    raise
+        return self.log.end, reached
+
+    @property
+    def arrived_count(self) -> int:
+        """Records appended or received since the start: their entries are, or will be, in memory."""
+        return self.kernel.put_count + self.received_count
+
+    def cut(self, offset: int) -> list[Any]:
+        """Durably end the log at `offset`, where a record or batch ends and behind which nothing is dispatched; what is appended and
+        not written is dropped. Returns the waiters for what is gone.
+
+        Waits for the disk. Nobody else may use the store meanwhile: no thread that writes derived files or prepares a log file."""
+        if self.failed is not None:
+            raise StoreReadOnly(self.failed)
+        dispatched = self.marks.dispatched.offset
+        assert dispatched <= offset <= self.log.end, f"{offset} is not within [{dispatched}, {self.log.end}]"
+        if self.log.whole_until(self.kernel_module, dispatched, offset) != offset:
+            raise ValueError(f"the log cannot be cut to {offset}: no record or batch ends there")
+        self.kernel.take()
+        self._flusher.cut(offset)
+        self.generation += 1
+        try:
+            # The position first: a log that is shorter than what it says counts as damaged.
+            self.derived.lower(offset)
+            self.log.cut(offset)
+        except OSError as error:
+            self.fail(f"cutting the log failed: {error}")
+            raise StoreReadOnly(self.failed or "") from error
+        self._flush_times = deque(noted for noted in self._flush_times if noted[0] <= offset)
+        gone = [waiter for mark in self.marks.all() for waiter in mark.cut(offset)]
+        self.kernel.hot_from = min(self.kernel.hot_from, offset)
+        self.kernel.rewind()
+        self._number_rest()
+        return gone
+
+    def _number_rest(self) -> None:
+        """Raise queues' next numbers by what is in the log and not dispatched."""
+        for start, records in self.log.whole_pieces(self.kernel_module, self.marks.dispatched.offset, self.log.end):
+            wrong = self.kernel.number(records)[1]
+            if wrong is not None:
+                raise StoreDamaged(f"records are missing from the log: {misnumbered(start, wrong)}")
+
+    def _written(self, start: int, data: bytes | memoryview) -> list[Any]:
         reached = self.marks.move_written(self.log.end)
         self._dispatch_visible(start, data)
-        if self.marks.answerable.offset < self.log.end:
-            self.request_flush()  # a waiter needs it
+        if self.marks.mode.needs_flush:
+            self.request_flush()
+        return reached
+
+    def take_mode(self, mode: Mode) -> list[Any]:
+        """The marks move by another mode from now on; returns the waiters that are released."""
+        reached = self.marks.take_mode(mode)
+        self._dispatch_visible()
+        return reached
+
+    def follow_marks(self) -> list[Any]:
+        """Something that the mode depends on has changed outside of this store; returns the waiters that are released."""
+        reached = self.marks.follow()
+        if self.marks.dispatched.offset < self.marks.visible.offset:
+            self._dispatch_visible()
         return reached
 
     def roll(self) -> list[Any]:
@@ -283,6 +388,7 @@ class MessageStore:
             self._flushed_ms = self._flush_times.popleft()[1]
         reached = self.marks.move_flushed(offset)
         self._dispatch_visible()
+        self._on_flushed(offset)
         return reached
 
     def fail(self, why: str) -> None:
@@ -292,13 +398,13 @@ class MessageStore:
             self.failed = why
         self.kernel.accepting = False
 
-    def _dispatch_visible(self, start: int = 0, data: bytes = b"") -> None:
+    def _dispatch_visible(self, start: int = 0, data: bytes | memoryview = b"") -> None:
         """Dispatch what has become visible. `data` was written just now, at `start`, and need not be read; anything else that became
         visible is read back from the log."""
         visible, dispatched = self.marks.visible.offset, self.marks.dispatched
         if data and start == dispatched.offset and start + len(data) <= visible:
             eaten = self._dispatch(start, data)
-            assert eaten == len(data), f"dispatch stopped at {start + eaten} in what we appended ourselves"
+            assert eaten == len(data), f"dispatch stopped at {start + eaten} in records that were written just now"
             if start + eaten == visible:
                 return
         while (at := dispatched.offset) < visible and self.failed is None:
@@ -384,110 +490,3 @@ class MessageStore:
     def forget_topic(self, topic: str) -> None:
         """Worker: remove a deleted topic's queue files."""
         self.derived.forget_topic(topic)
-
-    def warm(self, log_offset: int, size: int) -> None:
-        """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
-        end = min(log_offset + size, self.log.end)
-        while log_offset < end:
-            at = log_offset % self.config.segment_bytes
-            count = min(end - log_offset, self.config.segment_bytes - at)
-            fd = self.log.fd_at(log_offset)
-            if fd is not None:
-                self.files.warm(fd, count, at)
-            log_offset += count
-
-    # -- reading -----------------------------------------------------------------------------------------------------------
-
-    def record(self, log_offset: int) -> bytes | None:
-        """The whole record at `log_offset`, None if there is none. May wait for the disk."""
-        found = self._found(log_offset)
-        return None if found is None else found[0]
-
-    def decoded(self, log_offset: int) -> Record | None:
-        """The same, as its fields."""
-        found = self._found(log_offset)
-        return None if found is None else found[1]
-
-    def _found(self, log_offset: int) -> tuple[bytes, Record] | None:
-        if not self.log.min <= log_offset < self.marks.dispatched.offset:
-            return None
-        size = Front(self.log.slice(log_offset, FRONT_BYTES)).size
-        if not 0 < size <= self.config.segment_bytes:
-            return None
-        data = bytes(self.log.slice(log_offset, size))
-        try:
-            found = decode(data, check_crc=True)
-        except ProtocolError:
-            return None
-        return (data, found) if found.log_offset == log_offset else None
-
-    def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        """(log offset, record bytes, tag code) of a message in its queue. May wait for the disk."""
-        low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
-        if not low <= offset < end:
-            return None
-        data = self.kernel.tail_entries(topic, queue_id, offset, 1) or self.queues.read(topic, queue_id, offset, 1)
-        if len(data) < ENTRY.size:
-            return None
-        log_offset, size, code = ENTRY.unpack(data)
-        return (log_offset, size, code) if size > 0 and (log_offset, size) != ANY_FILLER else None
-
-    def first_at_or_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """The first message of a queue whose record lies at or behind `log_offset`. May wait for the disk."""
-        first, high, _next, _stored = self.kernel.queue_state(topic, queue_id)
-        low = first
-        while low < high:
-            middle = (low + high) // 2
-            found = self.entry(topic, queue_id, middle)
-            if found is None:  # cannot be read now, so its target is unknown
-                return int(first)
-            if found[0] < log_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return int(low)
-
-    def store_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When message `offset` of a queue was stored; None if it is not there. May wait for the disk."""
-        found = self.entry(topic, queue_id, offset)
-        if found is None:
-            return None
-        front = Front(self.log.slice(found[0], FRONT_BYTES))
-        return front.stored_ms if front.is_whole else None
-
-    def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
-        """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
-
-        Times are those of the current clock, also for records stamped before it was set."""
-        low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
-        first, last = low, end
-
-        def stored_at(offset: int) -> int | None:
-            return self.corrected_ms(topic, queue_id, offset) if first <= offset < last else None
-
-        while low < end:
-            middle = (low + end) // 2
-            stored = likely_ms(stored_at, middle)
-            if stored is None or stored < ms or (upper and stored == ms):
-                low = middle + 1
-            else:
-                end = middle
-        return int(max(first, low - 1) if upper else min(low, last))
-
-    def corrected_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When message `offset` of a queue was stored, by the current clock; None if it is not there. May wait for the disk."""
-        stored = self.store_ms(topic, queue_id, offset)
-        if stored is None or not self.clock_steps:
-            return stored
-        found = self.entry(topic, queue_id, offset)
-        return None if found is None else stored + self.clock_steps.shift_ms(found[0])
-
-    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Log offsets of records that may have this key and were stored in [begin_ms, end_ms], newest first. For a worker."""
-
-        def is_within(log_offset: int) -> bool:
-            front = Front(self.log.slice(log_offset, FRONT_BYTES))
-            return front.is_whole and self.clock_steps.within(log_offset, front.stored_ms, begin_ms, end_ms)
-
-        within = is_within if self.clock_steps else None
-        return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)

@@ -1,4 +1,4 @@
-"""Two listening sockets, or none."""
+"""Three listening sockets, or none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.naming import ports
-from kappamq.broker.naming.ports import bind_free_pair, bind_pair, close_all
+from kappamq.broker.naming.ports import bind_free_ports, bind_ports, close_all
 from kappamq.errors import ConfigError
 from kappamq.net.serving.server import bind
 from tests.broker.running import run, running, speaking
@@ -20,21 +20,24 @@ def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
 
 
-def test_both_or_none() -> None:
-    first, second = bind_free_pair(HOST, 5)
+def test_all_or_none() -> None:
+    first, second, third = bind_free_ports(HOST, 5)
     port = port_of(first)
-    assert port_of(second) == port - 2
+    assert (port_of(second), port_of(third)) == (port - 2, port + 1)
     first.close()
     with pytest.raises(ConfigError, match=f"port {port - 2} is in use"):
-        bind_pair(HOST, port, 5)
+        bind_ports(HOST, port, 5)
     second.close()
-    again = bind_pair(HOST, port, 5)  # the first socket of the failed try is closed
-    assert [port_of(listener) for listener in again] == [port, port - 2]
+    with pytest.raises(ConfigError, match=f"port {port + 1} is in use"):
+        bind_ports(HOST, port, 5)
+    third.close()
+    again = bind_ports(HOST, port, 5)  # the first sockets of the failed tries are closed
+    assert [port_of(listener) for listener in again] == [port, port - 2, port + 1]
     close_all(again)
     bind(HOST, port, 5).close()
 
 
-def test_any_free_pair_of_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_free_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first choice has a neighbour that is taken."""
     taken: list[socket.socket] = []
 
@@ -67,7 +70,7 @@ def test_some_time_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return made[-1]
 
     monkeypatch.setattr(ports, "bind", only_any)
-    with pytest.raises(OSError, match="no two free ports"):
-        bind_free_pair(HOST, 1)
+    with pytest.raises(OSError, match="no free port"):
+        bind_free_ports(HOST, 1)
     assert made
     assert all(listener.fileno() == -1 for listener in made), "all of them are closed"

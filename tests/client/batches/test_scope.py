@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
+from kappamq.broker.requests.request import Request
+from kappamq.broker.sending.gate import not_master
 from kappamq.client import AsyncProducer
 from kappamq.client.batches.scope import CHECKSUM_MASK, Part, Ticket, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.errors import NotConnected, NotSupported, TransactionFailed
 from kappamq.message import Message
+from kappamq.protocol.codes import RequestCode
 from tests.broker.running import run
 from tests.client.announcing import announced
 from tests.client.batches.test_batch_transaction import bodies, topic_on_all
@@ -51,6 +54,27 @@ def test_several_writers_stage_one_batch(tmp_path: Path) -> None:
             assert (await open_scope(core, "s", "me")).last == 0
             with pytest.raises(TransactionFailed, match="not open"):
                 await scope.decide(Ticket("s", "me", 1, "x", 10), [])
+
+    run(test())
+
+
+def test_a_coordinator_without_the_role_is_asked_until_there_is_a_master(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            await topic_on_all(cluster, "t")
+            scope = await open_scope(producer.start(), "s", "me")
+            ticket = await scope.begin(0)
+            handlers = cluster.broker.bursts.handlers
+            decide, refusals = handlers[RequestCode.DECIDE_BATCH], [not_master(None) for _ in range(3)]
+
+            def refuse_at_first(request: Request[Any]) -> Any:
+                if refusals:
+                    raise refusals.pop()
+                return decide(request)
+
+            handlers[RequestCode.DECIDE_BATCH] = refuse_at_first
+            assert (await scope.decide(ticket, [])).number == 0
+            assert not refusals
 
     run(test())
 

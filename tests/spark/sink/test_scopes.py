@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 
 import pytest
 
@@ -48,6 +50,20 @@ def test_a_master_that_is_away_is_named_at_the_start(kappamq_broker: BrokerKit) 
                     await asyncio.to_thread(scopes.check_start, options(kappamq_broker), owner)
 
     asyncio.run(test())
+
+
+def test_a_master_that_does_not_answer_is_named_soon(kappamq_broker: BrokerKit) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = f"127.0.0.1:{server.getsockname()[1]}"
+
+        async def test() -> float:
+            async with announced(kappamq_broker.nameserver, "silent", silent):
+                began = time.monotonic()
+                with pytest.raises(NotConnected, match=f"broker silent at {silent} cannot be reached"):
+                    await asyncio.to_thread(scopes.check_start, options(kappamq_broker), "me")
+                return time.monotonic() - began
+
+        assert asyncio.run(test()) < 5
 
 
 def test_another_makers_broker_is_refused_at_the_start(kappamq_broker: BrokerKit) -> None:

@@ -17,7 +17,7 @@ class Dialogue:
     def given_marks(self, flush: str) -> str:
         self.marks = Marks(mode_of(flush))
         mode = self.marks.mode
-        return f"mode {mode.name}: answered in its turn {mode.in_turn}, late {mode.late.name}"
+        return f"mode {mode.name}: answered in its turn {mode.in_turn}, late {mode.late(0, 0).code.name}"
 
     def when_reset(self, end: int) -> str | None:
         return self.refused(lambda: self.marks.reset(end))

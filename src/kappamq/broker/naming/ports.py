@@ -1,4 +1,4 @@
-"""The two ports a broker listens on: the one it is asked for and, for RocketMQ's clients, the one two below it."""
+"""The ports a broker listens on: the one it is asked for, for RocketMQ's clients the one two below it, and for copies the one above it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ import socket
 from kappamq.errors import ConfigError
 from kappamq.net.serving.server import bind
 
+OFFSETS = (0, -2, 1)
 _TRIES = 64
 
 
-def bind_pair(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Listening sockets for `port` and the one two below it. Raises ConfigError, whose text says what to do."""
-    first = bind(host, port, backlog)
-    try:
-        return [first, bind(host, port - 2, backlog)]
-    except BaseException:
-        first.close()
-        raise
+def bind_ports(host: str, port: int, backlog: int, copies: int = 0) -> list[socket.socket]:
+    """Listening sockets for `port`, the one two below it, and the one for copies (by default the one above it), in this order. All or
+    none. Raises ConfigError, whose text says what to do."""
+    return _others([bind(host, port, backlog)], host, port, backlog, copies)
 
 
-def bind_free_pair(host: str, backlog: int) -> list[socket.socket]:
-    """The same for any port that is free together with the one two below it."""
+def bind_free_ports(host: str, backlog: int, copies: int = 0) -> list[socket.socket]:
+    """The same for any port that is free together with the others."""
     for _ in range(_TRIES):
         first = bind(host, 0, backlog)
+        port = int(first.getsockname()[1])
         try:
-            return [first, bind(host, int(first.getsockname()[1]) - 2, backlog)]
+            return _others([first], host, port, backlog, copies)
         except (ConfigError, OverflowError):
-            first.close()
-        except BaseException:
-            first.close()
-            raise
-    raise OSError(f"no two free ports (n and n-2) were found in {_TRIES} tries")
+            continue
+    raise OSError(f"no free port (n, with n-2 and n+1) was found in {_TRIES} tries")
+
+
+def _others(bound: list[socket.socket], host: str, port: int, backlog: int, copies: int) -> list[socket.socket]:
+    try:
+        for place in (port - 2, copies or port + 1):
+            bound.append(bind(host, place, backlog))
+    except BaseException:
+        close_all(bound)
+        raise
+    return bound
 
 
 def close_all(listeners: list[socket.socket]) -> None:

@@ -24,6 +24,7 @@ from kappamq.clock import Clock
 from kappamq.errors import Busy, IllegalMessage, NotAvailable, StoreReadOnly
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import decode
+from kappamq.store.log.marks import Mode
 from kappamq.store.message_store import MessageStore
 
 _CONGESTION_S = 1.0
@@ -49,6 +50,17 @@ class Sender(Protocol):
 
 Waiter = tuple[Waiting, bytes, float, int]
 """Who waits, the answers, since when (liveness time), the bytes charged."""
+
+
+class Incoming(Protocol):
+    """Bytes of another broker's log that are to be stored here."""
+
+    start: int
+
+    @property
+    def data(self) -> memoryview: ...
+
+    def stored(self, end: int) -> None: ...
 
 
 class LogWriter:
@@ -118,13 +130,54 @@ class LogWriter:
                 self._gate.close(NO_ROOM, NotAvailable(f"{error}; free some space, writing resumes by itself"))
             return False
 
+    def receive(self, incoming: Incoming) -> None:
+        """Store what is whole of a master's log. Raises StoreReadOnly, and ForeignBytes for what does not fit ours."""
+        store = self._store
+        while len(incoming.data):
+            if store.log.is_cramped_behind(incoming.start + len(incoming.data)):
+                self._finish_preparing()  # an end mark among them needs the next file, and nobody else may make it then
+            end = self.store_copy(incoming.start, incoming.data)
+            if end == incoming.start:
+                break  # the rest of it is still to come
+            incoming.stored(end)
+        # Nothing was received, but the master may show more of what we have.
+        self.follow_marks()
+
+    def store_copy(self, log_offset: int, data: memoryview) -> int:
+        """Store what is whole of a leader's log, up to the end of a file; returns the log's new end. Raises StoreReadOnly, ForeignBytes."""
+        try:
+            end, reached = self._store.receive(log_offset, data)
+        except StoreReadOnly as error:
+            if self._store.failed is not None:
+                self._fail(str(error))
+            raise
+        release(reached)
+        return end
+
+    def cut(self, offset: int) -> None:
+        """End the log there; whoever waits for what lies behind hears that it is not known to be stored. Raises StoreReadOnly."""
+        for waiting, answers, _since, size in self._store.cut(offset):
+            waiting.send(unknown(answers, "another broker leads now"))
+            waiting.settle(size)
+
+    def take_mode(self, mode: Mode) -> None:
+        """The marks of the log move by another mode from now on."""
+        release(self._store.take_mode(mode))
+
+    def follow_marks(self) -> None:
+        """Something has changed that the marks depend on, outside of this node."""
+        release(self._store.follow_marks())
+
     # -- waiting -----------------------------------------------------------------------------------------------------------
 
     def park(self, waiting: Waiting, answers: bytes, end: int, size: int, *, flushed: bool = True) -> None:
         """Send `answers` when the log is answerable up to `end` (with flushed=False: as soon as it is written).
 
         `size` bytes are charged to `waiting` for as long as that takes longer than this turn."""
+        flushed = flushed or self._marks.mode.waits_always
         mark = self._marks.answerable if flushed else self._marks.written
+        if flushed and answers and self._marks.mode.may_lack:
+            waiting = _Promised(waiting, self._marks.mode, end)
         if end <= mark.offset:
             waiting.send(answers)
         elif self._store.failed is not None:
@@ -138,7 +191,7 @@ class LogWriter:
     def answerable(self, end: int, *, flushed: bool = True) -> asyncio.Future[None]:
         """Done when a message up to `end` may be answered (with flushed=False: is written); fails with NotAvailable."""
         self.set_turn()
-        mark = self._marks.answerable if flushed else self._marks.written
+        mark = self._marks.answerable if flushed or self._marks.mode.waits_always else self._marks.written
         waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
         self.park(waiter, b"", end, 0, flushed=flushed)
         return waiter.future
@@ -163,6 +216,11 @@ class LogWriter:
         else:
             self._store.request_flush()
         return waiter.future
+
+    def when_flushed(self, end: int, then: Callable[[], None]) -> None:
+        """Ask for an fdatasync, and call `then` when the log is on disk up to `end`, or is known not to get there."""
+        if self._store.failed is None and self._marks.flushed.wait(end, (_Call(then), b"", self._clock.liveness(), 0)):
+            self._store.request_flush()
 
     # -- the turn ----------------------------------------------------------------------------------------------------------
 
@@ -196,11 +254,11 @@ class LogWriter:
 
     def check_waiting(self, timeout_s: float) -> None:
         """From time to time: whoever waits for a mark for too long gets an answer."""
-        now = self._clock.liveness()
-        for mark in (self._marks.answerable, self._marks.visible, self._marks.confirmed):
+        now, marks = self._clock.liveness(), self._marks
+        for mark in (marks.answerable, marks.visible, marks.confirmed):
             for waiting, answers, _since, size in mark.give_up(lambda waiter: now - waiter[2] > timeout_s):
-                text = "stored, but the disk has not confirmed it in time"
-                waiting.send(with_code(answers, self._marks.mode.late, text))
+                late = marks.mode.late(marks.written.offset, marks.flushed.offset)
+                waiting.send(with_code(answers, late.code, late.why))
                 waiting.settle(size)
         self.release_if_possible()
         if self._held and now - self._held_since > _CONGESTION_S:
@@ -273,6 +331,25 @@ class LogWriter:
         self.give_up(why)
 
 
+class _Promised:
+    """Hears, instead of success, what its message lacks when it is answered."""
+
+    __slots__ = ("_end", "_mode", "_waiting", "settle")
+
+    def __init__(self, waiting: Waiting, mode: Mode, end: int) -> None:
+        self._waiting = waiting
+        self._mode = mode
+        self._end = end
+        self.settle = waiting.settle
+
+    def send(self, data: bytes) -> None:
+        lacking = self._mode.shortfall(self._end)
+        self._waiting.send(data if lacking is None else with_code(data, lacking.code, lacking.why))
+
+    def owe(self, size: int) -> None:
+        self._waiting.owe(size)
+
+
 class _Coroutine:
     """A coroutine of the broker that waits as a connection does."""
 
@@ -289,6 +366,20 @@ class _Coroutine:
             self.future.set_exception(
                 NotAvailable("not known to be stored: the disk failed or did not confirm in time")
             )
+
+    def owe(self, size: int) -> None: ...
+
+    def settle(self, size: int) -> None: ...
+
+
+class _Call:
+    """Something to be done when a mark is reached."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def send(self, data: bytes) -> None:
+        self._then()
 
     def owe(self, size: int) -> None: ...
 

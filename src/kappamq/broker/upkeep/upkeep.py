@@ -6,7 +6,8 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from kappamq.broker.events import LogShortened, Tick
@@ -82,10 +83,11 @@ class Upkeep:
         self._derived = asyncio.Lock()
         self._held: set[asyncio.Future[None]] = set()
         self._cleaning = asyncio.Lock()
+        self._shortening: asyncio.Task[None] | None = None
         self._synced_at = clock.liveness()
         self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
         self._last_work: DerivedWork | None = None
-        self._derived_count = store.kernel.put_count  # messages whose entries were taken to be written
+        self._derived_count = store.arrived_count  # messages whose entries were taken to be written
         self._relief: asyncio.Task[None] | None = None
         self._snapshots_fail = False
         self._unwritable_since: float | None = None
@@ -127,7 +129,7 @@ class Upkeep:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *filter(None, [self._relief]), return_exceptions=True)
+        await asyncio.gather(*self._tasks, *filter(None, [self._relief, self._shortening]), return_exceptions=True)
         self._next_file.stop()
         async with self._derived:
             await self._record_and_save(last=True)
@@ -152,7 +154,7 @@ class Upkeep:
     async def _tick(self) -> None:
         self._log_writer.check_waiting(self._store.config.sync_flush_timeout_ms / 1000)
         self._events.publish(Tick())
-        if self._store.kernel.put_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
+        if self._store.arrived_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
         self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
         self._next_file.prepare_in_time()
@@ -167,6 +169,13 @@ class Upkeep:
         held.add_done_callback(self._held.discard)
         return held
 
+    @asynccontextmanager
+    async def files_at_rest(self) -> AsyncIterator[None]:
+        """Within this no thread works on files that are derived from the log."""
+        async with self._cleaning, self._derived:
+            await self._write(lambda: None)  # its turn comes when what was handed in before is done
+            yield
+
     async def write_derived(self) -> None:
         """Bring queue entries and keys into their files. What cannot be written now waits for the next time."""
         async with self._derived:
@@ -175,7 +184,7 @@ class Upkeep:
             if self._store.failed is not None:
                 return
             work = self._store.collect()
-            self._derived_count = self._store.kernel.put_count
+            self._derived_count = self._store.arrived_count
             now = self._clock.liveness()
             try:
                 if (
@@ -316,6 +325,38 @@ class Upkeep:
                 await self._raise_minimums()
             return len(plan.delete)
 
+    def delete_with_master(self, log_min: int) -> None:
+        """This node follows a master whose log begins at `log_min` now: our files below that may go, and none before."""
+        first_kept = self._store.log.min + self._store.config.segment_bytes
+        if log_min >= first_kept and not self._cleaning.locked() and self._shortening is None:
+            self._shortening = asyncio.create_task(self._delete_below(log_min))
+            self._shortening.add_done_callback(self._shortened)
+
+    def _shortened(self, task: asyncio.Task[None]) -> None:
+        self._shortening = None
+        if not task.cancelled() and task.exception() is not None:
+            log.error("old log files could not be deleted", exc_info=task.exception())
+
+    async def _delete_below(self, log_min: int) -> None:
+        store = self._store
+        async with self._cleaning:
+            for _ in range(2):
+                if self._metadata.needed_from < log_min:
+                    await self._save(self._metadata.collect(renew_below=log_min))
+            keep_from = min(
+                log_min, self._metadata.needed_from, store.marks.confirmed.offset, store.marks.dispatched.offset
+            )
+            gone = [
+                segment.start
+                for segment in store.log.segments()
+                if segment.start + store.config.segment_bytes <= keep_from
+            ]
+            for start in gone:
+                log.info("deleting log file %020d: the master has deleted it", start)
+                await self._read(store.log.discard, store.log.detach(start))
+            if gone:
+                await self._raise_minimums(ours=False)
+
     def _plan(self, usage: retention.Usage, asked: bool, needed_from: int | None = None) -> retention.Plan:
         store = self._store
         files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
@@ -330,7 +371,8 @@ class Upkeep:
         async with self._cleaning:
             await self._raise_minimums()
 
-    async def _raise_minimums(self) -> None:
+    async def _raise_minimums(self, *, ours: bool = True) -> None:
+        """`ours`: this node decided it, and others here may record what follows from it."""
         await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
         for topic, queue_id in await self._write(lambda: list(self._store.queues.queues())):
@@ -343,7 +385,8 @@ class Upkeep:
         if log_min == self._store.log.min:
             self._store.kernel.mins_raised = True
         await self._write(self._store.index.expire, log_min)
-        self._events.publish(LogShortened(log_min))
+        if ours:
+            self._events.publish(LogShortened(log_min))
 
     def _guard_disk(self, usage: retention.Usage) -> None:
         if self._guard.check(usage):

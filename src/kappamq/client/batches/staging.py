@@ -164,7 +164,9 @@ class Stager:
                     transaction=ticket.transaction, partition=self._partition, attempt=self._attempt, sequence=number,
                     rows=rows, crc=crc, born_ms=self._core.clock.message_ms(),
                 )  # fmt: skip
-                answer = await self._core.ask(route.master(chosen.broker), header, body, timeout=self._timeout)
+                answer = await self._core.ask_master(
+                    topic, chosen.broker, header, body, timeout=self._timeout, patient=queue is not None
+                )
                 self._staged[number] = chosen.broker, StageChunkResponse.decode(answer.ext).place, crc
                 return
             except InvalidParameter:

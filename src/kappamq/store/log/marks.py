@@ -12,7 +12,8 @@ Waiters park on one mark, and the call that moves it hands them back.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from kappamq.protocol.codes import ResponseCode
 from kappamq.store.log.watermark import Watermark
@@ -21,16 +22,39 @@ Following = tuple[int, int, int]
 """How far `answerable`, `visible` and `confirmed` may go."""
 
 
+class Verdict(NamedTuple):
+    """What a sender hears, instead of success, of a message that is stored here but lacks what the mode promises."""
+
+    code: ResponseCode
+    why: str
+
+
+_DISK_IS_LATE = Verdict(ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk has not confirmed it in time")
+
+
 class Mode(Protocol):
-    """How far the marks that follow may go, given those that lead. What `follow` returns only grows as its arguments do."""
+    """How far the marks that follow may go, given those that lead. What `follow` returns only grows as its arguments do; a mark
+    never goes back, also where a mode that takes over would put it lower."""
 
     name: str
     in_turn: bool
     """Whether a message can be answered in the turn in which it is written."""
-    late: ResponseCode
-    """The response code for a message that did not become answerable in time."""
+    needs_flush: bool
+    """Whether messages cannot be answered before an fdatasync: then one is asked for in each turn."""
+    may_lack: bool
+    """Whether `shortfall` may ever tell something."""
+    waits_always: bool
+    """Whether also a sender that asked for an answer as soon as the message is written has to wait."""
 
     def follow(self, written: int, flushed: int) -> Following: ...
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        """For a message that did not become answerable in time."""
+        ...
+
+    def shortfall(self, end: int) -> Verdict | None:
+        """For a message up to `end` that is answered now although the mode cannot keep its promise: what is missing. None: nothing."""
+        ...
 
 
 class AsyncFlush:
@@ -38,10 +62,18 @@ class AsyncFlush:
 
     name = "async"
     in_turn = True
-    late = ResponseCode.FLUSH_DISK_TIMEOUT
+    needs_flush = False
+    may_lack = False
+    waits_always = False
 
     def follow(self, written: int, flushed: int) -> Following:
         return written, written, flushed
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        return _DISK_IS_LATE
+
+    def shortfall(self, end: int) -> Verdict | None:
+        return None
 
 
 class SyncFlush:
@@ -49,15 +81,118 @@ class SyncFlush:
 
     name = "sync"
     in_turn = False
-    late = ResponseCode.FLUSH_DISK_TIMEOUT
+    needs_flush = True
+    may_lack = False
+    waits_always = False
 
     def follow(self, written: int, flushed: int) -> Following:
         return flushed, flushed, flushed
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        return _DISK_IS_LATE
+
+    def shortfall(self, end: int) -> Verdict | None:
+        return None
+
+
+class Copies(Protocol):
+    """What a synchronous master knows of its slaves."""
+
+    def held(self) -> int:
+        """Up to here as many slaves as are awaited have the log."""
+        ...
+
+    def missing(self) -> str | None:
+        """Why messages cannot be copied now: too few slaves are there, or keep up. None: they can."""
+        ...
+
+
+class SyncCopies:
+    """On top of a flush mode: a message is answered when enough slaves have it, too. Without them it is answered by the rule of the
+    flush mode alone, and the answer says so: it is stored, in fewer copies than promised."""
+
+    in_turn = False
+    may_lack = True
+    waits_always = False
+
+    def __init__(self, own: Mode, copies: Copies) -> None:
+        self.name = f"{own.name}, synchronous copies"
+        self.needs_flush = own.needs_flush
+        self._own = own
+        self._copies = copies
+
+    def follow(self, written: int, flushed: int) -> Following:
+        answerable, visible, confirmed = self._own.follow(written, flushed)
+        if self._copies.missing() is None:
+            answerable = min(answerable, self._copies.held())
+        return answerable, visible, confirmed
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        if self._copies.held() < self._own.follow(written, flushed)[0]:
+            return Verdict(ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but slaves have not confirmed it in time")
+        return self._own.late(written, flushed)
+
+    def shortfall(self, end: int) -> Verdict | None:
+        missing = self._copies.missing() if self._copies.held() < end else None
+        return None if missing is None else Verdict(ResponseCode.SLAVE_NOT_AVAILABLE, f"stored, but {missing}")
+
+
+class Follower:
+    """The log is a copy of a master's: nobody sends here, and nobody sees what the master does not show."""
+
+    name = "follower"
+    in_turn = False
+    may_lack = False
+    waits_always = False
+
+    def __init__(self, own: Mode, master: Callable[[], tuple[int, int]]) -> None:
+        """`master`: how far it shows its log, and how far nobody can take it back."""
+        self.needs_flush = own.needs_flush
+        self._own = own
+        self._master = master
+
+    def follow(self, written: int, flushed: int) -> Following:
+        answerable, visible, confirmed = self._own.follow(written, flushed)
+        shown, safe = self._master()
+        return answerable, min(visible, shown), min(confirmed, safe)
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        return self._own.late(written, flushed)
+
+    def shortfall(self, end: int) -> Verdict | None:
+        return None
 
 
 def mode_of(flush: str) -> Mode:
     """The mode for the setting `flush`, which is checked where settings are read."""
     return SyncFlush() if flush == "sync" else AsyncFlush()
+
+
+class RaftGroup:
+    """The log is one of several in a Raft group: what a majority has on disk is answered, shown and confirmed, nothing before."""
+
+    name = "raft"
+    in_turn = False
+    needs_flush = True
+    may_lack = False
+    waits_always = True
+
+    def __init__(self, confirmed: Callable[[], int]) -> None:
+        """`confirmed`: as the group has told us."""
+        self._confirmed = confirmed
+
+    def follow(self, written: int, flushed: int) -> Following:
+        confirmed = min(self._confirmed(), written)
+        return confirmed, confirmed, min(confirmed, flushed)  # what we persist of it must be on our own disk, too
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        return Verdict(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "not known to be stored: no majority of the group has confirmed it in time",
+        )
+
+    def shortfall(self, end: int) -> Verdict | None:
+        return None
 
 
 class Marks:
@@ -78,6 +213,11 @@ class Marks:
         for mark in self.all():
             mark.reset(end)
 
+    def take_mode(self, mode: Mode) -> list[Any]:
+        """From now on the marks move by this mode. Returns the waiters that are released."""
+        self.mode = mode
+        return self.follow()
+
     def move_written(self, end: int) -> list[Any]:
         """The log is in the page cache up to `end`. Returns the waiters that are released."""
         return self._follow(self.written.advance(end))
@@ -86,13 +226,17 @@ class Marks:
         """The log is on disk up to `end`. Returns the waiters that are released."""
         return self._follow(self.flushed.advance(end))
 
+    def follow(self) -> list[Any]:
+        """Something that the mode depends on has changed outside of this node. Returns the waiters that are released."""
+        return self._follow([])
+
     def _follow(self, reached: list[Any]) -> list[Any]:
         """Move the marks that changed. Called once per turn, so unchanged marks must cost nothing."""
         answerable, visible, confirmed = self.mode.follow(self.written.offset, self.flushed.offset)
-        if answerable != self.answerable.offset:
+        if answerable > self.answerable.offset:
             reached += self.answerable.advance(answerable)
-        if visible != self.visible.offset:
+        if visible > self.visible.offset:
             reached += self.visible.advance(visible)
-        if confirmed != self.confirmed.offset:
+        if confirmed > self.confirmed.offset:
             reached += self.confirmed.advance(confirmed)
         return reached

@@ -1,0 +1,139 @@
+"""The copies of this broker's log, as the rest of the broker knows them: lead, or follow, and what the log's marks wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from kappamq.broker.copies.following import Following
+from kappamq.broker.copies.group import Group
+from kappamq.broker.copies.node_role import NodeRole
+from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.serving import Followers
+from kappamq.broker.events import MasterFound, Tick
+from kappamq.broker.sending.gate import Gate
+from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.broker.tables import Tables
+from kappamq.broker.upkeep.next_file import NextLogFile
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import CopiesConfig
+from kappamq.replication.greeting import Hello
+from kappamq.state.metadata import Metadata
+from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
+from kappamq.store.message_store import MessageStore
+from kappamq.store.recovery import fingerprint
+
+
+class Copies:
+    """Process-long. At any time this node leads, follows, or does neither."""
+
+    def __init__(
+        self,
+        config: CopiesConfig,
+        broker: BrokerConfig,
+        store: MessageStore,
+        writer: LogWriter,
+        metadata: Metadata,
+        tables: Tables,
+        upkeep: Upkeep,
+        next_file: NextLogFile,
+        gate: Gate,
+        clock: Clock,
+        outlet: Outlet,
+        role: NodeRole,
+        address: Callable[[], str],
+        worker: Worker,
+    ) -> None:
+        """`address`: where our clients reach us."""
+        self.config = config
+        self._broker = broker
+        self._store = store
+        self._writer = writer
+        self._metadata = metadata
+        self._upkeep = upkeep
+        self._address = address
+        self.group: Group | None = None
+        if config.group is not None:
+            self.group = Group(
+                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker
+            )  # fmt: skip
+        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet)
+        self._master_address: str | None = None  # as name servers told it last
+        self.following = Following(
+            config, store, writer, metadata, tables, clock, self.greeting,
+            lambda: config.master_address or self._master_address, upkeep.delete_with_master,
+        )  # fmt: skip
+
+    def greeting(self) -> Hello:
+        """This broker, as it introduces itself to the other side."""
+        log_files = self._store.log
+        return Hello(
+            cluster=self._broker.cluster,
+            name=self._broker.name,
+            broker_id=self._broker.broker_id,
+            address=self._address(),
+            segment_bytes=self._store.config.segment_bytes,
+            delay_levels=self._broker.delay_levels,
+            log_min=log_files.min,
+            end=log_files.end,
+            crc=fingerprint(self._store, log_files.end) if log_files.end > log_files.min else 0,
+            nonce="",
+        )
+
+    # -- roles -------------------------------------------------------------------------------------------------------------
+
+    async def listen(self, listener: socket.socket) -> None:
+        await self.followers.listen(listener, None if self.group is None else self.group.link)
+
+    def take_part(self) -> None:
+        """This node is a member of a Raft group, which decides who leads. Raises StoreError."""
+        assert self.group is not None
+        group = self.group
+        self._writer.take_mode(RaftGroup(lambda: group.confirmed))
+        self._metadata.follow_from_here()
+        group.start()
+
+    def lead(self) -> None:
+        """This node is the master: marks move by its mode, and followers are served."""
+        own = mode_of(self._store.config.flush)
+        mode: Mode = SyncCopies(own, self.followers.held) if self.config.copies_awaited else own
+        self._writer.take_mode(mode)
+        self._metadata.follow()  # what the former master had not shown yet
+        self.followers.begin()
+
+    async def end_leading(self, drain_s: float) -> None:
+        """Followers get what this node has stored last, if they take it in that time, and then go and look for another master."""
+        await self.followers.drain(drain_s)
+        self.followers.end()
+
+    def follow(self) -> None:
+        """This node copies its master's log."""
+        self._writer.take_mode(Follower(mode_of(self._store.config.flush), self.following.marks))
+        self._metadata.follow_from_here()
+        self.following.begin()
+
+    async def end_following(self) -> None:
+        await self.following.end()
+
+    async def stop(self) -> None:
+        await asyncio.gather(self.following.end(), self.followers.stop())
+        if self.group is not None:
+            await self.group.stop()
+
+    def master_found(self, event: MasterFound) -> None:
+        """Name servers say where the master is."""
+        self._master_address = event.ha_address
+
+    def runtime(self) -> dict[str, str]:
+        return {
+            "kappamqFollowers": str(len(self.followers.following)),
+            "kappamqCopiesMissing": self.followers.held.missing() or "nothing",
+        }
+
+    def ticked(self, event: Tick) -> None:
+        self.followers.ticked(event)
+        self.following.ticked()

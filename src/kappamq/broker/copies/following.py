@@ -1,0 +1,300 @@
+"""The slave's side: follow a master, store what it sends, report how far we are, show what it shows.
+
+One task connects, greets and receives, and does it again when that ends. What arrives is stored as whole records by `store.receive`,
+entered into the queues as far as the master shows its log, and changes of topics, groups and offsets among it are applied to our
+tables (`Metadata.follow`). Nothing of it is ever answered with success before it is where the report says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.broker.tables import Tables
+from kappamq.clock import Clock
+from kappamq.config.copies import CopiesConfig
+from kappamq.errors import KappaError, StoreError
+from kappamq.protocol import address
+from kappamq.replication.frames import (
+    OPENING,
+    VERSION,
+    BadStream,
+    Frames,
+    Kind,
+    LogPiece,
+    Report,
+    frame,
+    text_frame,
+    values_of,
+)
+from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, Welcome, is_proof, proof
+from kappamq.state.metadata import Metadata
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 3.0
+_GREETING_S = 10.0
+_SILENCE_S = 5.0  # a master beats every second
+_AGAIN_S = (0.2, 3.0)  # first pause before the next try, and the longest
+_READ_BYTES = 1 << 20
+_REST_BYTES_MAX = 64 << 20  # of a record or batch that is not whole yet
+_SELDOM_S = 0.5
+
+
+class Following:
+    def __init__(
+        self,
+        config: CopiesConfig,
+        store: MessageStore,
+        writer: LogWriter,
+        metadata: Metadata,
+        tables: Tables,
+        clock: Clock,
+        ours: Callable[[], Hello],
+        master_address: Callable[[], str | None],
+        shorten: Callable[[int], None],
+    ) -> None:
+        """`ours`: this broker, as it greets. `master_address`: where the master's copies port is, if that is known now. `shorten`: told
+        where the master's log begins, below which we may delete log files."""
+        self._config = config
+        self._store = store
+        self._writer = writer
+        self._metadata = metadata
+        self._tables = tables
+        self._clock = clock
+        self._ours = ours
+        self._master_address = master_address
+        self._shorten = shorten
+        self._checksum = store.kernel_module.crc32
+        self._task: asyncio.Task[None] | None = None
+        self._out: asyncio.StreamWriter | None = None
+        self._told: str | None = None
+        self._welcome: Welcome | None = None
+        self._reported = (0, 0)
+        self._reported_at = 0.0
+        self.shown = self.safe = 0  # how far the master shows its log, and how far nobody can take it back
+        self.master_end = 0
+        self.heard_at: float | None = None
+
+    # -- its life ----------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._follow())
+
+    async def end(self) -> None:
+        """Returns when nothing more is stored."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._welcome is not None
+
+    @property
+    def master(self) -> Welcome | None:
+        """Who is followed now."""
+        return self._welcome
+
+    def marks(self) -> tuple[int, int]:
+        """For the mode of a follower."""
+        return self.shown, self.safe
+
+    async def _follow(self) -> None:
+        pause, longest = _AGAIN_S
+        while True:
+            try:
+                await self._once()
+                pause = _AGAIN_S[0]
+            except StoreError as error:
+                self._tell(logging.ERROR, f"stored nothing more: {error}")
+            except (KappaError, OSError, EOFError) as error:
+                self._tell(logging.WARNING, str(error) or type(error).__name__)
+            except Exception:
+                log.exception("copies: following failed")
+            if self._told is None:
+                pause = _AGAIN_S[0]
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(longest, pause * 2)
+
+    def _tell(self, level: int, why: str) -> None:
+        """The same problem is told once, until it is over."""
+        if why != self._told:
+            self._told = why
+            log.log(level, "copies: this slave does not follow now: %s", why)
+
+    async def _once(self) -> None:
+        place = self._master_address()
+        if place is None:
+            raise NotKnown("no name server knows a master of this broker, and haMasterAddress is not set")
+        host, port = address.split(place)
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, out = await asyncio.open_connection(host, port, limit=_READ_BYTES)
+        except TimeoutError:
+            raise NotKnown(f"the master at {place} cannot be reached within {_CONNECT_S:g} s") from None
+        except OSError as error:
+            raise NotKnown(f"the master at {place} cannot be reached: {error.strerror or error}") from error
+        self._out = out
+        frames = Frames(self._checksum)
+        try:
+            early = await self._greet(reader, out, frames, place)
+            await self._receive(reader, frames, early)
+        finally:
+            self._welcome = self._out = None
+            out.transport.abort()
+
+    # -- greeting ----------------------------------------------------------------------------------------------------------
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, frames: Frames, place: str
+    ) -> list[tuple[Kind, bytes]]:
+        """Returns what came behind the welcome."""
+        hello = replace(self._ours(), nonce=secrets.token_hex(NONCE_BYTES))
+        out.write(OPENING.pack(-VERSION) + text_frame(Kind.HELLO, hello.values(), self._checksum))
+        nonce, secret = "", self._config.secret
+        try:
+            async with asyncio.timeout(_GREETING_S):
+                while True:
+                    came = list(frames.feed(await _some(reader)))
+                    for number, (kind, content) in enumerate(came):
+                        values = values_of(content)
+                        if kind is Kind.REFUSED:
+                            raise Refusal(f"the master at {place} refuses: {str(values.get('why'))[:2000]}")
+                        if kind is Kind.CHALLENGE and not nonce:
+                            nonce = str(values.get("nonce"))
+                            if secret is None:
+                                raise Refusal(
+                                    f"the master at {place} asks for the secret of the group: set replicationSecret here, too"
+                                )
+                            proved = proof(secret, "follower", hello.nonce, nonce)
+                            out.write(text_frame(Kind.PROOF, {"proof": proved}, self._checksum))
+                        elif kind is Kind.WELCOME:
+                            welcome = Welcome.of(values)
+                            if secret is not None and not is_proof(welcome.proof, secret, "leader", hello.nonce, nonce):
+                                raise Refusal(
+                                    f"the master at {place} does not know the secret of this group (replicationSecret)"
+                                )
+                            if welcome.start != self._store.log.end:
+                                raise BadStream(
+                                    f"the master would send from {welcome.start}, we are at {self._store.log.end}"
+                                )
+                            self._began(welcome, place)
+                            frames.trust()
+                            return came[number + 1 :]
+                        else:
+                            raise BadStream(f"a frame {kind.name} is not what comes now")
+        except TimeoutError:
+            raise NotKnown(f"the master at {place} did not answer within {_GREETING_S:g} s") from None
+
+    def _began(self, welcome: Welcome, place: str) -> None:
+        self._welcome = welcome
+        self._told = None
+        self.heard_at = self._clock.liveness()
+        self._reported = (0, 0)
+        end = self._store.log.end
+        log.info(
+            "copies: following %s (%s) from %d on, %d bytes behind", welcome.address, place, end, welcome.end - end
+        )
+
+    # -- the log -----------------------------------------------------------------------------------------------------------
+
+    async def _receive(self, reader: asyncio.StreamReader, frames: Frames, early: list[tuple[Kind, bytes]]) -> None:
+        incoming = Incoming(self._store.log.end)
+        for kind, content in early:
+            self._take(kind, content, incoming)
+        while True:
+            self._report()
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    data = await _some(reader)
+            except TimeoutError:
+                raise NotKnown(f"the master has been silent for {_SILENCE_S:g} s") from None
+            for kind, content in frames.feed(data):
+                self._take(kind, content, incoming)
+
+    def _take(self, kind: Kind, content: bytes, incoming: Incoming) -> None:
+        if kind is not Kind.LOG:
+            raise BadStream(f"a frame {kind.name} is not what comes now")
+        piece = LogPiece.decode(content)
+        self.heard_at = self._clock.liveness()
+        self.master_end = piece.end
+        self.shown, self.safe = max(self.shown, piece.visible), max(self.safe, piece.confirmed)
+        incoming.add(piece.offset, memoryview(piece.data))
+        self._writer.receive(incoming)
+        for change in self._metadata.follow():
+            self._tables.followed(*change)
+        self._shorten(piece.log_min)
+
+    # -- reports -----------------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Say how far we are, if somebody waits for it, if much has come, or if it is time."""
+        welcome, marks = self._welcome, self._store.marks
+        if welcome is None:
+            return
+        now = (marks.written.offset, min(marks.flushed.offset, marks.written.offset))
+        if welcome.reports == "flushed" and now[1] < now[0]:
+            self._writer.when_flushed(now[0], self._report)
+        waited_for = {"flushed": now[1] != self._reported[1], "written": now[0] != self._reported[0]}
+        much = now[0] - self._reported[0] >= self._config.window_bytes // 4
+        late = self._clock.liveness() - self._reported_at >= _SELDOM_S
+        if waited_for.get(welcome.reports) or much or (late and now != self._reported):
+            self._say(now)
+
+    def ticked(self) -> None:
+        self._report()
+
+    def _say(self, now: tuple[int, int]) -> None:
+        assert self._welcome is not None
+        if self._out is None or self._out.transport.is_closing():
+            return
+        self._reported, self._reported_at = now, self._clock.liveness()
+        report = Report(self._welcome.term, self._ours().generation, *now)
+        self._out.write(frame(Kind.REPORT, report.encode(), self._checksum))
+
+
+class NotKnown(KappaError):
+    """There is no master to follow now; later there may be."""
+
+
+class Incoming:
+    """Bytes of the master's log that are not stored yet: the beginning of a record or batch whose end is still to come."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start  # where `data` begins
+        self._next = start  # where what comes next begins
+        self._data: bytes | memoryview = b""
+
+    @property
+    def data(self) -> memoryview:
+        return memoryview(self._data)
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """Raises BadStream if this is not what comes next."""
+        if offset != self._next:
+            raise BadStream(f"the master sends from {offset}, what came before ends at {self._next}")
+        if len(self._data) + len(data) > _REST_BYTES_MAX:
+            raise BadStream(f"{len(self._data) + len(data)} bytes from {self.start} on hold no whole record")
+        self._next += len(data)
+        data = data[max(0, self.start - offset) :]  # what lies behind the end mark of a file is stored already
+        self._data = data if not self._data else b"".join((self._data, data))
+
+    def stored(self, end: int) -> None:
+        """The log reaches to `end` now: behind the end mark of a file that may be further than what has come."""
+        self._data = bytes(self.data[end - self.start :])
+        self.start = end
+
+
+async def _some(reader: asyncio.StreamReader) -> bytes:
+    data = await reader.read(_READ_BYTES)
+    if not data:
+        raise NotKnown("the master has closed the connection")
+    return data

@@ -1,0 +1,41 @@
+"""What one follower was sent and has reported. The leader has one for each connection; it ends with it."""
+
+from __future__ import annotations
+
+from kappamq.replication.frames import BadStream, Report
+
+
+class Feed:
+    """Offsets of one connection: reported flushed <= reported written <= sent."""
+
+    def __init__(self, start: int, window_bytes: int, generation: int = 0) -> None:
+        """The follower holds the log up to `start`; what lies behind is to be sent, at most `window_bytes` ahead of its reports."""
+        self.sent = start
+        self.written = start
+        self.flushed = start
+        self.generation = generation
+        self._window_bytes = window_bytes
+
+    @property
+    def room(self) -> int:
+        """So many bytes may be sent now."""
+        return max(0, self._window_bytes - (self.sent - self.written))
+
+    def took(self, size: int) -> None:
+        """So many bytes more were handed to the connection."""
+        self.sent += size
+
+    def reported(self, report: Report) -> bool:
+        """Take a report; whether it says something new. Raises BadStream for one that cannot be true: nobody holds what was not sent
+        on this connection, and nobody holds less than before without having cut its log."""
+        if report.generation != self.generation:
+            return False  # of a log that has been cut since
+        if report.written > self.sent:
+            raise BadStream(f"it reports the log up to {report.written}, but was sent only up to {self.sent}")
+        if report.written < self.written or report.flushed < self.flushed:
+            raise BadStream(
+                f"its reports go back: written {self.written} -> {report.written}, flushed {self.flushed} -> {report.flushed}"
+            )
+        news = (report.written, report.flushed) != (self.written, self.flushed)
+        self.written, self.flushed = report.written, report.flushed
+        return news

@@ -1,0 +1,177 @@
+"""Messages between two of our brokers, on the port for copies.
+
+The first eight bytes from whoever connects tell who it is: a log offset (never negative) is the first report of an Apache slave; a
+negative number is one of ours, and says which version of this protocol it speaks. Behind it both sides send frames:
+
+    length  u32   of what follows it
+    crc     u32   CRC-32 of type and content
+    type    u8
+    content
+
+A length is checked before anything is buffered for it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Final, Self
+
+from kappamq.errors import KappaError
+
+VERSION: Final = 1
+OPENING: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">IIB")
+_BEHIND_LENGTH: Final = _HEAD.size - 4
+PIECE_BYTES_MAX: Final = 1 << 20
+"""So much of the log goes into one frame."""
+_FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
+"""A batch is sent as a whole, also one that is longer than a piece."""
+_TEXT_BYTES_MAX: Final = 256 << 10  # of a greeting
+
+Checksum = Callable[[bytes], int]
+
+
+class BadStream(KappaError):
+    """The other side sent something that this protocol does not have; the connection cannot go on."""
+
+
+class Kind(IntEnum):
+    HELLO = 1  # follower: who I am, what I hold
+    CHALLENGE = 2  # leader: show that you know the secret
+    PROOF = 3  # follower: the answer to that
+    WELCOME = 4  # leader: you are right here, this comes next
+    REFUSED = 5  # leader: why not; the connection ends
+    LOG = 6  # leader: bytes of the log, and how far its marks are
+    REPORT = 7  # follower: so far I am
+    SNAPSHOT = 8  # leader: a part of a snapshot file
+    MEMBER = 9  # a member of a Raft group, instead of HELLO
+    RAFT = 10  # what members of a Raft group say to each other
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Bytes of the log from `offset` on, perhaps none, and where the leader is."""
+
+    HEAD: ClassVar = struct.Struct(">qqqqqq")
+
+    term: int
+    offset: int
+    visible: int  # the leader shows its log up to here
+    confirmed: int  # nobody can take it back up to here
+    log_min: int  # the leader's log begins here
+    end: int  # of the leader's log
+    data: bytes | memoryview = b""
+
+    def head(self) -> bytes:
+        return self.HEAD.pack(self.term, self.offset, self.visible, self.confirmed, self.log_min, self.end)
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        if len(content) < cls.HEAD.size:
+            raise BadStream(
+                f"a piece of the log has a head of {cls.HEAD.size} bytes; this one has {len(content)} bytes"
+            )
+        term, offset, visible, confirmed, log_min, end = cls.HEAD.unpack_from(content)
+        data = memoryview(content)[cls.HEAD.size :]
+        if (
+            min(term, offset, visible, confirmed, log_min) < 0
+            or offset + len(data) > end
+            or max(visible, confirmed) > end
+        ):
+            raise BadStream(
+                f"a piece of the log that cannot be: term {term}, bytes {offset} to {offset + len(data)}, visible to {visible}, "
+                f"confirmed to {confirmed}, of a log from {log_min} to {end}"
+            )
+        return cls(term, offset, visible, confirmed, log_min, end, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """So far a follower has the log. `generation` counts how often it has cut its log: a report from before does not count."""
+
+    LAYOUT: ClassVar = struct.Struct(">qqqq")
+
+    term: int
+    generation: int
+    written: int
+    flushed: int
+
+    def encode(self) -> bytes:
+        return self.LAYOUT.pack(self.term, self.generation, self.written, self.flushed)
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        if len(content) != cls.LAYOUT.size:
+            raise BadStream(f"a report has {cls.LAYOUT.size} bytes; this one has {len(content)}")
+        report = cls(*cls.LAYOUT.unpack(content))
+        if not 0 <= report.flushed <= report.written:
+            raise BadStream(f"a report that cannot be: written to {report.written}, flushed to {report.flushed}")
+        return report
+
+
+def frame(kind: Kind, content: bytes, checksum: Checksum) -> bytes:
+    body = bytes((kind,)) + content
+    return struct.pack(">II", len(body) + 4, checksum(body)) + body
+
+
+def log_frame(piece: LogPiece, checksum: Checksum) -> bytes:
+    """The frame of a piece of the log. Its bytes are copied once."""
+    body = b"".join((bytes((Kind.LOG,)), piece.head(), piece.data))
+    return b"".join((struct.pack(">II", len(body) + 4, checksum(body)), body))
+
+
+def text_frame(kind: Kind, values: dict[str, Any], checksum: Checksum) -> bytes:
+    return frame(kind, json.dumps(values, separators=(",", ":")).encode(), checksum)
+
+
+def values_of(content: bytes) -> dict[str, Any]:
+    """The values of a greeting. Raises BadStream."""
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadStream(f"a greeting that is no JSON text: {error}") from None
+    if not isinstance(values, dict):
+        raise BadStream("a greeting that is no JSON object")
+    return values
+
+
+class Frames:
+    """Bytes in, frames out. What is not complete waits; nothing is buffered on the word of a length that is too large."""
+
+    def __init__(self, checksum: Checksum) -> None:
+        self._checksum = checksum
+        self._buffer = bytearray()
+        self._limit = _TEXT_BYTES_MAX
+
+    def trust(self) -> None:
+        """The other side has shown who it is: from now on it may send more than greetings."""
+        self._limit = _FRAME_BYTES_MAX
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[Kind, bytes]]:
+        """Each frame that `data` completes. Raises BadStream."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= _HEAD.size:
+                length, crc, number = _HEAD.unpack_from(buffer, at)
+                if not _BEHIND_LENGTH <= length <= self._limit:
+                    raise BadStream(f"a frame of {length} bytes: {_BEHIND_LENGTH} to {self._limit} are possible here")
+                end = at + 4 + length
+                if len(buffer) < end:
+                    return
+                body = bytes(memoryview(buffer)[at + 8 : end])
+                at = end
+                if self._checksum(body) != crc:
+                    raise BadStream("the checksum of a frame does not match: the connection damages bytes")
+                try:
+                    kind = Kind(number)
+                except ValueError:
+                    raise BadStream(f"a frame of the unknown type {number}") from None
+                yield kind, body[1:]
+        finally:
+            del buffer[:at]

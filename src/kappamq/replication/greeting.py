@@ -1,0 +1,187 @@
+"""What two brokers say of themselves before the log flows, and the reasons not to go on.
+
+The follower begins (`Hello`); the leader looks at what it says and answers with `Welcome`, or with a `Refusal` that names both values,
+so that an operator who reads one log sees what is wrong. With a secret each side proves that it knows it, over the nonces of
+both, before the leader says anything of the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from kappamq.errors import KappaError
+from kappamq.replication.frames import BadStream
+
+NONCE_BYTES: Final = 16
+FINGERPRINT_BYTES: Final = 64
+"""So many bytes of the log before the follower's end must be the same in both logs."""
+
+
+class Refusal(KappaError):
+    """A broker that may not follow this one, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """A broker that wants to follow: who it is, and what it holds."""
+
+    cluster: str
+    name: str  # of the group of brokers
+    broker_id: int
+    address: str  # where its clients reach it
+    segment_bytes: int
+    delay_levels: str  # entries of delayed messages depend on them
+    log_min: int
+    end: int
+    crc: int  # of the last FINGERPRINT_BYTES before `end`, or fewer in the first file
+    nonce: str  # hex
+    generation: int = 0
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        return cls(**_known(cls, values))
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """The leader's answer: the log flows from `start` on."""
+
+    broker_id: int
+    address: str
+    term: int
+    start: int
+    end: int
+    reports: str  # "flushed" or "written": report that at once, somebody waits for it; "seldom": nobody does
+    proof: str = ""  # hex
+    seed_files: int = 0  # so many snapshot files come first
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        return cls(**_known(cls, values))
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberHello:
+    """A member of a Raft group, as it introduces itself to another."""
+
+    cluster: str
+    name: str
+    group: str
+    members: str  # all of them, sorted
+    member: str
+    address: str  # where its clients reach it
+    segment_bytes: int
+    delay_levels: str
+    term: int
+    end: int  # of its log
+    group_id: str  # "": it does not belong to one yet
+    nonce: str = ""
+    proof: str = ""
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        return cls(**_known(cls, values))
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing has happened to it yet that a founding could contradict."""
+        return self.term == 0 and self.end == 0
+
+
+def check_member(theirs: MemberHello, ours: MemberHello) -> None:
+    """Whether both belong to one group. Raises Refusal, whose text is for the operators of both."""
+    if (theirs.cluster, theirs.name, theirs.group) != (ours.cluster, ours.name, ours.group):
+        raise Refusal(
+            f"{theirs.cluster}/{theirs.name} of group {theirs.group} is no member of {ours.cluster}/{ours.name}, group {ours.group}: "
+            f"brokerClusterName, brokerName and dLegerGroup must be the same on all members"
+        )
+    if theirs.members != ours.members:
+        raise Refusal(
+            f"its members are {theirs.members}, ours {ours.members}: dLegerPeers must be the same on all members"
+        )
+    if theirs.member == ours.member:
+        raise Refusal(f"both say that they are member {ours.member}: each needs a dLegerSelfId of its own")
+    if theirs.segment_bytes != ours.segment_bytes:
+        raise Refusal(
+            f"its log files have {theirs.segment_bytes} bytes, ours {ours.segment_bytes}: mappedFileSizeCommitLog must be the same"
+        )
+    if theirs.delay_levels != ours.delay_levels:
+        raise Refusal(
+            f"its delay levels are {theirs.delay_levels!r}, ours {ours.delay_levels!r}: messageDelayLevel must be the same"
+        )
+    if theirs.group_id and ours.group_id and theirs.group_id != ours.group_id:
+        raise Refusal(
+            f"it belongs to another founding of group {ours.group} ({theirs.group_id}, ours {ours.group_id}): one of the data directories "
+            f"is from somewhere else"
+        )
+
+
+def check(hello: Hello, ours: Hello) -> None:
+    """Whether a broker that says this may follow us. Raises Refusal, whose text is for the operators of both."""
+    if (hello.cluster, hello.name) != (ours.cluster, ours.name):
+        raise Refusal(
+            f"{hello.cluster}/{hello.name} cannot follow {ours.cluster}/{ours.name}: copies have the same cluster and broker name. Does "
+            f"haMasterAddress name the wrong broker?"
+        )
+    if hello.broker_id == ours.broker_id:
+        raise Refusal(
+            f"both brokers of {ours.name} have the id {ours.broker_id}: each copy needs a brokerId of its own"
+        )
+    if hello.segment_bytes != ours.segment_bytes:
+        raise Refusal(
+            f"its log files have {hello.segment_bytes} bytes, the master's {ours.segment_bytes}: mappedFileSizeCommitLog must be the same"
+        )
+    if hello.delay_levels != ours.delay_levels:
+        raise Refusal(
+            f"its delay levels are {hello.delay_levels!r}, the master's {ours.delay_levels!r}: messageDelayLevel must be the same"
+        )
+    if hello.end > ours.end:
+        raise Refusal(
+            f"it holds the log up to {hello.end}, the master only up to {ours.end}: the master has lost messages that this copy still has. "
+            f"Either make the copy the master (start it with brokerRole=ASYNC_MASTER and brokerId=0), or, to go on without these "
+            f"messages, run `kappamq store cut --to {ours.end}` on the copy while it is stopped: it keeps the bytes aside"
+        )
+
+
+def diverged(end: int) -> Refusal:
+    return Refusal(
+        f"the two logs differ before {end}: this broker has not always followed the same master. Look at which one holds what is "
+        f"needed; then start the other with an empty data directory, or cut it where they still agree (`kappamq store cut`)"
+    )
+
+
+def proof(secret: str, side: str, first: str, second: str) -> str:
+    """That one side knows the secret: no older answer, and none of the other side, fits these nonces."""
+    return hmac.new(secret.encode(), f"{side}:{first}:{second}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(given: object, secret: str, side: str, first: str, second: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(secret, side, first, second).encode())
+
+
+def _known(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a greeting; what a later version adds is passed over. Raises BadStream."""
+    taken: dict[str, Any] = {}
+    for field in fields(cls):
+        if field.name not in values:
+            if field.default is MISSING:
+                raise BadStream(f"a greeting without {field.name}")
+            continue
+        value = values[field.name]
+        wanted = int if field.type == "int" else str
+        if type(value) is not wanted or (isinstance(value, int) and not 0 <= value < 1 << 62):
+            raise BadStream(f"a greeting whose {field.name} is {value!r:.80}")
+        taken[field.name] = value
+    return taken

@@ -1,0 +1,49 @@
+"""How many followers have how much of the log: what a synchronous master waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class Held:
+    """The reports of all followers that count. `held` and `missing` are what `store.log.marks.SyncCopies` asks for."""
+
+    def __init__(self, awaited: int, lag_bytes_max: int) -> None:
+        """`awaited`: how many followers must have a message. One that is further behind than `lag_bytes_max` counts as absent."""
+        self._awaited = awaited
+        self._lag_bytes_max = lag_bytes_max
+        self._ends: dict[Hashable, int] = {}
+        self._held = 0
+        self._missing: str | None = None
+        self._count()
+
+    def report(self, follower: Hashable, end: int, log_end: int) -> None:
+        """A follower has the log, in the way that the mode demands, up to `end`; the log itself reaches to `log_end`."""
+        self._ends[follower] = end
+        self._count(log_end)
+
+    def lost(self, follower: Hashable) -> None:
+        self._ends.pop(follower, None)
+        self._count()
+
+    def grown(self, log_end: int) -> None:
+        """The log has grown: a follower may be too far behind by now."""
+        self._count(log_end)
+
+    def held(self) -> int:
+        return self._held
+
+    def missing(self) -> str | None:
+        return self._missing
+
+    def _count(self, log_end: int = 0) -> None:
+        if not self._awaited:
+            return
+        ends = sorted((end for end in self._ends.values() if end + self._lag_bytes_max >= log_end), reverse=True)
+        if len(ends) >= self._awaited:
+            self._held = max(self._held, ends[self._awaited - 1])
+            self._missing = None
+        else:
+            behind = len(self._ends) - len(ends)
+            far = f", {behind} too far behind" if behind else ""
+            self._missing = f"{len(ends)} of {self._awaited} slaves that are awaited are connected{far}"

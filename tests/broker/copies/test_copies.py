@@ -1,0 +1,141 @@
+"""Copies: what a master stores is on its slaves, byte for byte, and the slaves show it, and can take over."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from kappamq.config.copies import SYNC_MASTER, CopiesConfig
+from kappamq.protocol.codes import ResponseCode
+from tests.broker.copies.copying import caught_up, same_logs, slave_of
+from tests.broker.running import MODES, run, running, speaking
+from tests.store.stores import kernels
+from tests.waiting import eventually_async
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_slave_has_what_its_master_stores_and_shows_it(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            master = await stack.enter_async_context(running(tmp_path / "m", mode))
+            to_master = await stack.enter_async_context(speaking(master))
+            await to_master.subscribe("g", "tea")  # groups are made by the master
+            for number in range(10):
+                assert (await to_master.send("tea", b"before %d" % number)).code == 0
+            slave = await stack.enter_async_context(slave_of(master, tmp_path / "s", mode))
+            to_slave = await stack.enter_async_context(speaking(slave))
+            for number in range(10):
+                assert (await to_master.send("tea", b"after %d" % number)).code == 0
+            await caught_up(master, slave)
+            same_logs(master, slave)
+            bodies = [record.body for record in await to_slave.read("tea")]
+            assert bodies == [b"before %d" % n for n in range(10)] + [b"after %d" % n for n in range(10)]
+            refused = await to_slave.send("tea", b"not here")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "not the master" in refused.remark
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_many_files_of_log_go_over_and_marks_between_them(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            master = await stack.enter_async_context(running(tmp_path / "m", mode))
+            to_master = await stack.enter_async_context(speaking(master))
+            body = b"x" * 100_000
+            for _ in range(25):
+                assert (await to_master.send("big", body)).code == 0
+            slave = await stack.enter_async_context(slave_of(master, tmp_path / "s", mode))
+            for _ in range(25):
+                assert (await to_master.send("big", body)).code == 0
+            await caught_up(master, slave)
+            assert slave.store.log.end == master.store.log.end > 4 << 20
+            same_logs(master, slave)
+
+    run(test())
+
+
+def test_a_slave_that_was_away_gets_the_rest(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path / "m") as master, speaking(master) as to_master:
+            for life in range(3):
+                async with slave_of(master, tmp_path / "s") as slave:
+                    await to_master.send("tea", b"while there %d" % life)
+                    await caught_up(master, slave)
+                    same_logs(master, slave)
+                await to_master.send("tea", b"while away %d" % life)
+
+    run(test())
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_synchronous_master_answers_when_a_slave_has_it(tmp_path: Path, flush: str) -> None:
+    async def test() -> None:
+        copies = CopiesConfig(role=SYNC_MASTER)
+        async with (
+            running(tmp_path / "m", copies=copies, store={"flush": flush}) as master,
+            speaking(master) as to_master,
+        ):
+            alone = await to_master.send("tea", b"alone")
+            assert alone.code == ResponseCode.SLAVE_NOT_AVAILABLE
+            assert "0 of 1 slaves" in alone.remark
+            assert alone.ext["queueOffset"] == "0"
+            async with slave_of(master, tmp_path / "s", store={"flush": flush}) as slave:
+                await eventually_async(
+                    lambda: master.copies.followers.held.missing() is None, text="the slave is there"
+                )
+                await caught_up(master, slave)
+                for number in range(5):
+                    assert (await to_master.send("tea", b"both %d" % number)).code == 0
+                    end = master.store.marks.written.offset
+                    marks = slave.store.marks
+                    assert (marks.flushed if flush == "sync" else marks.written).offset >= end
+            await eventually_async(lambda: master.copies.followers.held.missing() is not None, text="the slave is gone")
+            assert (await to_master.send("tea", b"alone again")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+    run(test())
+
+
+def test_a_slave_takes_over_and_its_old_master_follows_it(tmp_path: Path) -> None:
+    """By restart with another role, as an operator does it: the store is the same in every role."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack, running(tmp_path / "a") as master:
+            await stack.enter_async_context(slave_of(master, tmp_path / "b"))
+            async with speaking(master) as speaker:
+                await speaker.subscribe("g", "tea")
+                for number in range(5):
+                    await speaker.send("tea", b"first %d" % number)
+            # A master that is stopped sends its last records first.
+        async with running(tmp_path / "b") as master, speaking(master) as speaker:
+            for number in range(5):
+                assert (await speaker.send("tea", b"second %d" % number)).code == 0
+            async with slave_of(master, tmp_path / "a") as slave, speaking(slave) as reader:
+                await caught_up(master, slave)
+                same_logs(master, slave)
+                bodies = [record.body for record in await reader.read("tea")]
+                assert bodies == [b"first %d" % n for n in range(5)] + [b"second %d" % n for n in range(5)]
+
+    run(test())
+
+
+def test_a_slave_is_promoted_while_it_runs(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            slave_stack = AsyncExitStack()
+            async with running(tmp_path / "a") as master:
+                slave = await slave_stack.enter_async_context(slave_of(master, tmp_path / "b"))
+                async with speaking(master) as speaker:
+                    for number in range(5):
+                        await speaker.send("tea", b"%d" % number)
+                await caught_up(master, slave)
+            stack.push_async_callback(slave_stack.aclose)
+            await slave.begin_role()
+            async with speaking(slave) as speaker:
+                assert (await speaker.send("tea", b"5")).code == 0
+                assert [record.body for record in await speaker.read("tea")] == [b"%d" % n for n in range(6)]
+
+    run(test())

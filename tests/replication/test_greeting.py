@@ -1,0 +1,69 @@
+"""Who may follow whom, and what the others hear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kappamq.replication.frames import BadStream
+from kappamq.replication.greeting import Hello, Refusal, Welcome, check, is_proof, proof
+
+MASTER = Hello(
+    cluster="c", name="b", broker_id=0, address="h:1", segment_bytes=1 << 20, delay_levels="1s 5s", log_min=0, end=5000, crc=7,
+    nonce="",
+)  # fmt: skip
+SLAVE = replace(MASTER, broker_id=1, address="h:2", end=4000)
+
+
+def test_a_copy_of_the_same_group_may_follow() -> None:
+    check(SLAVE, MASTER)
+    check(replace(SLAVE, end=MASTER.end), MASTER)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"cluster": "other"}, "other/b cannot follow c/b"),
+        ({"name": "x"}, "c/x cannot follow c/b"),
+        ({"broker_id": 0}, "have the id 0"),
+        ({"segment_bytes": 4096}, "4096 bytes, the master's 1048576"),
+        ({"delay_levels": "1s"}, "delay levels are '1s', the master's '1s 5s'"),
+        ({"end": 5001}, "the master has lost messages.*store cut --to 5000"),
+    ],
+)
+def test_others_are_refused_with_both_values(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(Refusal, match=text):
+        check(replace(SLAVE, **change), MASTER)
+
+
+def test_greetings_go_over_and_come_back() -> None:
+    assert Hello.of(SLAVE.values()) == SLAVE
+    assert Hello.of(SLAVE.values() | {"later": "version"}) == SLAVE
+    welcome = Welcome(broker_id=0, address="h:1", term=3, start=10, end=20, reports="written")
+    assert Welcome.of(welcome.values()) == welcome
+
+
+@pytest.mark.parametrize(
+    "change", [{"end": -1}, {"end": "5"}, {"end": True}, {"end": 1 << 62}, {"name": 5}, {"cluster": None}]
+)
+def test_greetings_that_make_no_sense_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadStream, match=next(iter(change))):
+        Hello.of(SLAVE.values() | change)
+
+
+def test_a_greeting_must_be_whole() -> None:
+    values = SLAVE.values()
+    del values["segment_bytes"]
+    with pytest.raises(BadStream, match="without segment_bytes"):
+        Hello.of(values)
+
+
+def test_a_proof_fits_one_secret_one_side_and_these_nonces() -> None:
+    given = proof("secret", "follower", "a", "b")
+    assert is_proof(given, "secret", "follower", "a", "b")
+    for wrong in (("other", "follower", "a", "b"), ("secret", "leader", "a", "b"), ("secret", "follower", "b", "a")):
+        assert not is_proof(given, *wrong)
+    assert not is_proof(None, "secret", "follower", "a", "b")
+    assert not is_proof("é", "secret", "follower", "a", "b")
