@@ -177,6 +177,7 @@ class Broker:
     def _build(self) -> None:
         """Everything that lives as long as the process; what needs the right to write is built by the role."""
         config, clock, store, events, reader = self.config, self.clock, self.store, self.events, self.reader
+        net = self.net_config
         clients, tables, writer, read, write = (
             self.clients, self.tables, self.writer, self.workers.read, self.workers.write
         )  # fmt: skip
@@ -195,7 +196,7 @@ class Broker:
         self._started.push_async_callback(self.upkeep.stop)
         self.copies = Copies(
             self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, clock, self.outlet,
-            lambda: self.address, lambda: None, read,
+            lambda: self.address, lambda: None, read, events, outgoing_context(net),
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
         self.upkeep.keepers.append(self.copies.followers)

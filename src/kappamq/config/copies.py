@@ -10,6 +10,8 @@ from kappamq.errors import ConfigError
 
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "async_master", "sync_master", "slave"
 ROLES = (ASYNC_MASTER, SYNC_MASTER, SLAVE)
+AUTO, KAPPAMQ, APACHE = "auto", "kappamq", "apache"
+PROTOCOLS = (AUTO, KAPPAMQ, APACHE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class CopiesConfig:
     keep_bytes_max: int = 64 << 30  # log files are kept for slaves that are this far behind, and no further
     rate_bytes_max: int = 0  # per second and slave that is catching up; 0: no limit
     secret: str | None = None  # shared by all brokers of the group; without it anybody who reaches the port may copy
+    protocol: str = AUTO  # how a slave speaks to its master: kappamq, apache; auto finds out
+    count_apache_slaves: bool = False  # whether a synchronous master waits for Apache slaves, too: they report their page cache
 
     group: str | None = None  # of a Raft group: its name; None: no Raft
     members: Mapping[str, str] = field(default_factory=dict)  # of a Raft group: member id -> host:port of its copies
@@ -37,6 +41,8 @@ class CopiesConfig:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {self.role!r}")
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"protocol must be one of {', '.join(PROTOCOLS)}; got {self.protocol!r}")
         between("in_sync", self.in_sync, 0, 16)
         between("port", self.port, 0, 65_535)
         if self.master_address is not None:

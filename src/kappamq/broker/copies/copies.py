@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 
+from kappamq.broker.copies.adopting import Adopting
+from kappamq.broker.copies.apache_master import ApacheMaster
 from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.serving import Followers
@@ -17,6 +20,7 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
+from kappamq.events import Events
 from kappamq.replication.greeting import Hello
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, SyncCopies, mode_of
@@ -41,8 +45,12 @@ class Copies:
         address: Callable[[], str],
         master_address: Callable[[], str | None],
         worker: Worker,
+        events: Events,
+        tls: ssl.SSLContext | None,
+        master_clients: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`address`: where our clients reach us. `master_address`: the copies port of the master, as name servers tell it."""
+        """`address`: where our clients reach us. `master_address`: the copies port of the master, as name servers tell it;
+        `master_clients`: where the master's clients reach it. `tls`: for questions to an Apache master."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -54,6 +62,7 @@ class Copies:
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
             lambda: config.master_address or master_address(), upkeep.delete_with_master,
+            ApacheMaster(Adopting(metadata, tables, events, worker), master_clients, tls),
         )  # fmt: skip
 
     def greeting(self) -> Hello:
