@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from kappamq.broker.broker import Broker
-from kappamq.config.copies import SLAVE, SYNC_MASTER, CopiesConfig
+from kappamq.config.copies import SLAVE, CopiesConfig
 from kappamq.net.channel import Channel
-from kappamq.protocol.bodies.admin import ConsumerOffsets
 from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers.admin import GetAllConsumerOffsets, GetBrokerRuntimeInfo
+from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
 from kappamq.protocol.headers.client import UpdateConsumerOffset
 from tests.broker.copies.copying import log_bytes
 from tests.broker.running import Speaker, run, running, speaking
@@ -76,7 +74,7 @@ def test_our_slave_follows_an_apache_master_and_takes_over(tmp_path: Path) -> No
                 for number in range(25):
                     assert (await to_master.send("tea", b"%03d" % number + b"x" * 100_000)).code == 0
                 await to_master.subscribe("g", "tea")
-                mark = UpdateConsumerOffset(consumer_group="g", topic="tea", queue_id=0, offset=7)
+                mark = UpdateConsumerOffset(consumer_group="g", topic="tea", queue_id=0, commit_offset=7)
                 assert (await to_master.ask(mark)).code == 0
                 assert (await to_master.send("tea", b"delayed", properties="DELAY\x015")).code == 0
                 async with ours(tmp_path / "ours", copies=copies, broker_id=1, nameservers=(names.address,)) as slave:

@@ -230,6 +230,7 @@ class Broker:
         )  # fmt: skip
         for part in (
             self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
+            self.copies.status,
         ):  # fmt: skip
             self.bursts.add_handlers(part.handlers())
         REQUESTS.check(self.bursts.handlers)
@@ -253,6 +254,7 @@ class Broker:
             wall_clock=self.clock_watch.runtime,
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
+            copies=self.copies.status.runtime,
         )
 
     def _listen(self) -> None:

@@ -32,7 +32,9 @@ class CopiesConfig:
     rate_bytes_max: int = 0  # per second and slave that is catching up; 0: no limit
     secret: str | None = None  # shared by all brokers of the group; without it anybody who reaches the port may copy
     protocol: str = AUTO  # how a slave speaks to its master: kappamq, apache; auto finds out
-    count_apache_slaves: bool = False  # whether a synchronous master waits for Apache slaves, too: they report their page cache
+    count_apache_slaves: bool = (
+        False  # whether a synchronous master waits for Apache slaves, too: they report their page cache
+    )
 
     group: str | None = None  # of a Raft group: its name; None: no Raft
     members: Mapping[str, str] = field(default_factory=dict)  # of a Raft group: member id -> host:port of its copies

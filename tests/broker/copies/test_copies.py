@@ -103,13 +103,12 @@ def test_a_slave_takes_over_and_its_old_master_follows_it(tmp_path: Path) -> Non
     """By restart with another role, as an operator does it: the store is the same in every role."""
 
     async def test() -> None:
-        async with AsyncExitStack() as stack:
-            async with running(tmp_path / "a") as master:
-                await stack.enter_async_context(slave_of(master, tmp_path / "b"))
-                async with speaking(master) as speaker:
-                    await speaker.subscribe("g", "tea")
-                    for number in range(5):
-                        await speaker.send("tea", b"first %d" % number)
+        async with AsyncExitStack() as stack, running(tmp_path / "a") as master:
+            await stack.enter_async_context(slave_of(master, tmp_path / "b"))
+            async with speaking(master) as speaker:
+                await speaker.subscribe("g", "tea")
+                for number in range(5):
+                    await speaker.send("tea", b"first %d" % number)
             # A master that is stopped sends its last records first.
         async with running(tmp_path / "b") as master, speaking(master) as speaker:
             for number in range(5):

@@ -46,6 +46,7 @@ class Others(NamedTuple):
     wall_clock: Callable[[], dict[str, str]]
     damage: Callable[[], dict[str, str]]
     staged: Callable[[], dict[str, str]]
+    copies: Callable[[], dict[str, str]]
 
 
 class Runtime:
@@ -169,6 +170,7 @@ class Runtime:
             "kappamqRefusing": "; ".join(self._gate.reasons) or "nothing",
             **self._others.damage(),
             **self._others.staged(),
+            **self._others.copies(),
         }
 
 

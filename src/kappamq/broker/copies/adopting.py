@@ -75,9 +75,7 @@ ASKED: Final = (
 
 
 class Adopting:
-    def __init__(
-        self, metadata: Metadata, tables: Tables, events: Events, worker: Worker
-    ) -> None:
+    def __init__(self, metadata: Metadata, tables: Tables, events: Events, worker: Worker) -> None:
         self._metadata = metadata
         self._tables = tables
         self._events = events

@@ -31,7 +31,7 @@ class ClassicStream:
         self._clock = clock
         self._arrived = arrived
         self._reported = -1
-        self._reported_at = 0.0
+        self.reported_at = 0.0
         self._grown = asyncio.Event()
 
     async def receive(self) -> None:
@@ -84,8 +84,8 @@ class ClassicStream:
             end = min(end, flushed)
         end = max(end, classic.FROM_THE_FIRST_BYTE_ON)
         now = self._clock.liveness()
-        if end != self._reported or now - self._reported_at >= classic.BEAT_S:
-            self._reported, self._reported_at = end, now
+        if end != self._reported or now - self.reported_at >= classic.BEAT_S:
+            self._reported, self.reported_at = end, now
             self._out.write(classic.REPORT.pack(end))
 
     async def reach(self, end: int) -> None:

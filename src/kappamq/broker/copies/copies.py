@@ -12,6 +12,7 @@ from kappamq.broker.copies.apache_master import ApacheMaster
 from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.serving import Followers
+from kappamq.broker.copies.status import CopiesStatus
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
@@ -64,6 +65,8 @@ class Copies:
             lambda: config.master_address or master_address(), upkeep.delete_with_master,
             ApacheMaster(Adopting(metadata, tables, events, worker), master_clients, tls),
         )  # fmt: skip
+
+        self.status = CopiesStatus(config, broker, store, clock, self.followers, self.following)
 
     def greeting(self) -> Hello:
         """This broker, as it introduces itself to the other side."""

@@ -79,6 +79,9 @@ class Following:
         self._welcome: Welcome | None = None
         self._reported = (0, 0)
         self._reported_at = 0.0
+        self.place: str | None = None  # of the master's copies, as far as it is known
+        self.received_per_s = 0
+        self._second = (0.0, 0)  # when it began, and the log's end then
         self.shown = self.safe = 0  # how far the master shows its log, and how far nobody can take it back
         self.master_end = 0
         self.heard_at: float | None = None
@@ -97,6 +100,20 @@ class Following:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is a slave, with or without a master to follow."""
+        return self._task is not None
+
+    @property
+    def told(self) -> str | None:
+        """Why nobody is followed."""
+        return self._told
+
+    @property
+    def reported_at(self) -> float | None:
+        return self._classic.reported_at if self._classic is not None else self._reported_at or None
 
     @property
     def is_connected(self) -> bool:
@@ -140,7 +157,7 @@ class Following:
             log.log(level, "copies: this slave does not follow now: %s", why)
 
     async def _once(self) -> None:
-        place = self._master_address()
+        self.place = place = self._master_address()
         if place is None:
             raise NotKnown("no name server knows a master of this broker, and haMasterAddress is not set")
         if self._config.protocol == APACHE or place == self._apache_at:
@@ -175,7 +192,12 @@ class Following:
             self._told = None
             self._apache_at = place
             self._arrived()
-            log.info("copies: following the Apache broker at %s from %d on, %d bytes behind", place, start.offset, start.behind)
+            log.info(
+                "copies: following the Apache broker at %s from %d on, %d bytes behind",
+                place,
+                start.offset,
+                start.behind,
+            )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._classic.receive())
                 tasks.create_task(self._apache.keep_asking(place, self._classic, self._shorten))
@@ -310,6 +332,10 @@ class Following:
             self._say(now)
 
     def ticked(self) -> None:
+        now, (began, before) = self._clock.liveness(), self._second
+        if now - began >= 1:
+            end = self._store.log.end
+            self._second, self.received_per_s = (now, end), round((end - before) / (now - began)) if began else 0
         self._report()
         if self._classic is not None:
             self._classic.report()

@@ -67,6 +67,10 @@ class Followers:
     def following(self) -> list[LogSender]:
         return self._following
 
+    @property
+    def is_serving(self) -> bool:
+        return self._serving
+
     # -- its life ----------------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: socket.socket) -> None:
@@ -152,9 +156,7 @@ class Followers:
         if self.config.secret is not None:
             raise Refusal("an Apache slave cannot show that it knows the secret of the group (replicationSecret)")
         log_files = self.store.log
-        return begin_at(
-            reported, log_files.min, log_files.segment_end - self.store.config.segment_bytes, log_files.end
-        )
+        return begin_at(reported, log_files.min, log_files.segment_end - self.store.config.segment_bytes, log_files.end)
 
     def reports_wanted(self) -> str:
         if not self.config.copies_awaited:

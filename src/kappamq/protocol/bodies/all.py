@@ -1,4 +1,4 @@
-"""All JSON bodies of the protocol, by the three files that declare them."""
+"""All JSON bodies of the protocol, by the files that declare them."""
 
 from kappamq.protocol.bodies.admin import (
     BrokerStatsData,
