@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from kappamq.broker.broker import Broker
-from kappamq.config.copies import SLAVE, CopiesConfig
+from kappamq.clock import SystemClock
+from kappamq.config.copies import SLAVE, SYNC_MASTER, CopiesConfig
+from kappamq.config.nameserver import NameServerConfig
+from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.channel import Channel
 from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import ResponseCode
@@ -17,6 +21,7 @@ from kappamq.protocol.headers.client import UpdateConsumerOffset
 from tests.broker.copies.copying import log_bytes
 from tests.broker.running import Speaker, run, running, speaking
 from tests.interop import apache
+from tests.interop.process import free_port
 from tests.waiting import eventually_async
 
 CLUSTER, NAME = "DefaultCluster", "broker-a"
@@ -103,3 +108,70 @@ def test_our_slave_follows_an_apache_master_and_takes_over(tmp_path: Path) -> No
                         assert await bodies() == [b"%03d" % n for n in range(36)]
 
     run(test())
+
+
+def test_an_apache_slave_follows_our_master_and_serves_what_it_has(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            names = NameServer(NameServerConfig(port=0, listen_host="127.0.0.1"), SystemClock())
+            await names.start()
+            stack.push_async_callback(names.stop)
+            address = f"127.0.0.1:{names.port}"
+            port = free_port(-2, 1)
+            async with (
+                ours(
+                    tmp_path / "ours",
+                    port=port,
+                    nameservers=(address,),
+                    advertise="127.0.0.1",
+                    copies=CopiesConfig(role=SYNC_MASTER, count_apache_slaves=True),
+                ) as master,
+                speaking(master) as to_master,
+            ):
+                await to_master.subscribe("g", "tea")
+                for number in range(5):
+                    await to_master.send("tea", b"%03d" % number)
+                mark = UpdateConsumerOffset(consumer_group="g", topic="tea", queue_id=0, commit_offset=3)
+                await to_master.ask(mark)
+                slave = java(
+                    tmp_path / "java",
+                    address,
+                    brokerId=1,
+                    brokerRole="SLAVE",
+                    slaveReadEnable="true",
+                    autoCreateTopicEnable="false",
+                )
+                await asyncio.to_thread(slave.start)
+                stack.callback(slave.kill)
+                await eventually_async(lambda: master.copies.followers.held.missing() is None, timeout=PATIENCE_S)
+                for number in range(5, 10):
+                    assert (await to_master.send("tea", b"%03d" % number)).code == 0
+                for number in range(10, 35):
+                    assert (await to_master.send("tea", b"%03d" % number + b"x" * 100_000)).code == 0
+                print("synced", master.store.log.end)
+                async with speaking_to(slave.address) as to_slave:
+                    end = master.store.log.end
+                    assert await end_of_log(to_slave) <= end
+                    await eventually_async(lambda: caught(to_slave, end), timeout=PATIENCE_S)
+                    assert java_log(slave, 0, end) == log_bytes(master, 0, end)
+                    for command in (
+                        ("haStatus", "-b", master.address),
+                        ("haStatus", "-b", slave.address),
+                        ("getBrokerEpoch", "-b", master.address),
+                        ("clusterList",),
+                        ("brokerStatus", "-b", master.address),
+                    ):
+                        print(command, (await asyncio.to_thread(apache.mqadmin, address, *command)).text)
+
+                    async def told() -> Any:
+                        answer = await to_slave.ask(GetAllConsumerOffsets())
+                        return ConsumerOffsets.decode(answer.body).offsets.get("tea@g", {}).get(0) == 3
+
+                    await eventually_async(told, timeout=120)
+                    print(slave.process.tail())
+
+    run(test())
+
+
+async def caught(speaker: Speaker, end: int) -> bool:
+    return await end_of_log(speaker) >= end

@@ -17,20 +17,21 @@ log = logging.getLogger(__name__)
 
 class Opening(asyncio.Protocol):
     def __init__(
-        self, master: Master, speaks: Callable[[Opening, LogSender], None], lost: Callable[[Opening | LogSender], None]
-    ) -> None:
-        """`speaks`: told which connection has taken over. `lost`: told when the connection is gone."""
+        self, master: Master, speaks: Callable[[Opening, LogSender], None], lost: Callable[[Opening | LogSender], None],
+        *, refused: bool = False,
+    ) -> None:  # fmt: skip
+        """`speaks`: told which connection has taken over. `lost`: told when the connection is gone. `refused`: there is no room."""
         self._master = master
         self._speaks = speaks
         self._lost = lost
         self._opening = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self.refused = False  # there is no room for it
+        self._refused = refused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self.refused:
+        if self._refused:
             self.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(GREETING_S, self._too_late)

@@ -109,15 +109,15 @@ class Followers:
         await asyncio.sleep(0)
 
     def _connection(self) -> Opening:
-        opening = Opening(self, self._speaks, self._gone)
+        refused = False
         if len(self._links) >= _LINKS_MAX:
             # Whoever follows stays: nobody gets rid of them by connecting often enough.
-            idle = next((link for link in self._links if isinstance(link, Opening) or link.feed is None), None)
             log.warning("copies: more than %d connections: one that does not follow is closed", _LINKS_MAX)
-            if idle is None:
-                opening.refused = True
-            else:
+            idle = next((link for link in self._links if isinstance(link, Opening) or link.feed is None), None)
+            refused = idle is None
+            if idle is not None:
                 idle.abort()
+        opening = Opening(self, self._speaks, self._gone, refused=refused)
         self._links[opening] = None
         return opening
 
