@@ -14,9 +14,10 @@ from kappamq.config.copies import SLAVE, SYNC_MASTER, CopiesConfig
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.channel import Channel
+from kappamq.protocol.bodies.admin import ConsumerOffsets
 from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
+from kappamq.protocol.headers.admin import GetAllConsumerOffsets, GetBrokerRuntimeInfo
 from kappamq.protocol.headers.client import UpdateConsumerOffset
 from tests.broker.copies.copying import log_bytes
 from tests.broker.running import Speaker, run, running, speaking
@@ -111,67 +112,86 @@ def test_our_slave_follows_an_apache_master_and_takes_over(tmp_path: Path) -> No
 
 
 def test_an_apache_slave_follows_our_master_and_serves_what_it_has(tmp_path: Path) -> None:
+    """It registers at our name server, which tells it where its master is."""
+
     async def test() -> None:
         async with AsyncExitStack() as stack:
             names = NameServer(NameServerConfig(port=0, listen_host="127.0.0.1"), SystemClock())
             await names.start()
             stack.push_async_callback(names.stop)
             address = f"127.0.0.1:{names.port}"
-            port = free_port(-2, 1)
-            async with (
+            copies = CopiesConfig(role=SYNC_MASTER, count_apache_slaves=True)
+            master_stack = await stack.enter_async_context(AsyncExitStack())
+            master: Broker = await master_stack.enter_async_context(
                 ours(
                     tmp_path / "ours",
-                    port=port,
+                    port=free_port(-2, 1),
                     nameservers=(address,),
                     advertise="127.0.0.1",
-                    copies=CopiesConfig(role=SYNC_MASTER, count_apache_slaves=True),
-                ) as master,
-                speaking(master) as to_master,
-            ):
-                await to_master.subscribe("g", "tea")
-                for number in range(5):
-                    await to_master.send("tea", b"%03d" % number)
-                mark = UpdateConsumerOffset(consumer_group="g", topic="tea", queue_id=0, commit_offset=3)
-                await to_master.ask(mark)
-                slave = java(
-                    tmp_path / "java",
-                    address,
-                    brokerId=1,
-                    brokerRole="SLAVE",
-                    slaveReadEnable="true",
-                    autoCreateTopicEnable="false",
+                    copies=copies,
                 )
-                await asyncio.to_thread(slave.start)
-                stack.callback(slave.kill)
-                await eventually_async(lambda: master.copies.followers.held.missing() is None, timeout=PATIENCE_S)
-                for number in range(5, 10):
-                    assert (await to_master.send("tea", b"%03d" % number)).code == 0
-                for number in range(10, 35):
-                    assert (await to_master.send("tea", b"%03d" % number + b"x" * 100_000)).code == 0
-                print("synced", master.store.log.end)
-                async with speaking_to(slave.address) as to_slave:
-                    end = master.store.log.end
-                    assert await end_of_log(to_slave) <= end
-                    await eventually_async(lambda: caught(to_slave, end), timeout=PATIENCE_S)
-                    assert java_log(slave, 0, end) == log_bytes(master, 0, end)
-                    for command in (
-                        ("haStatus", "-b", master.address),
-                        ("haStatus", "-b", slave.address),
-                        ("getBrokerEpoch", "-b", master.address),
-                        ("clusterList",),
-                        ("brokerStatus", "-b", master.address),
-                    ):
-                        print(command, (await asyncio.to_thread(apache.mqadmin, address, *command)).text)
+            )
+            to_master = await master_stack.enter_async_context(speaking(master))
+            await to_master.subscribe("g", "tea")
+            assert (await to_master.send("tea", b"000")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+            for number in range(1, 5):
+                await to_master.send("tea", b"%03d" % number)
+            mark = UpdateConsumerOffset(consumer_group="g", topic="tea", queue_id=0, commit_offset=3)
+            assert (await to_master.ask(mark)).code == 0
 
-                    async def told() -> Any:
-                        answer = await to_slave.ask(GetAllConsumerOffsets())
-                        return ConsumerOffsets.decode(answer.body).offsets.get("tea@g", {}).get(0) == 3
+            # It asks all brokers of this name, and one of Apache's without a controller has no answer.
+            epochs = await asyncio.to_thread(apache.mqadmin, address, "getBrokerEpoch", "-b", NAME)
+            assert "epoch=0, startOffset=0" in epochs.text, epochs.text
 
-                    await eventually_async(told, timeout=120)
-                    print(slave.process.tail())
+            slave = java(tmp_path / "java", address, brokerId=1, brokerRole="SLAVE", slaveReadEnable="true")
+            stack.callback(slave.kill)
+            await asyncio.to_thread(slave.start)
+            held = master.copies.followers.held
+            await eventually_async(lambda: held.missing() is None, timeout=PATIENCE_S, text="the slave follows")
+            for number in range(5, 10):
+                assert (await to_master.send("tea", b"%03d" % number)).code == 0
+            for number in range(10, 35):  # over the ends of files
+                assert (await to_master.send("tea", b"%03d" % number + b"x" * 100_000)).code == 0
+            master.writer.end_turn()
+            end = master.store.log.end
+            assert end > 2 * FILE_BYTES
+
+            to_slave = await stack.enter_async_context(speaking_to(slave.address))
+
+            async def told() -> bool:
+                """A slave of Apache asks for tables a minute after its start."""
+                answer = await to_slave.ask(GetAllConsumerOffsets())
+                return ConsumerOffsets.decode(answer.body).offsets.get("tea@g", {}).get(0) == 3
+
+            await eventually_async(told, timeout=120, pause=0.2, text="the slave has its master's offsets")
+            end = min(end, await end_of_log(to_slave))
+            assert java_log(slave, 0, end) == log_bytes(master, 0, end)
+            await mqadmin_tells_of_both(address, master, slave)
+
+            await master_stack.aclose()
+            # Without a master the slave has all that was acknowledged.
+            assert [record.body[:3] for record in await to_slave.read("tea")] == [b"%03d" % n for n in range(35)]
 
     run(test())
 
 
-async def caught(speaker: Speaker, end: int) -> bool:
-    return await end_of_log(speaker) >= end
+async def mqadmin_tells_of_both(address: str, master: Broker, slave: apache.Broker) -> None:
+    ours, theirs, cluster, status = await asyncio.gather(
+        *(
+            asyncio.to_thread(apache.mqadmin, address, *command)
+            for command in (
+                ("haStatus", "-b", master.address),
+                ("haStatus", "-b", slave.address),
+                ("clusterList",),
+                ("brokerStatus", "-b", master.address),
+            )
+        )
+    )
+    (row,) = ours.table()[-1:]
+    assert row["Status"] == "OK", ours.text
+    assert row["SlaveAckOffset"] == row["TransferFromWhere"], ours.text
+    assert "#InSyncSlaveNum\t1" in ours.text
+    assert f"#MasterAddr\t127.0.0.1:{master.port + 1}" in theirs.text, "the slave has learned it from our name server"
+    assert {(r["BID"], r["Addr"]) for r in cluster.table()} == {("0", master.address), ("1", slave.address)}
+    facts = status.facts()
+    assert (facts["kappamqRole"], facts["kappamqSlaves"], facts["kappamqCopiesMissing"]) == ("master", "1", "nothing")

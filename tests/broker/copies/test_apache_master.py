@@ -25,7 +25,7 @@ def test_a_master_of_ours_is_not_taken_for_one_of_apache(tmp_path: Path) -> None
                 await asking.greet(place, 0)
             asking.leave()
             elsewhere = ApacheMaster(adopting, lambda: "127.0.0.1:1")
-            with pytest.raises(NotConnected, match="127.0.0.1:1"):
+            with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1"):
                 await elsewhere.is_one(place)
 
     run(test())
