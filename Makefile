@@ -10,6 +10,8 @@
 #   make peer             against Apache RocketMQ on this machine (Maven, a JDK)
 #   make bench            our own figures
 #   make bench-spark      the pipeline on Spark, against Parquet and Kafka (Maven and a JDK for the latter)
+#   make sim              histories of the Raft core from SEEDS=200 seeds, in a simulated network on simulated disks;
+#                         ARGS=--mutants: planted bugs are to be found, ARGS='--seed N' has a history again
 #   make hostile          what a client feels of others that send the worst requests the limits admit
 #   make clean            removes what was built, not .venv; make distclean removes that, too
 
@@ -30,7 +32,7 @@ WITH_SPARK := $(filter-out 0,$(SPARK))
 NATIVE := $(wildcard src/kappamq/native/*.pyx src/kappamq/native/*.pxd src/kappamq/native/*.c src/kappamq/native/*.h)
 NATIVE := $(filter-out src/kappamq/native/_kernel.c,$(NATIVE))
 
-.PHONY: setup run test test-newest lint interop peer bench bench-spark hostile clean distclean help
+.PHONY: setup run test test-newest lint interop peer bench bench-spark sim hostile clean distclean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -99,6 +101,9 @@ bench: setup
 
 bench-spark: setup
 	$(PY) -m benchmarks spark $(ARGS)
+
+sim: setup
+	$(PY) -m kappamq.sim $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 hostile: setup
 	$(PY) -m benchmarks hostile $(ARGS)

@@ -123,7 +123,7 @@ def run_sends(module: ModuleType, bursts: list[bytes], messages_per_burst: int, 
             kernel.open_segment(0, LOG_BYTES)
         data = bursts[cycle % len(bursts)]
         begun = time.process_time_ns()
-        _consumed, verdict, acks, _end, _replies, _pulls, _commits = kernel.burst(data, 0, BORN, NOW)
+        _consumed, verdict, acks, *_ = kernel.burst(data, 0, BORN, NOW)
         start, records = kernel.take()
         eaten, _woken = kernel.dispatch(records, start)
         if cycle % 16 == 15:

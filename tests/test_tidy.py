@@ -432,9 +432,11 @@ def test_callbacks_that_are_filled_in_are_seen() -> None:
     assert callbacks_filled_in(tree) == {"a.on_end", "self.a.call"}
 
 
-def test_errors_import_only_the_codes() -> None:
+def test_errors_import_only_the_codes_and_the_form_of_a_hint() -> None:
     errors = Module(SOURCE / "errors.py")
-    assert {name for name in errors.imported if name.startswith("kappamq.")} == {"kappamq.protocol.codes"}
+    ours = {name for name in errors.imported if name.startswith("kappamq.")}
+    assert ours == {"kappamq.protocol.codes", "kappamq.protocol.leader_hint"}
+    assert not Module(SOURCE / "protocol" / "leader_hint.py").our_imports
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.relative_to(TESTS).as_posix())

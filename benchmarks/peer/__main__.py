@@ -1,8 +1,8 @@
-"""`make peer`: KappaMQ against Apache RocketMQ, in turns, under RocketMQ's own benchmark programs.
+"""`make peer`: KappaMQ against Apache RocketMQ, in turns, under RocketMQ's own benchmark programs and a load of ours (features.py).
 
-python -m benchmarks.peer                   5 runs of 6 s for each load (about 20 minutes)
+python -m benchmarks.peer                   5 runs of 6 s for each load and feature (about 40 minutes)
 python -m benchmarks.peer --quick           one short run each, for a first look
-python -m benchmarks.peer --only consume    the loads with this word in their name
+python -m benchmarks.peer --only consume    the loads and features with this word in their name
 
 The broker has one core, load and name servers the other; the broker that is not measured is stopped (SIGSTOP) meanwhile.
 Both write to the same disk with RocketMQ's default settings (asynchronous flush); log pages are cold, written for the
@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.bench import Figure
 from benchmarks.peer.brokers import APACHE, KAPPAMQ, KINDS, Peer
+from benchmarks.peer.features import Feature, Size, features
 from benchmarks.peer.loads import Load, Measured, create_topic, fill, loads, measure
 from tests.needs import require
 
@@ -54,6 +55,9 @@ class Comparison:
         for load in loads(self.options.backlog):
             if self.options.only in load.name:
                 figures += self.compare(load)
+        for feature in features():
+            if self.options.only in feature.name:
+                figures += self.compare_feature(feature)
         return figures
 
     def say(self, text: str) -> None:
@@ -102,6 +106,36 @@ class Comparison:
             memory = {kind: peer.broker.rss_anon() / 1e6 for kind, peer in peers.items()}
         shutil.rmtree(home, ignore_errors=True)
         return _figures(load, results, memory)
+
+    def compare_feature(self, feature: Feature) -> list[Figure]:
+        """The same for one of the features; what is counted is what a message costs, or how long one takes."""
+        home = self.work / feature.name.replace(" ", "-")
+        options = self.options
+        size = Size(seconds=options.seconds, warmup=options.warmup)
+        if options.quick:
+            size = Size(messages=5000, filtered=30_000, backlog=300_000, seconds=options.seconds, warmup=options.warmup)
+        results: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        with ExitStack() as stack:
+            peers = {kind: stack.enter_context(Peer(kind, home / kind.split()[0]).running()) for kind in KINDS}
+            for kind, peer in peers.items():
+                feature.prepare(peer, size, home / f"prepare-{kind.split()[0]}")
+                feature.measure(peer, size, home / f"first-{kind.split()[0]}")  # as with the loads: not counted
+                peer.pause()
+            for number in range(self.runs):
+                for kind in KINDS if number % 2 == 0 else KINDS[::-1]:
+                    peers[kind].resume()
+                    results[kind].append(feature.measure(peers[kind], size, home / f"run{number}-{kind.split()[0]}"))
+                    peers[kind].pause()
+                self.say(f"{feature.name}: " + "; ".join(f"{kind} {results[kind][-1]:.3g}" for kind in KINDS))
+            for peer in peers.values():
+                peer.resume()
+        shutil.rmtree(home, ignore_errors=True)
+        name = f"peer: {feature.name}"
+        ratios = [ours / theirs for ours, theirs in zip(results[KAPPAMQ], results[APACHE], strict=True)]
+        return [
+            *(Figure.median(name, f"{kind}, {feature.what}", results[kind], feature.unit) for kind in KINDS),
+            Figure.median(name, f"{feature.what}, ratio", ratios, "x", at_most=feature.at_most),
+        ]
 
     def _measure(self, peer: Peer, load: Load, home: Path, number: str) -> Measured:
         options = self.options

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,13 +40,26 @@ class Peer:
         """Until the block ends. `ready_s` is the time from the broker's start until clients are sent to it."""
         with self._start_nameserver() as names:
             self._names = names
-            with self._start_broker() as self.broker:
-                while not routed(self.nameserver, "TBW102", self.address):
-                    if not self.broker.running or time.monotonic() > self.broker.started + READY_S_MAX:
-                        raise ProcessFailed(f"{self.kind} is not ready:\n{self.broker.complaint()}")
-                    time.sleep(0.005)
-                self.ready_s = time.monotonic() - self.broker.started
+            self.broker = self._start_broker()
+            try:
+                self._wait_until_ready()
                 yield self
+            finally:
+                self.broker.kill()
+
+    def _wait_until_ready(self) -> None:
+        while not routed(self.nameserver, "TBW102", self.address):
+            if not self.broker.running or time.monotonic() > self.broker.started + READY_S_MAX:
+                raise ProcessFailed(f"{self.kind} is not ready:\n{self.broker.complaint()}")
+            time.sleep(0.005)
+        self.ready_s = time.monotonic() - self.broker.started
+
+    def restart(self, meanwhile: Callable[[], None]) -> None:
+        """Stop the broker and start it again on its store, with something done in between."""
+        self.broker.stop()
+        meanwhile()
+        self.broker = self._start_broker()
+        self._wait_until_ready()
 
     def _start_nameserver(self) -> Child:
         if self.kind == KAPPAMQ:
@@ -77,6 +90,7 @@ class Peer:
             "listenPort": port,
             "namesrvAddr": self.nameserver,
             "storePathRootDir": home / "store",
+            "enablePropertyFilter": "true",  # else Apache refuses SQL92
         }
         conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         if self.kind == KAPPAMQ:

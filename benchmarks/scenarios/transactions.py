@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench, Figure, noise_note
@@ -63,7 +64,7 @@ async def _commit_one(channel: Channel) -> None:
     assert answer.code == 0, answer.remark
 
 
-async def _window(server: Broker, channels: list[Channel], warmup: float, seconds: float) -> Window:
+async def window(cpu: Callable[[], Cpu], channels: list[Channel], warmup: float, seconds: float) -> Window:
     """Everybody commits one transaction after the other; on a starved machine the window stays open until one is done."""
     done = 0
     closed = False
@@ -78,14 +79,14 @@ async def _window(server: Broker, channels: list[Channel], warmup: float, second
 
     workers = [asyncio.create_task(work(channel)) for channel in channels for _ in range(INFLIGHT)]
     await asyncio.sleep(warmup)
-    first, before, start = done, server.process.cpu(), time.monotonic()
+    first, before, start = done, cpu(), time.monotonic()
     progress.clear()
     await asyncio.sleep(seconds)
     await asyncio.wait_for(progress.wait(), ANSWER_S)
     closed = True
-    window = Window(done - first, time.monotonic() - start, server.process.cpu() - before)
+    measured = Window(done - first, time.monotonic() - start, cpu() - before)
     await asyncio.gather(*workers)
-    return window
+    return measured
 
 
 async def _questions(server: Broker, count: int) -> Window:
@@ -132,10 +133,10 @@ def run(bench: Bench) -> list[Figure]:
     }
     with bench.nameserver() as names, bench.broker(names, properties=asks) as server:
         create_topic(server, Load(topic=TOPIC, queues=QUEUES))
-        window = asyncio.run(_questions(server, count))
+        asked = asyncio.run(_questions(server, count))
     note = "no limit set; by default 1,000/s"
-    figures.append(Figure("transactions", "questions to producers", window.rate, "questions/s", note=note))
-    figures.append(Figure("transactions", "one question, broker CPU", window.us, "us"))
+    figures.append(Figure("transactions", "questions to producers", asked.rate, "questions/s", note=note))
+    figures.append(Figure("transactions", "one question, broker CPU", asked.us, "us"))
     return figures
 
 
@@ -145,21 +146,22 @@ async def _sends(bench: Bench, server: Broker, flush: str) -> list[Figure]:
     try:
         bench.say(f"transactions: {name}")
         windows = [
-            await _window(server, channels, bench.size.warmup, bench.size.seconds) for _ in range(bench.size.runs)
+            await window(server.process.cpu, channels, bench.size.warmup, bench.size.seconds)
+            for _ in range(bench.size.runs)
         ]
     finally:
         for channel in channels:
             channel.close()
-    noise = noise_note([window.cpu.noise for window in windows])
+    noise = noise_note([each.cpu.noise for each in windows])
     return [
         Figure.median(
             "transactions",
             f"{CONNECTIONS}x{INFLIGHT}, 100 B, {name}",
-            [window.rate for window in windows],
+            [each.rate for each in windows],
             "transactions/s",
             note="half and commit; the producers, in Python on the other core, take about as long",
         ),
         Figure.median(
-            "transactions", f"one transaction, broker CPU, {name}", [w.us for w in windows], "us", note=noise
+            "transactions", f"one transaction, broker CPU, {name}", [each.us for each in windows], "us", note=noise
         ),
     ]

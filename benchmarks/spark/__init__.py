@@ -1,4 +1,5 @@
-"""The pipeline on Spark, measured: reading the store, reading from a broker, streams, the rebuild, and Kafka beside it.
+"""The pipeline on Spark, measured: reading the store, reading from a broker, streams, exactly-once
+writes, the rebuild, and Kafka beside it.
 
 Each question is a module with `run(lab) -> list[Figure]`; ALL names them in the order in which they run.
 """
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import Figure
     from benchmarks.spark.lab import Lab
 
-ALL = ("store", "broker", "beside", "stream", "rebuild", "kafka")
+ALL = ("store", "broker", "beside", "stream", "once", "scopes", "rebuild", "kafka")
 
 
 def load(name: str) -> Callable[[Lab], list[Figure]]:

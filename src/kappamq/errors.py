@@ -12,7 +12,7 @@
     |- StoreError                 the data directory cannot be used as requested
     |  `- StoreLocked StoreDamaged StoreReadOnly StoreFormatError DiskFull FlushFailed
     `- ClientError                the client gave up before a server answered
-       `- SendTimeout RequestTimeout NoRoute (UnknownTopic) NotConnected (NotUnderstood) ClientClosed TooManyRequests
+       `- SendTimeout RequestTimeout NoRoute (NoMaster UnknownTopic) NotConnected (NotUnderstood) ClientClosed TooManyRequests
 
 Two attributes of the class spare callers lists of codes: `code`, the response code that represents the error on the wire,
 and `retry`, whether a retry can help.
@@ -24,6 +24,7 @@ import enum
 from typing import ClassVar
 
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.leader_hint import leader_of, speaks_of_leader
 
 
 class Retry(enum.Enum):
@@ -112,7 +113,16 @@ class NotAvailable(KappaError):
 
 
 class NotMaster(NotAvailable):
-    """This node does not have the right to write: it takes neither messages nor changes of its tables, whatever the reason."""
+    """This node does not have the right to write: it takes neither messages nor changes of its tables, whatever the reason.
+
+    Nothing was stored. The text may name the node that has it."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+    @property
+    def leader(self) -> str | None:
+        """The address of the master, if the node that refused knows it."""
+        return leader_of(self.message)
 
 
 class VersionNotSupported(KappaError):
@@ -292,6 +302,10 @@ class NoRoute(ClientError):
     retry = Retry.AFTER_ROUTE_REFRESH
 
 
+class NoMaster(NoRoute):
+    """The brokers of the queue are known, but none of them is the master at the moment: one is about to be elected, or restarted."""
+
+
 class UnknownTopic(NoRoute):
     """The name servers answered, and none knows the topic."""
 
@@ -333,4 +347,6 @@ def for_code(code: int, remark: str | None = None) -> KappaError:
         kind = KappaError.by_code.get(known)
         name = known.name
     text = remark.strip() if remark else ""
+    if kind is NotAvailable and speaks_of_leader(text):
+        kind = NotMaster
     return (kind or BrokerError)(text or f"the server answered {name} without an explanation", response_code=code)

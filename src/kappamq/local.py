@@ -122,7 +122,8 @@ class Local:
         if self.settings.net.tls_mode == "enforcing":
             changes["net"] = {"tls_outgoing": True}  # otherwise the two could not talk to each other
         self.settings = self.settings.replace(changes)
-        broker = Broker(self.settings.broker, self.settings.store, self.settings.net, self._clock, files=self._files)
+        chosen = self.settings
+        broker = Broker(chosen.broker, chosen.store, chosen.net, self._clock, files=self._files, copies=chosen.copies)
         await broker.start()
         return broker
 

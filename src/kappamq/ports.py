@@ -16,8 +16,9 @@ from kappamq.errors import ConfigError
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
-# A broker also listens on port-2, and port+1 is reserved for replication.
+# A broker also listens on port-2, and on port+1 for copies.
 BROKER_PORT_OFFSETS = (-2, 0, 1)
+STRIDE = 10  # between the ports of several brokers
 _PROBES_MAX = 200
 _QUIET_FROM = 20_000  # most well-known ports are below
 _FIRST_OUTGOING = 32_768  # Linux's default if it is not configured; other systems begin higher
@@ -53,6 +54,26 @@ def choose_port(what: str, host: str, wanted: int | None, usual: int, offsets: t
         if 3 <= port < 65_535 and all(is_free(host, port + offset) for offset in offsets):
             return port
     raise ConfigError(f"found no free port for the {what} in {_PROBES_MAX} attempts")
+
+
+def choose_ports(
+    what: str, host: str, wanted: int | None, usual: int, offsets: tuple[int, ...], count: int
+) -> list[int]:
+    """Choose as above for several servers that start together: `STRIDE` apart if that is possible, and none in another's way."""
+    found: list[int] = []
+    taken: set[int] = set()
+    for number in range(count):
+        for _ in range(_STARTS_MAX):
+            ahead = STRIDE * number
+            port = choose_port(what, host, wanted + ahead if wanted else wanted, usual + ahead, offsets)
+            needed = {port + offset for offset in offsets}
+            if not needed & taken:
+                break
+        else:
+            raise ConfigError(f"found no {count} free ports, each with its neighbours, for the {what}s")
+        found.append(port)
+        taken |= needed
+    return found
 
 
 async def start_on_port(

@@ -24,6 +24,7 @@ EXPECTED = {
     "transactions": {"4x16, 100 B, async flush", "one transaction, broker CPU, sync flush", "questions to producers"},
     "timers": {"2,000 pending, RssAnon", "enqueue rate", "due rate", "500 due in 0.3 s, late p99"},
     "hostile": {"p99.9, added by hostile peers", "CPU of the longest turn", "p99.9 alone"},
+    "shapes": {"2 brokers, 8x64", "2 brokers / 1, 8x64", "with a synchronous slave / alone, 32x1"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 

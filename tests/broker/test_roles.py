@@ -74,6 +74,29 @@ POOLS_OF_THE_PROCESS = ("kappamq-cold", "kappamq-files", "kappamq-next")
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_node_without_the_role_names_who_has_it(tmp_path: Path, mode: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, mode) as broker, speaking(broker) as client:
+            assert (await client.send("t", b"before")).code == 0
+            broker.role.leader_is("10.0.0.7:10911")
+            assert (await client.send("t", b"x")).code == 0, "it has the role itself"
+            await broker.end_role()
+            for leader, told in ((None, "[leader unknown]"), ("10.0.0.7:10911", "[leader 10.0.0.7:10911]")):
+                broker.role.leader_is(leader)
+                for answer in (
+                    await client.send("t", b"x"),
+                    await client.ask(NEW_TOPIC),
+                    await client.ask(LockQueues(), LockBatch("g", "c", {MessageQueue("t", "b", 0)}).encode()),
+                ):
+                    assert answer.code == REFUSED
+                    assert (answer.remark or "").endswith(told)
+            await broker.begin_role()
+            assert (await client.send("t", b"after")).code == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_without_the_role_a_node_reads_and_stores_nothing(tmp_path: Path, mode: str) -> None:
     async def scenario() -> None:
         async with running(tmp_path, mode) as broker, speaking(broker) as client, producing(broker) as producer:

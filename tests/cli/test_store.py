@@ -145,3 +145,30 @@ def test_no_store(tmp_path: Path) -> None:
         ran = kappamq_store(command, tmp_path)
         assert ran.exit_code == 7
         assert "is not a data directory" in ran.err
+
+
+def test_cut_takes_the_end_off_and_keeps_it_aside(store: Path) -> None:
+    (told, *records) = kappamq_store("inspect", store, "-o", "json", "--log", "1000").json
+    cups = [record["log_offset"] for record in records if record["topic"] == "tea"]
+    wrong = kappamq_store("cut", store, "--to", str(cups[3] + 1))
+    assert wrong.exit_code == 7
+    assert f"The nearest places are {cups[3]} or" in wrong.err
+    ran = kappamq_store("cut", store, "--to", str(cups[3]))
+    assert ran.exit_code == 0, ran.err
+    assert f"ends at {cups[3]} now" in ran.out + ran.err
+    (kept,) = store.glob("cut-*.bin")
+    assert b"cup 3" in kept.read_bytes()
+    (after,) = kappamq_store("inspect", store, "-o", "json").json
+    assert (after["log_max_offset"], after["state"]) == (cups[3], "stopped")
+    assert [row["messages"] for row in after["topics"] if row["topic"] == "tea"] == [3]
+    assert kappamq_store("verify", store).exit_code == 0
+    (again,) = kappamq_store("cut", store, "--to", str(cups[3]), "-o", "json").json
+    assert (again["records"], again["kept"]) == (0, None)
+    with LocalThread(small_local(store)) as local:
+        refused = kappamq_store("cut", store, "--to", "0")
+        assert refused.exit_code == 7
+        assert "open in this process already" in refused.err
+        ran = run_kappamq("send", "-n", local.nameserver, "-t", "tea", "-b", "cup 5", "--order-key", "x")
+        assert ran.exit_code == 0, ran.err
+    assert told["log_max_offset"] > cups[3]
+    assert kappamq_store("verify", store).exit_code == 0

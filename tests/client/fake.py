@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,10 +32,18 @@ from kappamq.protocol.headers.client import (
     UpdateConsumerOffset,
 )
 from kappamq.protocol.headers.nameserver import GetRoute
+from kappamq.protocol.leader_hint import with_leader
 from kappamq.protocol.records import batch
 from kappamq.protocol.records.record import Record
 from kappamq.protocol.records.tags import Subscription, tag_code
 
+_OF_THE_MASTER = (
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+)
 Answer = Frame | Awaitable[Frame | None] | None
 Handler = Callable[["Peer", Frame], Answer]
 
@@ -151,6 +159,10 @@ class FakeBroker(FakeServer):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+        self.broker_id: int | None = 0  # as the name server knows it; None: not registered
+        self.leader: str | None = None  # whom it names as the master while it is none
+        self.pulled_by: list[PullMessage] = []
+        self.suggested = 0
         self.queues: dict[tuple[str, int], list[Record]] = defaultdict(list)
         self.first: dict[tuple[str, int], int] = defaultdict(int)
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -182,6 +194,8 @@ class FakeBroker(FakeServer):
         }
 
     def handle(self, peer: Peer, frame: Frame) -> Answer:
+        if self.broker_id != 0 and frame.code in _OF_THE_MASTER:
+            return reply(frame, ResponseCode.SERVICE_NOT_AVAILABLE, with_leader("not the master now", self.leader))
         handler = self._handlers.get(frame.code)
         return handler(peer, frame) if handler else reply(frame, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "fake")
 
@@ -254,6 +268,7 @@ class FakeBroker(FakeServer):
 
     async def _pull(self, peer: Peer, frame: Frame) -> Frame:
         asked = PullMessage.decode(frame.ext)
+        self.pulled_by.append(asked)
         wanted = Subscription.parse(asked.subscription or self._expression(asked.consumer_group, asked.topic))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + asked.hold_ms / 1000
@@ -283,7 +298,9 @@ class FakeBroker(FakeServer):
         return record.encode() if spoil is None else spoil(record.encode())
 
     def _pulled(self, frame: Frame, code: int, following: int, first: int, end: int, body: bytes = b"") -> Frame:
-        header = PullMessageResponse(suggested_broker_id=0, next_offset=following, min_offset=first, max_offset=end)
+        header = PullMessageResponse(
+            suggested_broker_id=self.suggested, next_offset=following, min_offset=first, max_offset=end
+        )
         return reply(frame, code, header=header, body=body)
 
     def _expression(self, group: str, topic: str) -> str:
@@ -389,11 +406,11 @@ class FakeNameServer(FakeServer):
     def handle(self, peer: Peer, frame: Frame) -> Answer:
         if frame.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             topic = GetRoute.decode(frame.ext).topic
-            if topic not in self.topics:
+            if topic not in self.topics or not self._groups(self.topics[topic]):
                 return reply(frame, ResponseCode.TOPIC_NOT_EXIST, f"No topic route info for {topic}")
             return reply(frame, body=self.route(topic).encode())
         if frame.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            brokers = {broker.name: self._data(broker) for broker in self.brokers}
+            brokers = {data.broker_name: data for data in self._groups({broker.name for broker in self.brokers})}
             return reply(frame, body=ClusterInfo(brokers=brokers, clusters={"c": set(brokers)}).encode())
         if frame.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             return reply(frame, body=TopicList(topics=list(self.topics)).encode())
@@ -403,11 +420,16 @@ class FakeNameServer(FakeServer):
         queues = self.topics[topic]
         return TopicRouteData(
             queues=[QueueData(name, self.read_queues.get(topic, count), count, 6) for name, count in queues.items()],
-            brokers=[self._data(broker) for broker in self.brokers if broker.name in queues],
+            brokers=self._groups(queues),
         )
 
-    def _data(self, broker: FakeBroker) -> BrokerData:
-        return BrokerData(cluster="c", broker_name=broker.name, addresses={0: broker.address})
+    def _groups(self, names: Collection[str]) -> list[BrokerData]:
+        found: dict[str, BrokerData] = {}
+        for broker in self.brokers:
+            if broker.name in names and broker.broker_id is not None:
+                group = found.setdefault(broker.name, BrokerData(cluster="c", broker_name=broker.name, addresses={}))
+                group.addresses[broker.broker_id] = broker.address
+        return list(found.values())
 
 
 class FakeCluster:
@@ -425,7 +447,7 @@ class FakeCluster:
 
     def create(self, topic: str, queues: int = 2, read_queues: int | None = None) -> None:
         for nameserver in self.nameservers:
-            nameserver.topics[topic] = {broker.name: queues for broker in self.brokers}
+            nameserver.topics[topic] = dict.fromkeys((broker.name for broker in self.brokers), queues)
             nameserver.read_queues[topic] = queues if read_queues is None else read_queues
 
     def options(self, **others: Any) -> dict[str, Any]:
@@ -434,9 +456,25 @@ class FakeCluster:
         return {"nameserver": self.address, **fast, **others}
 
 
+def promote(*group: FakeBroker) -> None:
+    """The first of these is the master of their group from now on, and registered as such; the others follow it."""
+    for number, broker in enumerate(group):
+        broker.broker_id, broker.leader = number, group[0].address
+
+
 @asynccontextmanager
-async def fake_cluster(brokers: int = 1, nameservers: int = 1, **topics: int) -> AsyncIterator[FakeCluster]:
-    made = [FakeBroker(f"broker-{number}") for number in range(brokers)]
+async def fake_cluster(
+    brokers: int = 1, nameservers: int = 1, members: int = 1, **topics: int
+) -> AsyncIterator[FakeCluster]:
+    """`members`: of each group; all of them have what one has, at once."""
+    made = []
+    for number in range(brokers):
+        group = [FakeBroker(f"broker-{number}") for _ in range(members)]
+        for broker_id, broker in enumerate(group):
+            broker.broker_id, broker.queues, broker.first, broker.log, broker._arrived = (
+                broker_id, group[0].queues, group[0].first, group[0].log, group[0]._arrived
+            )  # fmt: skip
+        made += group
     cluster = FakeCluster(made, [FakeNameServer(made, {}) for _ in range(nameservers)])
     servers: list[FakeServer] = [*cluster.brokers, *cluster.nameservers]
     for server in servers:

@@ -55,28 +55,18 @@ def test_unknown_names_are_named_with_a_guess() -> None:
     assert "teapot" in findings.lines()[0]
 
 
-def test_a_role_that_asks_for_copies_starts_with_a_warning_and_shows_what_holds() -> None:
-    made, findings = broker_settings({"brokerRole": "SYNC_MASTER"}, defaults=ROOT)
-    assert findings.lines() == [
-        "without effect: brokerRole=SYNC_MASTER (slaves and replication are not implemented yet, so this broker has the only copy of "
-        "its messages)"
-    ]
-    assert rendered(made)["brokerRole"] == "ASYNC_MASTER"
-    assert broker_settings({"brokerRole": "ASYNC_MASTER"}, defaults=ROOT)[1].lines() == []
-
-
 def test_switches_of_absent_features_are_told_once_for_each_feature_and_shown_as_off() -> None:
     given_properties = {
-        "enableCompaction": "true", "enablePopLog": "true", "appendAckAsync": "true", "dLegerGroup": "g",
+        "enableCompaction": "true", "enablePopLog": "true", "appendAckAsync": "true", "preferredLeaderId": "g",
     }  # fmt: skip
     made, findings = broker_settings(given_properties, defaults=ROOT)
     assert findings.lines() == [
         "without effect: enableCompaction=true (compacted topics are not supported)",
         "without effect: enablePopLog=true, appendAckAsync=true (POP consumption is not supported)",
-        "RocketMQ properties without effect here: dLegerGroup",
+        "RocketMQ properties without effect here: preferredLeaderId",
     ]
     shown = rendered(made)
-    assert (shown["enableCompaction"], shown["enablePopLog"], shown["dLegerGroup"]) == ("false", "false", "g")
+    assert (shown["enableCompaction"], shown["enablePopLog"], shown["preferredLeaderId"]) == ("false", "false", "g")
 
 
 def test_tls_to_name_servers_has_two_names_that_must_agree(tmp_path: Path) -> None:
@@ -112,11 +102,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("brokerRole", "SLAVE", "slaves and replication are not implemented yet.*ASYNC_MASTER or SYNC_MASTER"),
+        ("brokerRole", "MASTER", "brokerRole must be ASYNC_MASTER or SYNC_MASTER or SLAVE"),
         ("brokerId", "-1", "broker_id must be a number from 0.*set by brokerId"),
         ("aclEnable", "true", "the broker would be open"),
-        ("enableDLegerCommitLog", "true", "Raft"),
-        ("inSyncReplicas", "2", "replication"),
+        ("enableDLegerCommitLog", "yes", "enableDLegerCommitLog must be true or false"),
+        ("inSyncReplicas", "17", "set by inSyncReplicas"),
+        ("enableControllerMode", "true", "a controller that elects masters is not supported"),
+        ("enableAutoInSyncReplicas", "true", "never lowered in silence"),
         ("storePathCommitLog", "/other", "is always /data/commitlog"),
         ("listenPort", "1", "port-2 .*set by listenPort"),
         ("listenPort", "abc", "listenPort must be an integer"),
@@ -208,7 +200,8 @@ def test_changes_while_running() -> None:
         ("fileReservedTime", "-1", InvalidParameter, "retention_hours"),
         ("cleanFileForciblyEnable", "maybe", InvalidParameter, "true or false"),
         ("aclEnable", "true", InvalidParameter, "authentication"),
-        ("brokerRole", "SYNC_MASTER", NoPermission, "only copy"),
+        ("brokerRole", "SYNC_MASTER", NoPermission, "restart"),
+        ("enableDLegerCommitLog", "true", NoPermission, "restart"),
         ("enableCompaction", "true", NoPermission, "enableCompaction=true has no effect.*compacted topics"),
     ],
 )
@@ -253,7 +246,7 @@ def test_name_server_settings() -> None:
     shown = apache.rendered_nameserver(made)
     assert (shown["listenPort"], shown["kvConfigPath"]) == ("19876", "/ns/kvConfig.json")
     assert (shown["enableControllerInNamesrv"], shown["writeBufferHighWaterMark"]) == ("false", "0")
-    with pytest.raises(ConfigError, match="controller that elects masters is not implemented yet"):
+    with pytest.raises(ConfigError, match="controller that elects masters is not supported"):
         nameserver_settings({"enableControllerInNamesrv": "true"})
 
 

@@ -28,7 +28,7 @@ def test_values_are_compared_as_java_would_write_them() -> None:
     assert features.BROKER_UNSET["storeType"].holds("DEFAULT")
     assert features.BROKER_UNSET["readOnlyCommitLogStorePaths"].holds("null")
     assert features.BROKER_UNSET["aclEnable"].holds(" FALSE ")
-    assert not features.BROKER_UNSET["brokerRole"].holds("SYNC_MASTER")
+    assert not features.BROKER_UNSET["enableCompaction"].holds("true")
     with pytest.raises(ConfigError, match=r"aclEnable=true cannot be honoured.*leave it out or set it to false"):
         features.BROKER_UNSET["aclEnable"].holds("true")
     with pytest.raises(ConfigError, match=r"set it to \(empty\)"):
@@ -42,7 +42,7 @@ def test_a_name_without_an_off_value_is_known_and_not_shown() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["dLegerGroup", "dLegerPeers", "dLegerSelfId", "authConfigPath", "authenticationProvider", "clientWorkerThreads"],
+    ["preferredLeaderId", "authConfigPath", "authenticationProvider", "clientWorkerThreads"],
 )
 def test_names_of_features_to_come_are_known(name: str) -> None:
     assert name in features.BROKER_UNSET

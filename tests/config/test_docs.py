@@ -14,6 +14,10 @@ from kappamq.config.apache_names import BROKER_SETTINGS, NAMESERVER_SETTINGS, Se
 from kappamq.config.client import ClientConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIG.md"
+COPIES_HEAD = """[COPIES.md](COPIES.md) says what these do together. A member of a Raft group has `enableDLegerCommitLog=true`;
+without it the names that begin with `dLeger` have no effect. Peers are written `n0-host:port;n1-host:port`.
+"""
+
 HEAD = """# Configuration
 
 A broker reads RocketMQ's `broker.conf` (`kappamq broker -c broker.conf`), and `--set name=value` wins over the file. A name
@@ -108,9 +112,10 @@ def document() -> str:
         ("Broker", "broker", BROKER_SETTINGS),
         ("Store", "store", BROKER_SETTINGS),
         ("Network and TLS (broker and name server)", "net", BROKER_SETTINGS),
+        ("Copies", "copies", BROKER_SETTINGS),
         ("Name server", "nameserver", NAMESERVER_SETTINGS),
     ):
-        parts.append(f"## {title}\n\n{table(part, settings)}\n")
+        parts.append(f"## {title}\n\n{COPIES_HEAD + chr(10) if part == 'copies' else ''}{table(part, settings)}\n")
     unset = {**NAMESERVER_UNSET, **BROKER_UNSET}
     parts.append("\n".join([REFUSED_HEAD, *sorted(_refused(each) for each in unset.values() if each.required), ""]))
     parts.append("\n".join([ABSENT_HEAD, *_absent(unset), ""]))

@@ -46,6 +46,8 @@ EXPECTED = {
     "admin.py": "deleted: topic 'example-admin-",
 }
 ON_SPARK = {
+    "spark_copies.py": "22 payments were sent, 20 of them are different\n19 are replayed, and the second time 0",
+    "spark_exactly_once.py": "30 orders, 30 bills\n60 orders, 60 bills\n61 bills and totals",
     "spark_read.py": "green: 3\nblack: 1\noolong: 1",
     "spark_write.py": "34 paid orders are in the topic",
     "spark_stream.py": "first run: 30 events\nsecond run: 50 events",

@@ -194,4 +194,8 @@ async def mqadmin_tells_of_both(address: str, master: Broker, slave: apache.Brok
     assert f"#MasterAddr\t127.0.0.1:{master.port + 1}" in theirs.text, "the slave has learned it from our name server"
     assert {(r["BID"], r["Addr"]) for r in cluster.table()} == {("0", master.address), ("1", slave.address)}
     facts = status.facts()
-    assert (facts["kappamqRole"], facts["kappamqSlaves"], facts["kappamqCopiesMissing"]) == ("master", "1", "nothing")
+    assert (facts["kappamqRole"], facts["kappamqFollowers"], facts["kappamqCopiesMissing"]) == (
+        "master",
+        "1",
+        "nothing",
+    )

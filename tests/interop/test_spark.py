@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,11 @@ from typing import Any
 import pytest
 
 from kappamq import Admin, Message, Producer, PullConsumer
+from kappamq.errors import NotSupported
+from kappamq.spark import connection
 from kappamq.spark.columns.schema import STORE_COLUMNS
+from kappamq.spark.sink import scopes
+from kappamq.spark.sink.options import ExactlyOnce, WriteOptions
 from kappamq.spark.store.options import StoreOptions
 from kappamq.spark.store.source import LogTableReader
 from tests.interop import spark_servers
@@ -160,3 +165,16 @@ def test_a_declarative_pipeline(ours: KappaTarget, tmp_path: Path) -> None:
     fill(ours, "pipeline")
     printed = spark_servers.run_pipeline(tmp_path, FLOWS.format(nameserver=ours.nameserver, topic="pipeline"))
     assert bodies(ours, "pipeline_copy") == {b"order %d" % number: 1 for number in range(COUNT)}, printed
+
+
+def test_exactly_once_is_refused_by_apaches_broker(apache: ApacheTarget) -> None:
+    """At the start, soon, and with what to do instead."""
+    options = WriteOptions(nameservers=apache.nameserver, topic="bills", exactly_once=ExactlyOnce("bills"))
+    for owner in (None, "query"):
+        began = time.monotonic()
+        with pytest.raises(
+            NotSupported, match=r"broker .* does not know batch transactions, .* write with at-least-once delivery"
+        ):
+            scopes.check_start(options, owner)
+        assert time.monotonic() - began < 5
+    connection.close_all()

@@ -107,6 +107,51 @@ def test_kv_survives_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_who_sends_beats_is_missed_between_the_scans() -> None:
+    async def scenario() -> None:
+        async with running(scan_ms=3_600_000) as server:
+            closed = asyncio.Event()
+            broker = await Channel.connect(server.address, on_closed=lambda _: closed.set())
+            await broker.request(header(timeout_ms=50), body().encode())
+            async with asyncio.timeout(10):
+                await closed.wait()
+            assert server.service.routes.topics() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_name_server_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Jumping(SystemClock):
+        ahead = 0.0
+
+        def liveness(self) -> float:
+            return super().liveness() + self.ahead
+
+    async def scenario() -> None:
+        clock = Jumping()
+        server = NameServer(NameServerConfig(listen_host="127.0.0.1", port=0), clock)
+        await server.start()
+        broker = await Channel.connect(server.address)
+        try:
+            await broker.request(header(timeout_ms=60_000), body().encode())
+            scans = []
+            expire = server.service.expire
+            server.service.expire = lambda **how: (scans.append(how), expire(**how))[1]  # type: ignore[method-assign, func-returns-value]
+            await eventually_async(lambda: scans)
+            Jumping.ahead = 61.0  # what a suspended process sees when it goes on
+            await eventually_async(lambda: "stood still" in caplog.text)
+            assert server.service.routes.topics() == ["T", "U"]
+            await broker.request(GetRoute(topic="T"))
+            scans.clear()
+            await eventually_async(lambda: scans)
+            assert server.service.routes.topics() == ["T", "U"], "it was heard before the next scan"
+        finally:
+            broker.close()
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
 def test_silent_broker_is_scanned_away_and_closed() -> None:
     async def scenario() -> None:
         async with running(scan_ms=10) as server:

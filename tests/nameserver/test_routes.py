@@ -174,14 +174,80 @@ def test_broker_changes_its_name_or_cluster() -> None:
 def test_another_address_takes_the_place_unless_it_is_older() -> None:
     table: RouteTable[str] = RouteTable()
     table.register(header(address=MASTER), body(state_version=5), "one", 0.0)
-    refused = table.register(header(address=SLAVE), body(state_version=4), "two", 0.0)
-    assert (refused.master_address, refused.new) == (None, False)
+    with pytest.raises(BrokerError, match=f"{SLAVE} is not the master of b any more: {MASTER} is the master"):
+        table.register(header(address=SLAVE), body(state_version=4), "two", 0.0)
     assert addresses(table.route("T")) == {"b": {0: MASTER}}
     assert table.connection_lost("two") == []
     table.register(header(address=SLAVE), body(state_version=5), "two", 0.0)
     assert addresses(table.route("T")) == {"b": {0: SLAVE}}
     assert table.connection_lost("one") == [], "who lost its place takes nothing away"
     assert addresses(table.route("T")) == {"b": {0: SLAVE}}
+
+
+def test_a_master_that_sends_beats_is_not_replaced_by_its_equal() -> None:
+    table: RouteTable[str] = RouteTable()
+    table.register(header(timeout_ms=3000), body(state_version=5), "one", 0.0)
+    with pytest.raises(
+        BrokerError, match=f"b has a master already: {MASTER} is registered with id 0 and state version 5"
+    ):
+        table.register(header(address=SLAVE, timeout_ms=3000), body(state_version=5), "two", 1.0)
+    assert addresses(table.route("T")) == {"b": {0: MASTER}}
+    moved = table.register(header(address="10.0.0.7:1", timeout_ms=3000), body(state_version=5), "one", 1.0)
+    assert moved.replaced is None, "over its own connection: it has moved"
+    promoted = table.register(header(address=SLAVE, timeout_ms=3000), body(state_version=6), "two", 1.0)
+    assert promoted.replaced is None, "that is what elections are for"
+    assert addresses(table.route("T")) == {"b": {0: SLAVE}}
+    assert not table.heartbeat("c", "10.0.0.7:1", 1.5), "its beats tell it that it is not registered any more"
+    demoted = table.register(header(address=MASTER, broker_id=1, timeout_ms=3000), body(state_version=6), "one", 2.0)
+    assert (demoted.master_address, demoted.ha_address, demoted.master_version) == (SLAVE, SLAVE + "2", 6)
+    assert addresses(table.route("T")) == {"b": {0: SLAVE, 1: MASTER}}
+
+
+def test_a_slave_becomes_the_master_and_the_master_its_slave() -> None:
+    table: RouteTable[str] = RouteTable()
+    table.register(header(timeout_ms=3000), body(state_version=1), "one", 0.0)
+    table.register(header(address=SLAVE, broker_id=1, timeout_ms=3000), body(state_version=1), "two", 0.0)
+    table.register(header(address=SLAVE, timeout_ms=3000), body([], state_version=2), "two", 1.0)
+    assert addresses(table.route("T")) == {"b": {0: SLAVE}}, "an empty table tells the role, topics stay"
+    table.register(header(broker_id=1, timeout_ms=3000), body(state_version=2), "one", 1.0)
+    assert addresses(table.route("T")) == {"b": {0: SLAVE, 1: MASTER}}
+
+
+def test_a_replaced_master_does_not_come_back_while_its_successor_restarts() -> None:
+    table: RouteTable[str] = RouteTable()
+    table.register(header(timeout_ms=3000), body(state_version=1), "one", 0.0)
+    table.register(header(address=SLAVE, timeout_ms=3000), body(state_version=2), "two", 0.0)
+    table.connection_lost("two")
+    with pytest.raises(BrokerError, match=f"{SLAVE} was until recently the master with state version 2"):
+        table.register(header(timeout_ms=3000), body(state_version=1), "one", 5.0)
+    assert table.route("T") is None
+    table.register(header(timeout_ms=3000), body(state_version=1), "one", 601.0)
+    assert addresses(table.route("T")) == {"b": {0: MASTER}}, "after ten minutes nobody knows"
+
+
+def test_beats_are_missed_sooner() -> None:
+    table: RouteTable[str] = RouteTable(expiry_ms=1000)
+    table.register(header("silent"), body(), "apache", 0.0)
+    table.register(header("b", SLAVE, timeout_ms=3000), body(), "ours", 0.0)
+    table.heard("ours", 2.0)
+    assert table.expire(5.0, beating=True) == [], (
+        "a beat at 2 s counts until 5 s, and of others nothing is expected here"
+    )
+    assert table.expire(5.1, beating=True) == [(SLAVE, "ours")]
+    assert table.expire(5.1) == [(MASTER, "apache")]
+
+
+def test_slaves_alone_are_shown_by_a_name_server_that_never_saw_their_master() -> None:
+    table: RouteTable[str] = RouteTable()
+    table.register(header(address=SLAVE, broker_id=1, timeout_ms=3000), body(state_version=3), "slave", 0.0)
+    assert addresses(table.route("T")) == {"b": {1: SLAVE}}
+    assert permissions(table.route("T")) == {"b": 4}
+    table.register(header(timeout_ms=3000), body(state_version=4), "master", 0.0)
+    assert permissions(table.route("T")) == {"b": 6}
+    table.connection_lost("master")
+    table.register(header(address=SLAVE, broker_id=1, timeout_ms=3000), body(["T", "V"], state_version=4), "slave", 0.0)
+    assert permissions(table.route("T")) == {"b": 6}, "a slave changes no topic that is known"
+    assert permissions(table.route("V")) == {"b": 4}
 
 
 def test_data_version() -> None:
@@ -333,6 +399,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.now = 0.0
         self.places: dict[tuple[str, int], dict[str, object]] = {}  # (name, id) -> address, owner, heard, versions
         self.topics: dict[tuple[str, str], int] = {}  # (topic, name) -> permission
+        self.masters: dict[str, tuple[str, int]] = {}  # name -> address and state version of its last master
 
     def _leave(self, place: tuple[str, int]) -> None:
         del self.places[place]
@@ -373,11 +440,17 @@ class AgainstModel(RuleBasedStateMachine):
             with pytest.raises(BrokerError):
                 self.table.register(request, registration, owner, self.now)
             return
-        self.table.register(request, registration, owner, self.now)
-        if known is not None and known["address"] != address and known["version"][0] > state_version:  # type: ignore[index]
-            for other in self._places_where(address=address):
-                self._leave(other)
+        later = known is not None and known["address"] != address and known["version"][0] > state_version  # type: ignore[index]
+        later = later and known is not None and known["owner"] != owner
+        last = self.masters.get(name)
+        later |= broker_id == 0 and last is not None and last[0] != address and last[1] > state_version
+        if later:
+            with pytest.raises(BrokerError):
+                self.table.register(request, registration, owner, self.now)
             return
+        self.table.register(request, registration, owner, self.now)
+        if broker_id == 0:
+            self.masters[name] = address, state_version
         everything = known is None or known["address"] != address or known["version"] != version
         entry: dict[str, object] = {"address": address, "owner": owner, "heard": self.now, "version": version}
         moved = [other for other in self._places_where(address=address) if other != place]

@@ -18,6 +18,7 @@ from kappamq.config import properties
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.errors import (
     BrokerError,
+    BrokerNotFound,
     HeaderError,
     KappaError,
     NotSupported,
@@ -140,6 +141,48 @@ def test_two_live_brokers_of_one_name_are_warned_about(caplog: pytest.LogCapture
     slave = server.ask(header(address="10.0.0.4:10911", broker_id=1), registration, by=FakePeer())
     assert slave.remark is None, "another id is another place"
     assert caplog.text.count("two running brokers") == 2
+
+
+def test_a_beat_is_answered_with_the_place_of_the_master() -> None:
+    server = Server()
+    slave, name = FakePeer(), {"cluster": "c", "broker_name": "b"}
+    beat = h.BrokerHeartbeat(broker_address="10.0.0.2:10911", **name)
+    with pytest.raises(BrokerNotFound, match=r"10\.0\.0\.2:10911 is not registered here: register it again"):
+        server.ask(beat, by=slave)
+    registration = body(state_version=4).encode()
+    server.ask(header(address="10.0.0.2:10911", broker_id=1, timeout_ms=3000), registration, by=slave)
+    assert server.ask(beat, by=slave).ext == {}, "there is none yet"
+    server.register(header(timeout_ms=3000), body(state_version=4))
+    told = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:109112", "masterStateVersion": "4"}
+    assert server.ask(beat, by=slave).ext == told
+    assert server.ask(h.BrokerHeartbeat(broker_address="10.0.0.1:10911", **name)).ext == {}
+
+
+def test_whatever_a_broker_sends_is_a_sign_of_life() -> None:
+    server = Server()
+    server.register(header(timeout_ms=3000))
+    for _ in range(4):
+        server.clock.advance(2)
+        server.service.expire(beating=True)
+        server.route()  # over the broker's own connection
+    assert server.service.routes.topics() == ["T", "U"]
+    server.clock.advance(3.1)
+    server.service.expire(beating=True)
+    assert server.service.routes.topics() == []
+    assert server.broker.closed
+
+
+def test_a_second_living_master_is_refused_and_told_who_is() -> None:
+    server = Server()
+    server.register(header(timeout_ms=3000))
+    other = FakePeer()
+    rival = header(address="10.0.0.2:10911", timeout_ms=3000)
+    with pytest.raises(BrokerError, match=r"b has a master already: 10\.0\.0\.1:10911 is registered with id 0"):
+        server.ask(rival, body().encode(), by=other)
+    assert server.route().brokers[0].addresses == {0: "10.0.0.1:10911"}
+    server.service.connection_lost(server.broker)
+    assert server.ask(rival, body().encode(), by=other).remark is None
+    assert server.route().brokers[0].addresses == {0: "10.0.0.2:10911"}
 
 
 def test_two_brokers_that_take_turns_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

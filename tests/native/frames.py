@@ -6,6 +6,7 @@ Everything is drawn from the `random.Random` that is handed in, so a seed is a w
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from random import Random
 
 LONG = dict(
@@ -258,6 +259,85 @@ def pull_fields(r: Random, code: int) -> list[tuple[str, str]]:
     return items
 
 
+WISHES = ["TRAN_MSG", "TRAN_MSG", "TRAN_MSG", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]
+
+
+def waiting_properties(r: Random, now_ms: int) -> str:
+    """Of a message that waits for something, mostly as clients word it."""
+    key = f"7F000001{r.randrange(1 << 16):04X}18B4AAC2{r.randrange(1 << 48):012X}"
+    wish = r.choice(WISHES)
+    values = {
+        "TRAN_MSG": ["true"] * 30 + ["TRUE", "false", "1"],
+        "DELAY": ["1", "2", "3", "18", "0", "01", "-1", "+1", "19", "1234567890123456"],
+    }
+    times = ["1", "3", "86400", "999999999999999", "0", "-5", "007", "x"]
+    until = [str(now_ms + step) for step in (1, 999, 1000, 1001, 5000, 100_000, 10**9, 10**14)] + [str(now_ms), "1", ""]
+    value = r.choice(values.get(wish, until if wish == "TIMER_DELIVER_MS" else times))
+    pairs = [(wish, value), ("UNIQ_KEY", key), ("WAIT", "true")]
+    if wish == "TRAN_MSG" and r.random() < 0.97:
+        pairs.append(("PGROUP", r.choice(GROUPS)))
+    if r.random() < 0.3:
+        pairs += [("TAGS", r.choice(TAGS)), ("KEYS", "k1 k2")]
+    odd = r.random()
+    if odd < 0.03:
+        pairs.append(r.choice(pairs))
+    elif odd < 0.06:
+        pairs.append((r.choice([*SPECIAL, *WISHES, "__transactionId__", "TRANSACTION_CHECK_TIMES"]), "1"))
+    elif odd < 0.08:
+        pairs.append(("CHECK_IMMUNITY_TIME_IN_SECONDS", "5"))
+    elif odd < 0.1:
+        pairs += [(f"n{number}", "v") for number in range(r.choice([28, 29, 30, 40]))]
+    elif odd < 0.11:
+        pairs.append(("big", "x" * r.randrange(7900, 8200)))
+    elif odd < 0.13:
+        del pairs[r.randrange(len(pairs))]
+    r.shuffle(pairs)
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    return text[: -r.choice([0, 1])] if r.random() < 0.2 else text
+
+
+def waiting_frame(r: Random, now_ms: int) -> bytes:
+    """A send that is not for consumers yet."""
+    code = r.choice([310, 310, 310, 10, 320])
+    names = dict(zip("abcdefghijklmn", "abcdefghijklmn", strict=True)) if code != 10 else LONG
+    fields = {
+        "a": "producers", "b": r.choice(TOPICS[:4]), "c": "TBW102", "d": "4", "e": str(r.choice([0, 1, 7])),
+        "f": r.choice(["0", "4", "4", "5", "8", "12"]), "g": "1700000000123", "h": r.choice(["0", "-3"]),
+        "i": waiting_properties(r, now_ms), "j": r.choice(["0", "0", "2"]), "m": "true" if code == 320 else "false",
+    }  # fmt: skip
+    items = [(names[name], value) for name, value in fields.items()]
+    flag = 0 if r.random() < 0.9 else 2
+    return framed(r, code, flag, r.randrange(1 << 31), items, lambda: body(r))
+
+
+def end_frame(r: Random, known: tuple[int, int, str, str]) -> bytes:
+    """The end of a transaction, mostly of one that is `known`: log offset, queue offset, group, unique key."""
+    log_offset, queue_offset, group, key = known
+    fields = {
+        "producerGroup": group if r.random() < 0.97 else r.choice(GROUPS), "tranStateTableOffset": str(queue_offset),
+        "commitLogOffset": str(log_offset), "commitOrRollback": r.choice(["8", "8", "8", "12", "12", "0", "4"]), "msgId": key,
+    }  # fmt: skip
+    for name, value in (
+        ("topic", "tea"),
+        ("fromTransactionCheck", r.choice(["true", "false", "0", "maybe"])),
+        ("transactionId", key),
+        ("bname", "broker-a"),
+    ):
+        if r.random() < 0.5:
+            fields[name] = value
+    odd = r.random()
+    if odd < 0.05:
+        fields[r.choice(["tranStateTableOffset", "commitLogOffset", "commitOrRollback"])] = r.choice(ODD_NUMBERS)
+    elif odd < 0.08:
+        fields["msgId"] = r.choice(["other", *ODD_TEXT])
+    elif odd < 0.1:
+        fields[r.choice(["zz", "b", "queueId", "a"])] = "1"
+    elif odd < 0.12:
+        del fields[r.choice(list(fields))]
+    flag = 0 if r.random() < 0.6 else 2
+    return framed(r, 37, flag, r.randrange(1 << 31), list(fields.items()), lambda: b"" if r.random() < 0.99 else b"x")
+
+
 # -- wire forms --------------------------------------------------------------------------------------------------------
 
 
@@ -370,13 +450,23 @@ def frame(r: Random) -> bytes:
     opaque = r.randrange(1 << 31) if r.random() < 0.9 else r.choice([0, -1, -(1 << 31), (1 << 31) - 1])
     pulls = code in (11, 361)
     fields = pull_fields(r, code) if pulls else send_fields(r, code)
+
+    def content() -> bytes:
+        return b"" if pulls and r.random() < 0.98 else batch_body(r) if code == 320 else body(r)
+
+    return framed(r, code, flag, opaque, fields, content)
+
+
+def framed(
+    r: Random, code: int, flag: int, opaque: int, fields: list[tuple[str, str]], make_content: Callable[[], bytes]
+) -> bytes:
     if r.random() < 0.3:
         r.shuffle(fields)
     binary = r.random() < 0.3
     header = (binary_header if binary else json_header)(r, code, flag, opaque, fields)
     if r.random() < 0.06:
         header = mutate(r, header)
-    content = b"" if pulls and r.random() < 0.98 else batch_body(r) if code == 320 else body(r)
+    content = make_content()
     total, mark = 4 + len(header) + len(content), len(header) | binary << 24
     if r.random() < 0.002:
         total = r.choice([0, 3, 4, -1, total - 1, total + 1, 1 << 20, (1 << 31) - 1])

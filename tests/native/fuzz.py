@@ -19,7 +19,18 @@ from types import ModuleType
 from typing import Any
 
 from kappamq.native import load, pure
-from kappamq.native.layout import BAD, DONE, FULL, LEFT
+from kappamq.native.layout import (
+    BAD,
+    DONE,
+    FULL,
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    LEFT,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    HalfEnded,
+    HalfOpened,
+)
 from kappamq.native.pure_record import java_hash
 from tests.native import frames
 
@@ -95,6 +106,7 @@ class Round:
             transfer_bytes_max=r.choice([100, 1000, 1 << 18]), transfer_count_max=r.choice([1, 4, 32]),
         )  # fmt: skip
         self.segments: dict[int, bytearray] = {}
+        self.unread: list[tuple[int, int]] = []  # halves whose keys nobody has looked up
         self.fed = 0
         self.now = 1_700_000_000_000
         both = self.both
@@ -112,6 +124,9 @@ class Round:
             )
         both.set("delays_ms", r.choice([(), (1000, 5000, 10000), tuple(range(18))]))
         both.set("accepting", True)
+        self.opened: dict[int, tuple[int, int, str, str]] = {}
+        self.ended = 0
+        self.let_wait()
         self.open(r.choice([0, 0, self.segment_bytes * 1000]))
 
     def codes(self) -> frozenset[int] | None:
@@ -147,6 +162,46 @@ class Round:
         count = r.choice([1, 1, 2, 5, 16])
         data = b"".join([frames.frame(r) for _ in range(count)])
         self.fed += count
+        self.feed(r, data)
+        if self.later.random() < 0.5:
+            self.waiting()
+
+    def waiting(self) -> None:
+        """Messages that are not for consumers yet, and transactions that end."""
+        r = self.later
+        made = []
+        for _ in range(r.choice([1, 2, 5])):
+            if self.opened and r.random() < 0.6:
+                known = self.opened[r.choice(list(self.opened))]
+                made.append(frames.end_frame(r, known))
+            else:
+                made.append(frames.waiting_frame(r, self.now))
+        self.feed(r, b"".join(made))
+        if self.opened and r.random() < 0.05:
+            self.both.forget_half(r.choice(list(self.opened)))
+        if r.random() < 0.02:
+            self.let_wait()
+
+    def let_wait(self) -> None:
+        r = self.later
+        self.both.let_wait(
+            r.random() < 0.95, r.choice([0, 5000, 86_400_000, 1 << 40]), r.choice([0, 3, 18, 18, 63]), r.choice(["broker-a", "ç b", ""])
+        )  # fmt: skip
+
+    def noted(self, notes: list[tuple[Any, ...]]) -> None:
+        for note in notes:
+            if isinstance(note, HalfOpened):
+                log_offset, queue_offset, size, group, _topic = note
+                if len(self.opened) > 50:
+                    del self.opened[next(iter(self.opened))]
+                self.opened[log_offset] = log_offset, queue_offset, group, ""
+                self.unread.append((log_offset, size))
+            elif isinstance(note, HalfEnded):
+                self.ended += 1
+                if self.later.random() < 0.8:  # else it is ended again
+                    self.opened.pop(note.log_offset, None)
+
+    def feed(self, r: Random, data: bytes) -> None:
         cut = len(data) if r.random() < 0.7 else r.randrange(len(data) + 1)
         kind = r.choice([bytes, bytes, bytearray])
         data, later = kind(data[:cut]), data[cut:]
@@ -157,6 +212,7 @@ class Round:
             before = position
             result = self.both.burst(data, position, born, self.now)
             position, verdict = result[0], result[1]
+            self.noted(result[7])
             if verdict == LEFT:
                 position += 4 + int.from_bytes(data[position : position + 4], "big")
             elif verdict == FULL:
@@ -179,6 +235,12 @@ class Round:
         segment = self.segments[start - at]
         segment[at : at + len(data)] = data
         self.position += len(data)
+        for log_offset, size in self.unread:
+            record = bytes(segment[log_offset % self.segment_bytes :][:size])
+            key = record[record.rindex(b"__transactionId__\x01") + 18 :].partition(b"\x02")[0].decode()
+            if log_offset in self.opened:
+                self.opened[log_offset] = (*self.opened[log_offset][:3], key)
+        self.unread.clear()
         first = int.from_bytes(data[:4], "big")
         if first < len(data) and self.r.random() < 0.03:
             self.both.dispatch(data[first:], start + first)  # numbering jumps
@@ -391,6 +453,9 @@ class Round:
         ):
             both.get(name)
         both.dirty_queues()
+        for topic in (HALF_TOPIC, HALF_OP_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC):
+            for queue_id in both.queue_ids(topic):
+                both.queue_state(topic, queue_id)
         for topic in frames.TOPICS:
             for queue_id in both.queue_ids(topic):
                 both.queue_state(topic, queue_id)

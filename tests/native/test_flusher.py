@@ -106,3 +106,30 @@ def test_requests_made_during_a_sync_share_the_next(monkeypatch: pytest.MonkeyPa
     eventually(lambda: flusher.take() == (49, 0))
     flusher.close()
     assert synced == [101, 101, 102]
+
+
+def test_nothing_asked_for_before_a_cut_vouches_for_what_lies_behind_it(flusher: Any, tmp_path: Path) -> None:
+    with open(tmp_path / "log", "wb") as file:
+        flusher.request(file.fileno(), 2825)
+        flusher.cut(2260)
+        assert flusher.take() == (2260, 0), "reported or on its way: it is over when the cut is"
+        flusher.request(file.fileno(), 2375)
+        assert wait(flusher) == (2375, 0)
+        flusher.cut(2400)
+        assert flusher.take() == (2375, 0)
+        for offset in range(3000, 3200):  # some of it is asked for while a sync runs
+            flusher.request(file.fileno(), offset)
+        flusher.cut(2376)
+    flusher.request(file_number := os.open(tmp_path / "log", os.O_RDWR), 2377)  # the other one was not in use any more
+    eventually(lambda: flusher.take() == (2377, 0))
+    os.close(file_number)
+
+
+def test_a_cut_after_a_failure_does_not_wait(flusher: Any) -> None:
+    reader, writer = os.pipe()
+    flusher.request(writer, 20)
+    assert wait(flusher) == (0, errno.EINVAL)
+    flusher.cut(10)
+    assert flusher.take() == (0, errno.EINVAL)
+    os.close(reader)
+    os.close(writer)

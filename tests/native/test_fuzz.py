@@ -25,14 +25,16 @@ FIRST = 10_000_000  # far from the seeds that the long runs begin with
 
 @pytest.mark.parametrize("part", range(10))
 def test_no_difference(native: ModuleType, part: int) -> None:
-    fed = fast = 0
+    fed = fast = ended = 0
     seed = FIRST + part * 1000
     while fed < 2000:
         history = run_round((native, pure), seed)
         fed += history.fed
         fast += history.both.get("fast_frames")
+        ended += history.ended
         seed += 1
     assert fast > fed / 8, "the fuzzer makes too few frames that a kernel takes"
+    assert ended > 4, "the fuzzer ends too few transactions"
 
 
 @pytest.mark.parametrize("seed", FOUND)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from kappamq.native.layout import DONE, FULL
+from kappamq.native.layout import DONE, FULL, HalfOpened
 from tests.native.build import build_kernel
 from tests.native.conftest import BORN, NOW, SETTINGS
 from tests.native.fuzz import load_extension
-from tests.native.requests import member, pull, send
+from tests.native.requests import member, properties, pull, send
+from tests.native.test_pure_waiting import HALF, end
 from tests.needs import needs
 
 pytestmark = [pytest.mark.slow, needs("compiler")]
@@ -25,6 +26,8 @@ SENDS = b"".join(
         send(b"x" * 300),
         send(b"y" * 3000, e="2", binary=True),
         send(b"".join(member(b"z" * n) for n in range(1, 40)), code=320, m="true"),
+        send(b"later", i=properties(TIMER_DELAY_SEC="60")),
+        send(b"half", i=HALF) * 40,
     )
 )
 
@@ -53,12 +56,15 @@ def history(module: ModuleType, counter: ctypes.c_int, fail_in: int) -> tuple[li
     until_done(lambda: kernel.set_topic("tea", 4, 4, 3))
     until_done(lambda: kernel.set_row(1, "shop", "tea", False, 100, None))
     until_done(lambda: kernel.set_row(2, "shop", "tea", True, 100, frozenset([1, 2])))
+    until_done(lambda: kernel.let_wait(True, 1 << 30, 18, "broker-a"))
     kernel.accepting = True
     kernel.open_segment(0, kernel.segment_bytes)
     acks, position = b"", 0
+    notes: list[Any] = []
     while True:
         result = until_done(partial(kernel.burst, SENDS, position, BORN, NOW))
         position, acks = result[0], acks + result[2]
+        notes += [note for note in result[7] if isinstance(note, HalfOpened)]
         if result[1] == DONE:
             break
         assert result[1] == FULL
@@ -72,6 +78,14 @@ def history(module: ModuleType, counter: ctypes.c_int, fail_in: int) -> tuple[li
     until_done(lambda: kernel.watch("tea", 2, True))
     start, data = kernel.take()
     log = data + bytes(kernel.segment_bytes - len(data))
+    until_done(lambda: kernel.map_segment(0, log))
+    seen += [data, until_done(lambda: kernel.dispatch(data, start))]
+    assert len(notes) == 40
+    for number, note in enumerate(notes):
+        asked = end(note.log_offset, tranStateTableOffset=str(number), commitOrRollback="8" if number % 2 else "12")
+        seen.append(until_done(partial(kernel.burst, asked, 0, BORN, NOW)))
+    start, data = kernel.take()
+    log = log[:start] + data + log[start + len(data) :]
     until_done(lambda: kernel.map_segment(0, log))
     seen += [data, until_done(lambda: kernel.dispatch(data, start))]
     result = until_done(lambda: kernel.burst(pull() + pull(queueId="2", queueOffset="1"), 0, BORN, NOW))

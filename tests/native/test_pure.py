@@ -49,8 +49,8 @@ def records(data: bytes) -> list[Any]:
 def test_a_send_is_stored_and_answered(make: Make, module: ModuleType, code: int, binary: bool) -> None:
     kernel = make()
     data = send(code=code, binary=binary, opaque=77)
-    consumed, verdict, acks, end, replies, pulls, commits = burst(kernel, data)
-    assert (consumed, verdict, replies, pulls, commits) == (len(data), DONE, b"", [], [])
+    consumed, verdict, acks, end, replies, pulls, commits, notes = burst(kernel, data)
+    assert (consumed, verdict, replies, pulls, commits, notes) == (len(data), DONE, b"", [], [], [])
     ((head, _),) = answers(acks)
     assert head["opaque"] == 77
     assert head["extFields"] == {
@@ -454,7 +454,7 @@ def filled(make: Make, count: int = 3, **changed: Any) -> Any:
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_pull_is_answered(make: Make, binary: bool) -> None:
     kernel = filled(make)
-    consumed, verdict, acks, _, replies, pulls, commits = burst(kernel, pull(binary=binary, opaque=5) * 2)
+    consumed, verdict, acks, _, replies, pulls, commits, _ = burst(kernel, pull(binary=binary, opaque=5) * 2)
     assert (verdict, acks, pulls, commits) == (DONE, b"", [], [(7, 1, 5)] * 2)
     assert consumed == 2 * len(pull(binary=binary, opaque=5))
     for head, body in answers(replies):
@@ -475,7 +475,7 @@ def records_from(body: bytes) -> list[bytes]:
 
 def test_what_a_pull_may_need(make: Make) -> None:
     kernel = filled(make)
-    _, verdict, _, _, replies, pulls, commits = burst(
+    _, verdict, _, _, replies, pulls, commits, _ = burst(
         kernel, pull(queueOffset="3", sysFlag="2") + pull(queueId="2", maxMsgNums="99", sysFlag="1")
     )
     assert (verdict, replies, commits) == (DONE, b"", [])
@@ -497,7 +497,7 @@ def test_what_a_pull_may_need(make: Make) -> None:
     ],
 )  # fmt: skip
 def test_pulls_that_are_left(make: Make, frame: bytes) -> None:
-    assert burst(filled(make), frame)[1:] == (LEFT, b"", burst(filled(make), b"")[3], b"", [], [])
+    assert burst(filled(make), frame)[1:] == (LEFT, b"", burst(filled(make), b"")[3], b"", [], [], [])
 
 
 def test_rows(make: Make) -> None:
@@ -521,7 +521,7 @@ def test_rows(make: Make) -> None:
 def test_sends_and_pulls_of_one_read(make: Make) -> None:
     """Answers to sends wait for the log, those to pulls do not; a pull does not see what the same read brought."""
     kernel = filled(make)
-    _, verdict, acks, end, replies, pulls, _ = burst(kernel, send() + pull(queueOffset="3") + pull() + send())
+    _, verdict, acks, end, replies, pulls, *_ = burst(kernel, send() + pull(queueOffset="3") + pull() + send())
     assert verdict == DONE
     assert len(answers(acks)) == 2
     assert len(answers(replies)) == 1
@@ -535,7 +535,7 @@ def test_enough_is_enough(make: Make) -> None:
     frames = pull(maxMsgNums="1000") * 40
     position, verdict, answered = 0, PAUSE, []
     while verdict == PAUSE:
-        position, verdict, _, _, replies, _, _ = burst(kernel, frames, position)
+        position, verdict, _, _, replies, *_ = burst(kernel, frames, position)
         assert len(replies) < 2 << 20
         answered += answers(replies)
     assert (position, verdict, len(answered)) == (len(frames), DONE, 40)

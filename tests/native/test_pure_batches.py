@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import zlib
 from types import ModuleType
 
 import pytest
@@ -162,3 +163,19 @@ def test_columns_that_cannot_be_are_refused(module: ModuleType) -> None:
         module.batch_body(good, good, rows(0), 0, 100, 10, b"123", 0)
     with pytest.raises(BadRow, match=r"row 0 .* more than"):
         module.batch_body(good, column([b"x" * PROPERTIES_BYTES_MAX]), rows(0), 0, 100, 10, PREFIX, 0)
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.sampled_from(["", "x\1y\2"])), min_size=1, max_size=20)
+)
+def test_a_checksum_is_the_sum_over_all_bodies(members: list[tuple[bytes, str]]) -> None:
+    body = batch.encode([batch.Member(*member) for member in members])
+    for kind in ("native", "twin"):
+        assert load_kernel(kind).batch_checksum(body) == sum(zlib.crc32(content) for content, _ in members)
+
+
+def test_what_is_no_batch_has_no_checksum(module: ModuleType) -> None:
+    body = batch.encode([batch.Member(b"abc", "x\1y\2")])
+    for wrong in (b"", body[:-1], body + b"x", b"\xff" * 40):
+        with pytest.raises(ValueError, match="the lengths of a batch do not fit"):
+            module.batch_checksum(wrong)

@@ -28,7 +28,7 @@ from tests.store.stores import kernels
 
 def trusted() -> Frames:
     frames = Frames(crc32)
-    frames.trusted = True
+    frames.trust()
     return frames
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kappamq import Message
+from kappamq import Message, Producer
 from kappamq.testing import BrokerKit
 from tests.waiting import eventually
 
@@ -105,20 +105,20 @@ def _driver(nameserver: str, folder: Path, to_the_end: bool) -> subprocess.Popen
 # --- the one who kills ---
 
 
-class _Producer(threading.Thread):
+class Sender(threading.Thread):
     """Sends numbered messages, a few at a time, and counts those that were acknowledged."""
 
-    def __init__(self, broker: BrokerKit) -> None:
+    def __init__(self, nameserver: str, topic: str) -> None:
         super().__init__(daemon=True)
-        self._broker = broker
+        self._nameserver, self._topic = nameserver, topic
         self._end = threading.Event()
         self.produced = 0
 
     def run(self) -> None:
-        with self._broker.producer() as producer:
+        with Producer(self._nameserver, group="kills-sender") as producer:
             while not self._end.wait(0.05):
                 numbers = range(self.produced, self.produced + SENT_AT_ONCE)
-                producer.send_batch([Message(TOPIC, b"order %d" % number) for number in numbers])
+                producer.send_batch([Message(self._topic, b"order %d" % number) for number in numbers])
                 self.produced += SENT_AT_ONCE
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class _Producer(threading.Thread):
         self.join()
 
 
-def _batches(folder: Path, kind: str) -> int:
+def batches(folder: Path, kind: str) -> int:
     """The number of the last batch that the checkpoint has in `offsets` or `commits`; -1 for none."""
     found = [path.name for path in (folder / "checkpoint" / kind).glob("*") if path.name.isdigit()]
     return max(map(int, found), default=-1)
@@ -134,11 +134,11 @@ def _batches(folder: Path, kind: str) -> int:
 
 def in_batch(folder: Path) -> bool:
     """Whether a batch is planned and not committed: Spark writes its offsets first, and its commit last."""
-    return _batches(folder, "offsets") > _batches(folder, "commits")
+    return batches(folder, "offsets") > batches(folder, "commits")
 
 
 @contextlib.contextmanager
-def _killed_at_last(driver: subprocess.Popen[bytes]) -> Iterator[None]:
+def killed_at_last(driver: subprocess.Popen[bytes]) -> Iterator[None]:
     """The driver and its JVM. Python workers are groups of their own and end when the JVM is gone."""
     try:
         yield
@@ -150,20 +150,20 @@ def _killed_at_last(driver: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def kill_one(broker: BrokerKit, folder: Path, dice: random.Random, starting: bool) -> bool:
     """Start a driver and kill it; returns whether that was inside a batch."""
-    before = _batches(folder, "offsets")
+    before = batches(folder, "offsets")
     driver = _driver(broker.nameserver, folder, to_the_end=False)
-    with _killed_at_last(driver):
+    with killed_at_last(driver):
         if starting:
-            _alive_for(driver, dice.uniform(0, STARTING_S), folder)
+            alive_for(driver, dice.uniform(0, STARTING_S), folder)
         else:
             # The first batch of its own: one that was open when the last driver died is done by then.
-            eventually(lambda: _batches(folder, "offsets") > before or driver.poll() is not None, timeout=DRIVER_S_MAX)
-            _alive_for(driver, dice.uniform(0, RUNNING_S), folder)
+            eventually(lambda: batches(folder, "offsets") > before or driver.poll() is not None, timeout=DRIVER_S_MAX)
+            alive_for(driver, dice.uniform(0, RUNNING_S), folder)
     # A batch that another driver left open is not this one's.
-    return in_batch(folder) and _batches(folder, "offsets") > before
+    return in_batch(folder) and batches(folder, "offsets") > before
 
 
-def _alive_for(driver: subprocess.Popen[bytes], seconds: float, folder: Path) -> None:
+def alive_for(driver: subprocess.Popen[bytes], seconds: float, folder: Path) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = driver.wait(seconds)
         raise AssertionError(f"the driver ended by itself ({code}):\n{(folder / 'driver.log').read_text()[-3000:]}")
@@ -180,8 +180,8 @@ def run(
     hits = 0
     with BrokerKit(data=folder / "broker") as broker, broker.admin() as admin:
         admin.create_topic(TOPIC, queues=3)
-        producer = _Producer(broker)
-        producer.start()
+        sender = Sender(broker.nameserver, TOPIC)
+        sender.start()
         try:
             for number in range(rounds):
                 if number == rounds // 2:
@@ -192,20 +192,20 @@ def run(
                 hits += hit
                 tell(
                     f"kill {number + 1}: after {time.monotonic() - began:.1f} s, {'while it starts' if starting else 'running'}, "
-                    f"{'inside batch' if hit else 'not inside a batch of its own; last'} {_batches(folder, 'offsets')}"
+                    f"{'inside batch' if hit else 'not inside a batch of its own; last'} {batches(folder, 'offsets')}"
                 )
         finally:
-            producer.stop()
+            sender.stop()
         found = (at_last or _finish)(broker.nameserver, folder)
         ends = sum(at.max_offset for at in admin.topic_stats(TOPIC).values())
-        assert ends == producer.produced, f"the broker has {ends} messages, {producer.produced} were acknowledged"
+        assert ends == sender.produced, f"the broker has {ends} messages, {sender.produced} were acknowledged"
         lag = sum(at.broker_offset - at.consumer_offset for at in admin.consumer_progress(GROUP).values())
-    return Counts(producer.produced, found["rows"], min(found["places"], found["bodies"]), rounds, hits, lag)
+    return Counts(sender.produced, found["rows"], min(found["places"], found["bodies"]), rounds, hits, lag)
 
 
 def _finish(nameserver: str, folder: Path) -> dict[str, int]:
     driver = _driver(nameserver, folder, to_the_end=True)
-    with _killed_at_last(driver):
+    with killed_at_last(driver):
         said, _ = driver.communicate(timeout=DRIVER_S_MAX)
     assert driver.returncode == 0, (folder / "driver.log").read_text()[-3000:]
     found: dict[str, int] = json.loads(said.splitlines()[-1])

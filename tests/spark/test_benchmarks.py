@@ -21,6 +21,8 @@ EXPECTED = {
     "store": {"100 B, with properties: store / Parquet"},
     "broker": {"100 B, with properties: broker / store"},
     "beside": {"paced / alone", "not paced / alone"},
+    "once": {"100 B: exactly once / at least once", "100 B: broker CPU a message, exactly once"},
+    "scopes": {"decide p99, ASYNC_FLUSH", "decide p99, SYNC_FLUSH"},
     "stream": {"time above one row, stream / batch", "one-row trigger, ours / rate"},
 }
 

@@ -139,6 +139,16 @@ def test_only_py4j_is_kept_from_logging(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.messages == ["/x/ours.py"]
 
 
+def test_pyspark_does_not_log_what_it_raises(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        with gateway.without_py4j_tracebacks():
+            logging.getLogger(name).error("with its stack")
+        assert not caplog.messages
+        logging.getLogger(name).error("after it")
+        assert caplog.messages.pop() == "after it"
+        caplog.clear()
+
+
 def test_a_process_that_was_never_made_needs_no_end() -> None:
     gateway.end(object.__new__(subprocess.Popen))
 

@@ -46,7 +46,11 @@ def test_every_rule_and_table_of_an_audit_is_documented() -> None:
     [
         ("archive", "Archives: `kappamq pipeline archive`"),
         ("audit", "Audits: `kappamq pipeline audit`"),
+        ("dedup", "Without duplicates: `kappamq pipeline dedup`"),
+        ("init", "Pipelines of datasets: `kappamq pipeline init` and `run`"),
         ("rebuild", "Queues and index from the log: `kappamq pipeline rebuild`"),
+        ("replay", "Replays: `kappamq pipeline replay`"),
+        ("run", "Pipelines of datasets: `kappamq pipeline init` and `run`"),
     ],
 )
 def test_every_option_of_a_job_is_documented(name: str, title: str) -> None:

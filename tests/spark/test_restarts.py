@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +19,8 @@ from kappamq.spark.topic.options import ReadOptions
 from kappamq.spark.topic.planning import QueueRange
 from kappamq.spark.topic.reading import RangeReader
 from kappamq.spark.topic.streaming import StreamReader
-from tests.interop.process import Process
 from tests.interop.targets import KappaTarget
+from tests.spark.cluster import broker
 from tests.waiting import eventually
 
 COUNT = 30_000
@@ -123,7 +121,7 @@ def test_who_was_never_reached_is_told_at_once(tea: KappaTarget, monkeypatch: py
 def test_a_second_broker_comes_goes_and_comes_back(tea: KappaTarget, tmp_path: Path) -> None:
     stream = StreamReader(options(tea.nameserver, group="etl"), ["body"])
     offset = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-    second = Second(tmp_path / "two", tea.nameserver)
+    second = broker(tmp_path / "two", tea.nameserver, "second")
     try:
         second.start()
         with Admin(tea.nameserver) as admin:
@@ -154,26 +152,3 @@ def test_a_topic_that_is_gone_at_the_start_is_an_error(tea: KappaTarget) -> None
     wrong = ReadOptions.parse({"nameservers": tea.nameserver, "topic": "tee"})
     with pytest.raises(ConfigError, match=r"topic 'tee' does not exist \(did you mean tea\?\)"):
         StreamReader(wrong, ["body"]).initialOffset()
-
-
-class Second:
-    """A broker that joins a name server which is there already."""
-
-    def __init__(self, home: Path, nameserver: str) -> None:
-        home.mkdir()
-        self._home, self._nameserver, self._port = home, nameserver, "0"
-        self.process: Process
-        self._starts = 0
-
-    def start(self) -> None:
-        self._starts += 1
-        out = self._home / f"out-{self._starts}.txt"
-        command = [sys.executable, "-m", "kappamq", "broker", "--json", "-n", self._nameserver, "--name", "second"]
-        command += ["--listen", "127.0.0.1", "--port", self._port, "--data", str(self._home / "store")]
-        self.process = Process(command, out, errors=self._home / f"errors-{self._starts}.txt")
-        self.process.wait_until(lambda: "\n" in out.read_text(), "kappamq broker --json", 60)
-        ready = json.loads(out.read_text().splitlines()[0])
-        self._port = ready["broker"].rpartition(":")[2]
-
-    def kill(self) -> None:
-        self.process.kill()

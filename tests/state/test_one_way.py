@@ -21,6 +21,7 @@ from kappamq.broker.transactions.half_counts import HalfCounts
 from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.upkeep.clock_watch import ClockTable
 from kappamq.broker.upkeep.queue_ends import QueueEnds
+from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.events import Events
@@ -274,14 +275,14 @@ def test_live_tables_equal_replayed_ones(steps: list[tuple[Any, ...]]) -> None:
 
 def test_tables_that_are_no_folds_can_be_reset(tmp_path: Path) -> None:
     store = config(tmp_path)
-    node_settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 5, Events())
+    node_settings = Settings(BrokerSettings(broker=BrokerConfig(), store=store, net=NetConfig()), lambda: 5, Events())
     node_settings.change({"maxTransferCountOnMessageInMemory": "7"})
     metrics = TimerMetrics(lambda: 5)
     metrics.add("t", 3)
     counts = HalfCounts(lambda: 5)
     counts.from_snapshot({"transactionCount": {"t": {"count": 3}}})
     made = [
-        Settings(BrokerConfig(), store, NetConfig(), lambda: 5, Events()),
+        Settings(BrokerSettings(broker=BrokerConfig(), store=store, net=NetConfig()), lambda: 5, Events()),
         TimerMetrics(lambda: 5),
         HalfCounts(lambda: 5),
     ]

@@ -145,6 +145,10 @@ class SlowFlusher:
                 pass
         return self._durable, self._code
 
+    def cut(self, offset: int) -> None:
+        self._asked = min(self._asked, offset)
+        self._durable = min(self._durable, offset)
+
     def close(self) -> None:
         """Finish what was asked for. Fine to call twice."""
         if self._event >= 0:

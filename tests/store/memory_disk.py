@@ -69,6 +69,9 @@ class MemoryFlusher:
                 pass
         return self._durable, 0
 
+    def cut(self, offset: int, /) -> None:
+        self._durable = min(self._durable, offset)
+
     def fileno(self) -> int:
         return self._event
 

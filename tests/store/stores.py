@@ -62,9 +62,10 @@ def opened(
     clean: bool = True,
     files: Files | None = None,
     grown: Grown = lambda queues: None,
+    **how: Any,
 ) -> Iterator[MessageStore]:
     store = make(settings, kind, files, grown)
-    store.recovered = store.open(boot)  # type: ignore[attr-defined]
+    store.recovered = store.open(boot, **how)  # type: ignore[attr-defined]
     try:
         yield store
     finally:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from kappamq.errors import StoreError, StoreLocked
 from kappamq.store.files import Files
 from kappamq.store.lock import AbortFile, StoreLock
+from tests.store.stores import BOOT, config, make, opened
 
 # What FileChannel.tryLock(0, 1, false) does, spelled out without our code: a POSIX record lock on one byte.
 RECORD_LOCK = """
@@ -165,3 +167,15 @@ def test_a_holder_that_the_system_cannot_tell_is_nobody(tmp_path: Path) -> None:
 
     (tmp_path / "lock").write_bytes(b"lock")
     assert StoreLock.holder(tmp_path, Silent()) is None
+
+
+def test_a_log_of_dledger_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    with pytest.raises(
+        StoreError, match=r"dledger-n0 is the log of a Java broker in DLedger mode.*move .*dledger-n0 away"
+    ):
+        make(config(tmp_path)).open(BOOT)
+    assert not (tmp_path / "commitlog").exists()
+    shutil.move(tmp_path / "dledger-n0", tmp_path / "aside")
+    with opened(config(tmp_path)):
+        pass

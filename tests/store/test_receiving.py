@@ -205,7 +205,7 @@ def test_numbers_that_jump_or_come_again_are_refused(tmp_path: Path, kind: str) 
                     ours,
                     first,
                     log_bytes(other, first),
-                    f"at {first} is message {wrong} of queue t/0, whose next message is 2",
+                    f"at {first} is message {wrong} of queue t/0, whose next message is 2: the other",
                 )
         fill(writer, 6)
         assert take(ours, log_bytes(writer.store)) == writer.store.log.end

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kappamq.errors import StoreDamaged, StoreError, StoreLocked
-from tests.store.stores import BOOT, Writer, bodies, check, config, kernels, make, opened, read
+from kappamq.protocol.codes import ResponseCode
+from kappamq.store.message_store import MessageStore
+from tests.store.stores import BOOT, Writer, bodies, check, config, drop_oldest, kernels, make, opened, read
 from tests.store.unreadable import UnreadablePages
 
 KERNELS = kernels()
@@ -420,3 +422,128 @@ def test_an_unreadable_fingerprint_does_not_make_the_log_anothers(tmp_path: Path
         pass
     with opened(config(tmp_path)) as store:
         assert store.recovered.writer == "ours"  # type: ignore[attr-defined]
+
+
+# --- records that may not be confirmed ---------------------------------------------------------------------------------
+
+
+def ends(store: MessageStore) -> list[int]:
+    return [store.kernel.queue_state("t", queue_id).end for queue_id in range(2)]
+
+
+def nexts(store: MessageStore) -> list[int]:
+    return [store.kernel.queue_state("t", queue_id).next for queue_id in range(2)]
+
+
+def tail(root: Path, kind: str) -> tuple[Writer, list[int]]:
+    """A crashed store; where each of its records ends, one batch and one end mark among them."""
+    with opened(config(root), kind, clean=False) as store:
+        writer, places = Writer(store), [0]
+        for number in range(12):
+            if number == 5:
+                writer.batch([b"5a", b"5b"], queue_id=1)
+            elif number == 8:
+                store.roll()
+            else:
+                writer.send(b"%d" % number, queue_id=number % 2)
+            writer.write()
+            places.append(store.log.end)
+    return writer, places
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_records_that_may_not_be_confirmed_wait_outside_of_their_queues(tmp_path: Path, kind: str) -> None:
+    writer, places = tail(tmp_path, kind)
+    expected = writer.expected
+    for place in places:
+        for limit in {place, place + 1, place + 60, max(0, place - 1)}:
+            with opened(config(tmp_path), kind, clean=False, enter_up_to=limit) as store:
+                entered = max(end for end in places if end <= limit)
+                marks = store.marks
+                assert (marks.written.offset, marks.flushed.offset) == (places[-1], places[-1])
+                assert {
+                    mark.offset for mark in (marks.answerable, marks.visible, marks.confirmed, marks.dispatched)
+                } == {entered}
+                assert sum(ends(store)) < 12 or entered == places[-1]
+                assert nexts(store) == [5, 7], "messages to come have numbers behind them"
+                assert store.kernel.append_offset == places[-1]
+            (tmp_path / "kappamq.position").unlink()
+            shutil.rmtree(tmp_path / "consumequeue", ignore_errors=True)
+    with opened(config(tmp_path), kind, enter_up_to=places[5]) as store:
+        assert ends(store) == [3, 2]
+        store.marks.visible.advance(places[6])
+        store._dispatch_visible()
+        assert ends(store) == [3, 4], "both of the batch"
+        Writer(store).write_derived()
+        assert store.derived.noted.dispatched == places[6]
+        writer.store = store
+        writer.send(b"new")
+        writer.write()  # a mode in which all that is written is seen
+        check(store, writer)
+    assert expected is writer.expected
+    with opened(config(tmp_path), kind) as store:
+        check(store, writer)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_what_was_once_in_its_queue_is_confirmed(tmp_path: Path, kind: str) -> None:
+    with opened(config(tmp_path), kind, enter_up_to=0) as store:
+        writer = Writer(store)
+        for number in range(6):
+            writer.send(b"%d" % number)
+        writer.write()
+        end = store.log.end
+    for lost in (False, True):
+        if lost:
+            shutil.rmtree(tmp_path / "consumequeue")
+        with opened(config(tmp_path), kind, enter_up_to=0) as store:
+            assert store.marks.dispatched.offset == end
+            check(store, writer)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_the_unconfirmed_end_can_be_cut_after_a_restart(tmp_path: Path, kind: str) -> None:
+    _writer, places = tail(tmp_path, kind)
+    for cut_to in (places[9], places[8], places[4], places[3]):
+        with opened(config(tmp_path), kind, enter_up_to=places[3]) as store:
+            store.marks.mode = Held(places[3])
+            store.cut(cut_to)
+            assert store.log.end == cut_to
+    assert (ends(store), nexts(store)) == ([2, 1], [2, 1])
+
+
+class Held:
+    """Nothing more is confirmed."""
+
+    name, in_turn, late = "held", False, ResponseCode.FLUSH_DISK_TIMEOUT
+
+    def __init__(self, confirmed: int) -> None:
+        self._confirmed = confirmed
+
+    def follow(self, written: int, flushed: int) -> tuple[int, int, int]:
+        return self._confirmed, self._confirmed, self._confirmed
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_copy_of_a_log_whose_beginning_is_gone(tmp_path: Path, kind: str, clean: bool) -> None:
+    theirs, ours = config(tmp_path / "theirs"), config(tmp_path / "ours")
+    with opened(theirs, kind) as store:
+        writer = Writer(store)
+        while store.log.end < 2 * theirs.segment_bytes + 10_000:
+            writer.send(b"." * 500)
+            writer.write()
+        drop_oldest(store, 2)
+        base, end = store.log.min, store.log.end
+        data = bytes(store.log.whole_view(base)[: end - base])
+        first = store.first_at_or_behind("t", 0, base)
+    assert base == 2 * theirs.segment_bytes
+    with opened(ours, kind, clean=clean, begin_at=base) as store:
+        assert (store.log.min, store.log.end, store.marks.dispatched.offset, store.recovered.end) == (base,) * 4  # type: ignore[attr-defined]
+    with opened(ours, kind, clean=clean) as store:
+        assert (store.log.min, store.log.end) == (base, base), "still without a record"
+        assert store.receive(base, data)[0] == end
+        assert store.kernel.queue_state("t", 0)[:2] == (first, len(writer.expected["t", 0]))
+        found = bodies(store)
+    with opened(ours, kind) as store:
+        assert bodies(store) == found == writer.expected["t", 0][first:]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -16,11 +18,13 @@ from kappamq.broker.clients.expiry import ClientExpiry
 from kappamq.broker.clients.group_notices import GroupNotices
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.copies.copies import Copies
+from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
 from kappamq.broker.events import (
     ConnectionLost,
     LogFilePrepared,
+    MasterFound,
     MembersChanged,
     SentBack,
     Subscribed,
@@ -55,6 +59,7 @@ from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
+from kappamq.config.shapes import Caution, cautions
 from kappamq.config.store import StoreConfig
 from kappamq.events import Events
 from kappamq.net.requests.reader import RequestReader
@@ -96,6 +101,7 @@ class Broker:
         self.run = self._jobs.run
         self._started = AsyncExitStack()  # how to stop what was started, should the start fail
         self._running = False
+        self._roles: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the store, listen, register. Returns when clients can send and pull."""
@@ -121,11 +127,19 @@ class Broker:
         )
         self.outlet = Outlet()
         self.store = MessageStore(
-            self.store_config, self.kernel_module, self.kernel, self._files, self.parked.grown, self.outlet.written
+            self.store_config,
+            self.kernel_module,
+            self.kernel,
+            self._files,
+            self.parked.grown,
+            self.outlet.written,
+            self.outlet.flushed,
         )
         self.boot_id = boot_id()
         began = time.perf_counter()
-        self.recovered = found = self.store.open(self.boot_id)
+        # What a Raft group has not confirmed is shown to nobody, also after a restart.
+        known = None if self.copies_config.group is None else 0
+        self.recovered = found = self.store.open(self.boot_id, enter_up_to=known)
         self._started.callback(self.store.close)
         # After a crash whoever starts it wants to know; else only who asks.
         level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
@@ -137,7 +151,9 @@ class Broker:
         self.workers = Workers()
         self._started.callback(self.workers.stop)
         self.gate = Gate(self.kernel)
-        if self.copies_config.is_slave:
+        copies = self.copies_config
+        self.node_role = NodeRole(copies.member_id if copies.group is not None else config.broker_id)
+        if not self.node_role.is_master:
             self.gate.close(
                 NOT_MASTER, not_master(), for_all=True
             )  # from the first moment: loading changes nothing either
@@ -146,7 +162,7 @@ class Broker:
         snapshots = Snapshots(self.store_config.root / "config", store.files)
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
         self.clients = Clients(config, events)
-        settings = BrokerSettings(broker=config, store=self.store_config, net=net)
+        settings = BrokerSettings(broker=config, store=self.store_config, net=net, copies=self.copies_config)
         self.tables = tables = Tables(settings, store, self.metadata, self.clients, events)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.pending_resets, self.settings, self.queue_ends = tables.pending_resets, tables.settings, tables.queue_ends
@@ -156,19 +172,17 @@ class Broker:
         # Records say where they were stored, also those that loading brings about: first it must be known where we are.
         # A port that is given is not bound before everything is in its place: clients that know it are back at once.
         self._listeners = (
-            [] if config.port else bind_free_ports(config.listen_host, net.listen_backlog, self.copies_config.port)
+            []
+            if config.port
+            else bind_free_ports(config.listen_host, net.listen_backlog, self.copies_config.port_given)
         )
         self._started.callback(close_all, self._listeners)
         self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config,
-            self.topics,
-            self.address_of,
-            self.copies_config.port or self.port + 1,
-            self.workers.read,
-            outgoing_context(net),
-        )
+            config, self.topics, self.address_of, self.copies_config.port_beside(self.port), self.workers.read,
+            outgoing_context(net), self.node_role, events,
+        )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)
         await self.registration.learn_address()
         for note in (*self.recovered.notes, *self.metadata.load(tables.fit)):
@@ -195,8 +209,8 @@ class Broker:
         )  # fmt: skip
         self._started.push_async_callback(self.upkeep.stop)
         self.copies = Copies(
-            self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, clock, self.outlet,
-            lambda: self.address, lambda: None, read, events, outgoing_context(net),
+            self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, self.next_file, self.gate, clock,
+            self.outlet, self.node_role, lambda: self.address, read, events, outgoing_context(net),
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
         self.upkeep.keepers.append(self.copies.followers)
@@ -255,7 +269,12 @@ class Broker:
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
             copies=self.copies.status.runtime,
+            cautions=self.cautions,
         )
+
+    def cautions(self) -> list[Caution]:
+        """What an operator should know about how copies are configured."""
+        return cautions(replace(self.config, port=self.port), self.copies_config)
 
     def _listen(self) -> None:
         """Who hears what, besides what tables and pulls listen to; listeners are called in this order."""
@@ -270,6 +289,8 @@ class Broker:
         events.on(MembersChanged, self.notices.members_changed)
         events.on(SentBack, self.stats.sent_back)
         events.on(ConnectionLost, self.client_expiry.connection_lost)
+        events.on(MasterFound, self.copies.master_found)
+        events.on(MasterFound, lambda event: self.role.leader_is(event.address))
         events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
@@ -280,12 +301,17 @@ class Broker:
         self.settings.restore()
         self.upkeep.start()
         self._started.push_async_callback(self.end_role)
-        if self.copies_config.is_slave:
+        if self.copies_config.group is not None:
+            self.copies.take_part()
+            self._roles = asyncio.create_task(
+                self.node_role.run(self._begin_leading, self._end_leading, self.registration.role_changed)
+            )
+        elif self.copies_config.is_slave:
             self.copies.follow()
         else:
             await self.begin_role()
         host, backlog = self.config.listen_host, self.net_config.listen_backlog
-        *listeners, for_copies = self._listeners or bind_ports(host, self.port, backlog, self.copies_config.port)
+        *listeners, for_copies = self._listeners or bind_ports(host, self.port, backlog, self.copies_config.port_given)
         for listener in listeners:
             self.server.serve(listener)
         await self.copies.listen(for_copies)
@@ -294,6 +320,8 @@ class Broker:
         self.scrubber.start()
         self.reader.start()
         warn_if_exposed(f"broker {self.config.name}", host)
+        for caution in self.cautions():
+            log.warning("broker %s: %s", self.config.name, caution)
         await self.registration.start()
 
     # -- the role that may write -------------------------------------------------------------------------------------------
@@ -310,6 +338,16 @@ class Broker:
         had_it = self.role.is_held
         await self.role.end(drain_s)
         await self.copies.end_leading(drain_s if had_it else 0)
+
+    async def _begin_leading(self, still: Callable[[], bool]) -> None:
+        """The Raft group has decided that this node leads, and everything before its term is confirmed."""
+        await self.role.begin(still)
+
+    async def _end_leading(self) -> None:
+        """Another member leads, or none. What our tables have that nobody has confirmed is not true any more."""
+        await self.role.end(0)
+        self.metadata.reset()
+        self.metadata.load(self.tables.fit)
 
     @property
     def delivery(self) -> Delivery:
@@ -338,6 +376,9 @@ class Broker:
             await self.server.stop()
             self.reader.stop()
             await self.copies.end_following()
+            if self._roles is not None:
+                self._roles.cancel()
+                await asyncio.gather(self._roles, return_exceptions=True)
             await self.end_role()  # not before: until now clients could commit offsets
             await self.copies.stop()
             await self.upkeep.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kappamq.native.layout import Note
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.store.log.clock_steps import ClockStep
@@ -50,6 +51,13 @@ class ConnectionLost:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelNoted:
+    """The kernel has stored messages that are not for consumers yet, or ended transactions. Told before what comes behind them."""
+
+    notes: list[Note]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Ten times a second, as long as the broker runs."""
 
@@ -72,3 +80,14 @@ class LogShortened:
     """The log has lost its beginning, and queues and index have followed."""
 
     log_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class MasterFound:
+    """A name server has told this slave where the master of its group is, and that is new.
+
+    `version`: the term in which it became the master; None if the name server does not know terms (Apache's)."""
+
+    address: str
+    ha_address: str | None
+    version: int | None

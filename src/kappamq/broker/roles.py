@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
 from kappamq.broker.delivery.delivery import Delivery, Surroundings
 from kappamq.broker.events import ClockStepped, Tick
 from kappamq.broker.requests.bursts import Bursts
-from kappamq.broker.requests.request import Handler, Request
+from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
 from kappamq.broker.timers.timers import Timers
 from kappamq.broker.upkeep.clock_watch import ClockWatch
@@ -54,7 +55,7 @@ class MasterRole:
         self._listening = Listening(around.events)
         self._delivery: Delivery | None = None
         self._changing = asyncio.Lock()
-        bursts.add_handlers(_refusing())
+        bursts.add_handlers(dict.fromkeys(SERVED, self._refuse))
 
     @property
     def is_held(self) -> bool:
@@ -70,20 +71,24 @@ class MasterRole:
     def timers(self) -> Timers | None:
         return None if self._delivery is None else self._delivery.timers
 
-    async def begin(self) -> None:
-        """Returns when clients can send. Does nothing if this node has the role already."""
+    async def begin(self, still: Callable[[], bool] = lambda: True) -> None:
+        """Returns when clients can send. Does nothing if this node has the role already.
+
+        `still`: whether it is to have it, asked in the end. Raises NotMaster if that has changed meanwhile."""
         async with self._changing:
             if self._delivery is None:
-                await self._begin()
+                await self._begin(still)
 
-    async def _begin(self) -> None:
+    async def _begin(self, still: Callable[[], bool]) -> None:
         # What is built now counts upon a log that does not grow, and whose records are all in the queues.
-        self._gate.close(NOT_MASTER, not_master(), for_all=True)
+        self._close_gate()
         writer = self._around.writer
         writer.end_turn()
         await writer.visible(self._around.store.kernel.append_offset)
         delivery = Delivery(self._around)
         await delivery.load()
+        if not still():
+            raise not_master()
         # From here on without a pause: nobody is served by half of it.
         self._gate.open(NOT_MASTER)
         self._listening.on(Tick, delivery.tick)
@@ -108,13 +113,21 @@ class MasterRole:
                 await self._end(delivery, drain_s)
 
     async def _end(self, delivery: Delivery, drain_s: float) -> None:
-        self._gate.close(NOT_MASTER, not_master(), for_all=True)
-        self._bursts.replace_handlers(_refusing())
+        self._close_gate()
+        self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()
         await self._drain(drain_s)
         await self._upkeep.end_role()
         await delivery.stop()
+
+    def _close_gate(self) -> None:
+        if not self._gate.has(NOT_MASTER):  # it may name the master already
+            self._gate.close(NOT_MASTER, not_master(), for_all=True)
+
+    def _refuse(self, _request: Request[Any]) -> NoReturn:
+        self._gate.check(own=True)
+        raise not_master()
 
     async def _drain(self, drain_s: float) -> None:
         writer = self._around.writer
@@ -125,10 +138,7 @@ class MasterRole:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")
 
-
-def _refusing() -> dict[int, Handler]:
-    return dict.fromkeys(SERVED, _refuse)
-
-
-def _refuse(_request: Request[Any]) -> NoReturn:
-    raise not_master()
+    def leader_is(self, address: str | None) -> None:
+        """Name the node at `address` (None: nobody knows) to whoever asks this one for what only a master does."""
+        if self._delivery is None:
+            self._gate.close(NOT_MASTER, not_master(address), for_all=True)

@@ -39,7 +39,7 @@ class Tables:
         )
         self.pending_resets = PendingResets(commit, lambda: store.marks.confirmed.offset, events, clients.member_count)
         self.locks = QueueLocks(broker.name, broker.queue_lock_ms / 1000, commit)
-        self.settings = Settings(broker, config.store, config.net, now_ms, events)
+        self.settings = Settings(config, now_ms, events)
         self.clock = ClockTable(store)
         self.queue_ends = QueueEnds(store, commit)
         own: tuple[Table, ...] = (

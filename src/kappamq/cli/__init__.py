@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kappamq.cli import bench, pipeline, query, scope, send, serve, store, tail, topic
+from kappamq.cli import bench, cluster, pipeline, query, scope, send, serve, store, tail, topic, up
 from kappamq.cli.doctor import command as doctor
 from kappamq.cli.shared.options import OutputOption
 from kappamq.cli.shared.output import Format, Output
@@ -51,9 +51,10 @@ def show_version(output: OutputOption = Format.TEXT) -> None:
     )
 
 
-app.command("up")(serve.up)
+app.command("up")(up.up)
 app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
+app.command("cluster")(cluster.cluster)
 app.add_typer(topic.app, name="topic")
 app.add_typer(scope.app, name="scope")
 app.command("send")(send.send)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kappamq.cli import pipeline_copies, pipeline_project
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.options import (
@@ -22,34 +21,27 @@ from kappamq.cli.shared.options import (
     store_directory,
 )
 from kappamq.cli.shared.output import Format, Output, counted, size
+from kappamq.cli.shared.spark import ConfOption, MasterOption, spark_session
 from kappamq.cli.shared.usage import Family, wrong
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from kappamq.spark.jobs import Archived, Audited, Rebuilt
 
 app = typer.Typer(
     cls=Family,
-    help="Spark jobs: archive topics to Parquet, rebuild queues and index, audit a store.",
+    help="Spark jobs: run declarative pipelines, archive, replay and deduplicate topics, rebuild queues, audit a store.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-MasterOption = Annotated[
-    str | None, typer.Option(help="Where Spark runs; default: this machine, all cores.", show_default=False)
-]
-ConfOption = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A property of Spark; may be repeated.")
-]
-
-
-RUN_AGAIN = "interrupted: run the same command again, which finishes or replaces what this one began"
+app.command()(pipeline_project.init)
+app.command()(pipeline_project.run)
+app.command()(pipeline_copies.replay)
+app.command()(pipeline_copies.dedup)
 
 
 @app.callback()
 def pipeline() -> None:
-    """Spark jobs: archive topics to Parquet, rebuild queues and index, audit a store."""
+    """Spark jobs: run declarative pipelines, archive, replay and deduplicate topics, rebuild queues, audit a store."""
 
 
 @app.command()
@@ -107,7 +99,10 @@ def archive(
         staging=staging,
         tls=cluster.spark_options,
     )
-    with _spark(out, master, conf, "kappamq archive") as spark, out.progress("archiving", None, unit="messages") as bar:
+    with (
+        spark_session(out, master, conf, "kappamq archive") as spark,
+        out.progress("archiving", None, unit="messages") as bar,
+    ):
         done = run(
             spark,
             target,
@@ -198,7 +193,10 @@ def rebuild(
     )
     check_stopped(root)  # starting Spark takes seconds
     out = Output(output)
-    with _spark(out, master, conf, "kappamq rebuild") as spark, out.progress("rebuilding", None, unit="bytes") as bar:
+    with (
+        spark_session(out, master, conf, "kappamq rebuild") as spark,
+        out.progress("rebuilding", None, unit="bytes") as bar,
+    ):
         done = run(
             spark,
             root,
@@ -279,7 +277,10 @@ def audit(
     began = time.perf_counter()
     store = store_directory(data)
     check_audit(store, report, topic or (), pattern)  # starting Spark takes seconds
-    with _spark(out, master, conf, "kappamq audit") as spark, out.progress("auditing", None, unit="steps") as bar:
+    with (
+        spark_session(out, master, conf, "kappamq audit") as spark,
+        out.progress("auditing", None, unit="steps") as bar,
+    ):
         done = run(
             spark,
             store,
@@ -336,21 +337,3 @@ def _place(row: dict[str, Any]) -> str:
         row["text"],
     ]
     return ", ".join(filter(None, parts))
-
-
-@contextmanager
-def _spark(out: Output, master: str | None, conf: list[str] | None, name: str) -> Iterator[SparkSession]:
-    from kappamq.spark.engine import command_session
-
-    config = {}
-    for text in conf or []:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise wrong("--conf", f"{text}: write it as name=value")
-        config[key.strip()] = value
-    out.note("starting Spark ...")
-    try:
-        with command_session(master, name, config) as spark:
-            yield spark
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(RUN_AGAIN) from None

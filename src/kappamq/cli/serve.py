@@ -1,4 +1,4 @@
-"""`up`, `nameserver` and `broker`: the servers, which run until they are stopped."""
+"""`nameserver` and `broker`: the servers, which run until they are stopped, and what they share with `up`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kappamq.cli.shared.cluster import DEFAULT_NAMESERVER
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.options import (
     DataOption,
-    ListenOption,
     OutputOption,
     SetOption,
     VerboseOption,
@@ -36,69 +35,6 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="A property file with RocketMQ's names.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json: one line when ready.")]
-
-
-@spoken
-def up(
-    data: DataOption = None,
-    nameserver_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help="0: any free one. Default: 9876, or a free one.", show_default=False),
-    ] = None,
-    broker_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_534,
-            help="Port-2 is used as well; 0: any free pair. Default: 10911, or free ones.",
-            show_default=False,
-        ),
-    ] = None,
-    listen: ListenOption = LOOPBACK,
-    advertise: AdvertiseOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json: JsonOption = False,
-    output: OutputOption = Format.TEXT,
-    verbose: VerboseOption = False,
-) -> None:
-    """Start a name server and a broker in this process."""
-    out = Output(Format.JSON if json else output)
-    prepare_process(verbose)
-    from kappamq.config import apache
-    from kappamq.local import Local
-    from kappamq.ports import BROKER_PORT, NAMESERVER_PORT
-
-    given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
-    if advertise is not None:
-        given["brokerIP1"] = advertise
-    root = data_directory(Path(given["storePathRootDir"]) if data is None and "storePathRootDir" in given else data)
-    given.pop("storePathRootDir", None)
-    local = Local.at(root, nameserver_port=nameserver_port, broker_port=broker_port, host=listen, properties=given)
-    tell_findings(out, local.findings)
-
-    def ready(seconds: float) -> None:
-        # With 0 or a number the port was chosen explicitly; without, users expect the default ports.
-        port = local.nameserver.rpartition(":")[2]
-        if nameserver_port is None and port != str(NAMESERVER_PORT):
-            use = f"export KAPPAMQ_NAMESERVER={local.nameserver}"
-            out.warn(f"port {NAMESERVER_PORT} is in use, using {port} instead: {use}")
-        port = local.broker.rpartition(":")[2]
-        if local.broker_port is None and port != str(BROKER_PORT):
-            out.warn(f"port {BROKER_PORT} (or a neighbour that a broker needs) is in use, using {port} instead")
-        if out.json:
-            out.raw({"nameserver": local.nameserver, "broker": local.broker, "data": str(local.data)})
-            return
-        out.console().print(
-            f"[bold green]KappaMQ {version()} is ready[/] in {seconds:.2f} s\n"
-            f"  name server  [bold]{local.nameserver}[/]\n"
-            f"  broker       [bold]{local.broker}[/]  {about(local.settings)}\n"
-            f"  data         {local.data}"
-        )
-        other = "" if local.nameserver == DEFAULT_NAMESERVER else f" -n {local.nameserver}"
-        out.note(f"Try: kappamq send{other} --topic tea --body 'first flush'. Ctrl-C stops.")
-
-    run_server(local.start, local.stop, ready, out)
 
 
 @spoken
@@ -167,6 +103,9 @@ def broker(
     advertise: AdvertiseOption = None,
     data: DataOption = None,
     set_: SetOption = None,
+    stop_at_eof: Annotated[
+        bool, typer.Option("--stop-at-eof", help="Stop when standard input ends: for a program that starts brokers.")
+    ] = False,
     strict: Annotated[bool, typer.Option(help="Unknown properties in the file are an error.")] = False,
     json: JsonOption = False,
     output: OutputOption = Format.TEXT,
@@ -205,7 +144,7 @@ def broker(
 
     async def start_on(port: int) -> None:
         chosen = settings.replace({"broker": {"port": port}})
-        server = Broker(chosen.broker, chosen.store, chosen.net, SystemClock())
+        server = Broker(chosen.broker, chosen.store, chosen.net, SystemClock(), copies=chosen.copies)
         await server.start()
         started.append(server)
 
@@ -229,10 +168,10 @@ def broker(
             data=str(settings.store.root),
         )
 
-    run_server(start, stop, ready, out)
+    run_server(start, stop, ready, out, until_eof=stop_at_eof)
 
 
-# --- shared by the three ----------------------------------------------------------------------------------------------
+# --- shared with `up` -------------------------------------------------------------------------------------------------
 
 
 def version() -> str:
@@ -304,13 +243,25 @@ def give_memory_back() -> None:
         mallopt(threshold, megabyte)
 
 
+def is_pipe(fd: int) -> bool:
+    import os
+    import stat
+
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)  # uvloop connects children with sockets
+
+
 def run_server(
     start: Callable[[], Awaitable[object]],
     stop: Callable[[], Awaitable[object]],
     ready: Callable[[float], None],
     out: Output,
+    *,
+    until_eof: bool = False,
 ) -> None:
     """Start, report that, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once.
+
+    `until_eof`: the end of standard input, a pipe, is another reason to stop. Whoever holds the other end cannot die unnoticed.
 
     Ctrl-C before it was ready is an interruption (exit code 130), SIGTERM is not: it is the normal way to stop a service.
     """
@@ -318,8 +269,13 @@ def run_server(
     import os
     import signal
 
+    from kappamq.errors import ConfigError
     from kappamq.event_loop import run, spare_garbage_collections
 
+    if until_eof and not is_pipe(sys.stdin.fileno()):
+        raise ConfigError(
+            "--stop-at-eof needs a pipe as standard input, whose other end the program that starts it holds"
+        )
     give_memory_back()
 
     async def main() -> int:
@@ -335,8 +291,15 @@ def run_server(
                 code = Exit.INTERRUPTED
             told.set()
 
+        def readable() -> None:
+            if not os.read(sys.stdin.fileno(), 1 << 16):
+                loop.remove_reader(sys.stdin.fileno())
+                told.set()  # not `signalled`: SIGTERM may have come before, and the two must not count as impatience
+
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, signalled, number)
+        if until_eof:
+            loop.add_reader(sys.stdin.fileno(), readable)
         starting = asyncio.ensure_future(start())
         waiting = asyncio.ensure_future(told.wait())
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""`kappamq store ...`: inspects a data directory, ours or a Java broker's, running or not. Writes nothing."""
+"""`kappamq store ...`: inspects a data directory, ours or a Java broker's, running or not. Only `cut` writes, and only if nobody runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _LOOKED_AT_MAX = 100_000
 """How many undispatched records `inspect` counts: it must be fast, `verify` counts them all."""
 
-app = typer.Typer(cls=Family, help="Inspect and verify a data directory.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Family, help="Inspect and verify a data directory, or cut its log.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command()
@@ -91,6 +93,81 @@ def verify(
     _tell(out, report)
     if not report.ok:
         raise typer.Exit(int(Exit.FAILED))
+
+
+@app.command()
+@spoken
+def cut(
+    to: Annotated[
+        int, typer.Option("--to", min=0, help="The log offset at which the log is to end.", show_default=False)
+    ],
+    data: DataOption = None,
+    set_: SetOption = None,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Cut the end off the log of a store that no broker has open.
+
+    For a copy that holds what its master has lost, once you have decided that it must go. The bytes are kept in a file in the data
+    directory; queues, index, timers and tables are then as the rest of the log says."""
+    from dataclasses import replace
+
+    from kappamq import native
+    from kappamq.broker.machine import boot_id, new_kernel
+    from kappamq.config import apache
+    from kappamq.errors import StoreError
+    from kappamq.store.cutting import OfflineCut
+    from kappamq.store.files import Files
+    from kappamq.store.lock import StoreLock
+    from kappamq.store.log.commit_log import CommitLog
+    from kappamq.store.log.log_reader import LogReader
+    from kappamq.store.message_store import MessageStore
+    from kappamq.store.rebuilding import Sizes
+
+    out = Output(output)
+    root, files = store_directory(data), Files()
+    settings = apache.broker_settings(properties(set_), overrides={"store": {"root": root}})[0]
+    module = native.load()
+    with StoreLock(root):
+        log = LogReader(root / "commitlog", files)
+        try:
+            if not log.starts:
+                raise StoreError(f"{root} has no log files: there is nothing to cut")
+            sizes = Sizes(
+                queue_file_entries=settings.store.queue_file_entries, index_slots=settings.store.index_slots,
+                index_entries=settings.store.index_entries,
+            ).checked(root, files)  # fmt: skip
+            config = replace(
+                settings.store, segment_bytes=log.segment_bytes, queue_file_entries=sizes.queue_file_entries
+            )
+            offline = OfflineCut(root, log, module, files)
+            done = offline.plan(to)
+            kernel = new_kernel(module, settings.broker, config, settings.net)
+            offline.carry_out(done, CommitLog(root / "commitlog", config.segment_bytes, files, kernel))
+        finally:
+            log.close()
+    store = MessageStore(config, module, new_kernel(module, settings.broker, config, settings.net))
+    store.open(boot_id())
+    while store.catching_up():
+        store.catch_up()
+        store.write_derived(store.collect())
+    store.close()
+    if out.json:
+        out.raw(
+            {
+                "data": str(root),
+                "log_max_offset": to,
+                "log_max_offset_before": done.log_end,
+                "records": done.records,
+                "kept": None if done.kept is None else str(done.kept),
+                "notes": done.notes,
+            }
+        )
+        return
+    out.note(f"the log ended at {done.log_end} and ends at {to} now: {counted(done.records, 'record')} cut off")
+    if done.kept is not None:
+        out.note(f"the bytes are in {done.kept}")
+    for note in done.notes:
+        out.note(note)
 
 
 def _config(data: Path | None, set_: list[str] | None) -> StoreConfig:

@@ -11,11 +11,12 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from kappamq.config import properties as java
+from kappamq.config import shapes
 from kappamq.config.apache_features import BROKER_UNSET, NAMESERVER_UNSET, Unset
 from kappamq.config.apache_names import (
     ADDRESSES,
@@ -23,8 +24,10 @@ from kappamq.config.apache_names import (
     BROKER_SETTINGS,
     HOURS,
     INTEGER,
+    MEMBERS,
     NAMESERVER_SETTINGS,
     PATH,
+    RAFT_SWITCH,
     SECRET,
     TEXT,
     Kind,
@@ -32,6 +35,7 @@ from kappamq.config.apache_names import (
     Setting,
 )
 from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import CopiesConfig
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.config.net import NetConfig, Network, network
 from kappamq.config.problems import Problems, file_of, place_of
@@ -44,6 +48,7 @@ PARTS: dict[str, type[Any]] = {
     "broker": BrokerConfig,
     "store": StoreConfig,
     "net": NetConfig,
+    "copies": CopiesConfig,
     "nameserver": NameServerConfig,
 }
 
@@ -55,6 +60,9 @@ _PLACES = {
     "storeCheckpoint": "checkpoint",
     "abortFile": "abort",
 }
+# Switches that set no field on their own.
+_SWITCHES = ("cleanFileForciblyEnable", RAFT_SWITCH)
+_RAFT_FIELDS = ("group", "members", "member")
 _FORCIBLE_RATIO = 0.85  # RocketMQ's default for diskSpaceCleanForciblyRatio
 
 
@@ -77,11 +85,12 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerSettings:
-    """The three configurations a broker is made of."""
+    """The configurations a broker is made of."""
 
     broker: BrokerConfig
     store: StoreConfig
     net: NetConfig
+    copies: CopiesConfig = field(default_factory=CopiesConfig)
 
     def replace(self, values: Mapping[str, Mapping[str, Any]]) -> BrokerSettings:
         return replace(self, **{part: replace(getattr(self, part), **changed) for part, changed in values.items()})
@@ -114,7 +123,9 @@ def broker_settings(
     `defaults` and `overrides` are fields by part ({"store": {"root": ...}}) that lose and win against `given`.
     """
     problems = Problems()
-    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_UNSET, ("broker", "store", "net"), problems)
+    parts = ("broker", "store", "net", "copies")
+    values, sources, findings = _values(given, BROKER_SETTINGS, BROKER_UNSET, parts, problems)
+    findings = _switch_raft(given, values, sources, findings, problems)
     merged = _merge(defaults, values, overrides)
     if "root" not in merged.get("store", {}):
         raise ConfigError("no data directory: set storePathRootDir (or --data)")
@@ -123,8 +134,12 @@ def broker_settings(
     broker = _build(BrokerConfig, "broker", merged, sources, given, problems)
     store = _build(StoreConfig, "store", merged, sources, given, problems)
     net = _build(NetConfig, "net", merged, sources, given, problems)
+    copies = _build(CopiesConfig, "copies", merged, sources, given, problems)
+    problems.settle()  # what follows compares the parts, so each must be right by itself
+    for problem in shapes.problems(broker, copies):
+        problems.wrong(given.get("brokerRole", ""), problem)
     problems.settle()
-    return BrokerSettings(broker=broker, store=store, net=net), findings
+    return BrokerSettings(broker=broker, store=store, net=net, copies=copies), findings
 
 
 def nameserver_settings(
@@ -163,6 +178,8 @@ def changed(settings: BrokerSettings, given: Mapping[str, str]) -> BrokerSetting
             if name in BROKER_UNSET:
                 check_unset(BROKER_UNSET[name], text)
                 continue
+            if setting is None and name == RAFT_SWITCH:
+                raise NoPermission(f"{name} cannot be changed at run time: put it into broker.conf and restart")
             if setting is None:
                 raise InvalidParameter(f"unknown property {_guess(name, BROKER_SETTINGS)}")
             value = setting.read(text)
@@ -188,6 +205,11 @@ def rendered(settings: BrokerSettings) -> dict[str, str]:
     """Return the current values under RocketMQ's names (request 26), and the given properties without a field of ours."""
     shown = _rendered(settings, settings.broker.properties, BROKER_SETTINGS, BROKER_UNSET)
     shown["cleanFileForciblyEnable"] = BOOLEAN.show(settings.store.delete_unexpired_ratio is not None)
+    shown[RAFT_SWITCH] = BOOLEAN.show(settings.copies.is_raft)
+    # Not 0, which asks for a default, but what it came to.
+    shown["inSyncReplicas"] = str(settings.copies.in_sync_effective)
+    if settings.broker.port:
+        shown["haListenPort"] = str(settings.copies.port_beside(settings.broker.port))
     return dict(sorted(shown.items()))
 
 
@@ -208,7 +230,7 @@ def _rendered(
     shown.update({each.name: each.shown for each in unset.values() if each.shown is not None})
     for setting in known.values():
         value = getattr(getattr(settings, setting.part), setting.field)
-        if value is not None and value != () and setting.name not in SECRET:
+        if value is not None and value not in ((), {}) and setting.name not in SECRET:
             shown[setting.name] = setting.kind.show(value)
     return shown
 
@@ -222,7 +244,7 @@ def is_known(name: str) -> bool:
         or name in BROKER_UNSET
         or name in NAMESERVER_UNSET
         or name in _PLACES
-        or name == "cleanFileForciblyEnable"
+        or name in _SWITCHES
         or (part in PARTS and any(field == known.name for known in fields(PARTS[part])))
     )
 
@@ -252,11 +274,11 @@ def _values(
         setting = settings.get(name) or _own(name, parts)
         try:
             if setting is not None:
-                value, field = setting.read(text), (setting.part, setting.field)
-                if field in sources:
-                    _check_agreement(name, value, sources[field], values[setting.part][setting.field], given)
+                value, place = setting.read(text), (setting.part, setting.field)
+                if place in sources:
+                    _check_agreement(name, value, sources[place], values[setting.part][setting.field], given)
                 values.setdefault(setting.part, {})[setting.field] = value
-                sources[field] = name
+                sources[place] = name
             elif name in unset:
                 if unset[name].shown is None:
                     ignored.append(name)
@@ -264,7 +286,7 @@ def _values(
                     missed.setdefault(unset[name].because, []).append(f"{name}={text}")
             elif name == "cleanFileForciblyEnable":
                 forcibly = Setting(name, "store", "delete_unexpired_ratio", BOOLEAN).read(text)
-            elif name not in _PLACES:
+            elif name not in _PLACES and name != RAFT_SWITCH:
                 guess = _guess(name, settings)
                 unknown.append(f"{guess} in {place_of(text)}" if place_of(text) else guess)
                 problems.unknown(text, guess)
@@ -278,6 +300,33 @@ def _values(
             store["delete_unexpired_ratio"] = _FORCIBLE_RATIO
     told = tuple(f"without effect: {', '.join(asked)} ({because})" for because, asked in missed.items())
     return values, sources, Findings(missed=told, ignored=tuple(ignored), unknown=tuple(unknown))
+
+
+def _switch_raft(
+    given: Mapping[str, str],
+    values: dict[str, dict[str, Any]],
+    sources: dict[tuple[str, str], str],
+    findings: Findings,
+    problems: Problems,
+) -> Findings:
+    """Take RocketMQ's names for a Raft group as said only where its switch is on; ours (`copies.group`) need no switch."""
+    text, copies = given.get(RAFT_SWITCH, "false"), values.get("copies", {})
+    try:
+        on = Setting(RAFT_SWITCH, "copies", "group", BOOLEAN).read(text)
+    except ConfigError as error:
+        problems.wrong(text, error)
+        return findings
+    if on:
+        if "group" not in copies:
+            problems.wrong(text, f"{RAFT_SWITCH}=true needs dLegerGroup, dLegerPeers and dLegerSelfId")
+        return findings
+    theirs = [name for part in _RAFT_FIELDS if (name := sources.get(("copies", part), "")) in BROKER_SETTINGS]
+    if RAFT_SWITCH in given and len(theirs) < sum(part in copies for part in _RAFT_FIELDS):
+        problems.wrong(text, f"{RAFT_SWITCH}=false contradicts copies.group: keep one of them")
+    for name in theirs:
+        part = BROKER_SETTINGS[name].field
+        del copies[part], sources["copies", part]
+    return replace(findings, ignored=(*findings.ignored, *theirs))
 
 
 def _own(name: str, parts: tuple[str, ...]) -> Setting | None:
@@ -298,6 +347,7 @@ def _own(name: str, parts: tuple[str, ...]) -> Setting | None:
         Path: PATH,
         tuple[int, ...]: HOURS,
         tuple[str, ...]: ADDRESSES,
+        Mapping[str, str]: MEMBERS,
         tuple[Network, ...]: Kind("networks", _networks, lambda value: ";".join(map(str, value))),
     }
     return Setting(name, cast(Part, part), field, by_type.get(hint, TEXT))
@@ -356,9 +406,8 @@ def _build(
 def _check_agreement(name: str, value: Any, other: str, other_value: Any, given: Mapping[str, str]) -> None:
     """Two names of one field may both be given. In one file they must agree; with --set, the last one wins."""
     if value != other_value and file_of(given[name]) == file_of(given[other]):
-        raise ConfigError(
-            f"{name}={given[name]} contradicts {other}={given[other]}: both set the same; keep one of them"
-        )
+        first, second = (each if each in SECRET else f"{each}={given[each]}" for each in (name, other))
+        raise ConfigError(f"{first} contradicts {second}: both set the same; keep one of them")
 
 
 def _check_places(given: Mapping[str, str], root: Path, problems: Problems) -> None:

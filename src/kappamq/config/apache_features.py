@@ -54,19 +54,13 @@ def _same(text: str, value: str) -> bool:
 
 BROKER_FEATURES: tuple[Feature, ...] = (
     Feature(
-        because="slaves and replication are not implemented yet, so this broker has the only copy of its messages",
-        required={
-            "brokerRole": "ASYNC_MASTER|SYNC_MASTER",
-            "inSyncReplicas": "1",
-            "totalReplicas": "1",
-            "minInSyncReplicas": "1",
-            "allAckInSyncStateSet": "false",
-            "enableAutoInSyncReplicas": "false",
-            "duplicationEnable": "false",
-        },
+        because="the number of copies that a send waits for is what inSyncReplicas says, and is never lowered in silence",
+        required={"enableAutoInSyncReplicas": "false", "duplicationEnable": "false"},
+        tuning="minInSyncReplicas totalReplicas",
+    ),
+    Feature(
+        because="copies are sent in a stream of our own, which a slave reads from the end of its log on",
         shown={
-            "brokerRole": "ASYNC_MASTER",
-            "slaveReadEnable": "false",
             "offsetCheckInSlave": "false",
             "haFlowControlEnable": "false",
             "asyncLearner": "false",
@@ -75,13 +69,17 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         },
         tuning="""
         accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio brokerIP2 consumerFallbehindThreshold haHousekeepingInterval
-        haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize
-        maxHaTransferByteInSecond maxSlaveResendLength slaveTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+        haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize maxHaTransferByteInSecond maxSlaveResendLength
+        syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
         """,
     ),
     Feature(
-        because="a controller that elects masters is not implemented yet",
-        required={"enableControllerMode": "false", "enableSlaveActingMaster": "false"},
+        because="a controller that elects masters is not supported; a Raft group elects its own (enableDLegerCommitLog)",
+        required={
+            "enableControllerMode": "false",
+            "enableSlaveActingMaster": "false",
+            "allAckInSyncStateSet": "false",
+        },
         shown={
             "controllerAddr": "",
             "fetchControllerAddrByDnsLookup": "false",
@@ -95,10 +93,9 @@ BROKER_FEATURES: tuple[Feature, ...] = (
         """,
     ),
     Feature(
-        because="a Raft group (DLedger) is not implemented yet",
-        required={"enableDLegerCommitLog": "false"},
+        because="a Raft group keeps the ordinary log and elects by its own rules",
         shown={"enableBatchPush": "false"},
-        tuning="dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId storePathDLedgerCommitLog",
+        tuning="preferredLeaderId storePathDLedgerCommitLog",
     ),
     Feature(
         because="authentication and authorization are not implemented yet, and the broker would be open to everyone",
@@ -417,7 +414,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
 
 NAMESERVER_FEATURES: tuple[Feature, ...] = (
     Feature(
-        because="a controller that elects masters is not implemented yet",
+        because="a controller that elects masters is not supported; a Raft group elects its own (enableDLegerCommitLog)",
         required={"enableControllerInNamesrv": "false"},
         tuning="""
         controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity

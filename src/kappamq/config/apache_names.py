@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from kappamq.config.client import split_addresses
 from kappamq.errors import ConfigError
 
-Part = Literal["broker", "store", "net", "nameserver"]
+Part = Literal["broker", "store", "net", "copies", "nameserver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,27 @@ def _addresses(text: str) -> tuple[str, ...]:
     return found
 
 
+def _address(text: str) -> str | None:
+    return None if text.strip() in ("", "null") else text.strip()  # Java tools write null for unset values
+
+
+def _members(text: str) -> dict[str, str]:
+    """`n0-10.0.0.1:10912;n1-10.0.0.2:10912`: an id ends at the first -, so that a host name may have more of them."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        member, separator, place = part.partition("-")
+        if not separator or not member or not place:
+            raise ValueError("id-host:port, several separated by ;")
+        if member in found:
+            raise ValueError(f"id-host:port with a different id each; {member} is there twice")
+        found[member] = place
+    return found
+
+
+def _shown_members(members: Mapping[str, str]) -> str:
+    return ";".join(f"{member}-{place}" for member, place in members.items())
+
+
 def _choice(**names: str) -> Kind:
     def read(text: str) -> str:
         value = names.get(text.strip().upper())
@@ -95,6 +116,8 @@ HOURS = Kind("hours", _hours, lambda value: ";".join(f"{hour:02}" for hour in va
 SECONDS = Kind("seconds", _integer, lambda value: str(round(value)))
 ADDRESSES = Kind("addresses", _addresses, ";".join)
 PATH = Kind("path", _path, str)
+ADDRESS = Kind("address", _address, str)
+MEMBERS = Kind("members", _members, _shown_members)
 
 # RocketMQ configures the file, we the directory; a file with another name would not be found again.
 _KV_PATH = Kind("path", lambda text: _directory_of(text, "kvConfig.json"), lambda root: str(root / "kvConfig.json"))
@@ -216,6 +239,27 @@ _NET: list[Setting] = [
     ),
 ]
 
+_COPIES: list[Setting] = [
+    Setting(
+        "brokerRole",
+        "copies",
+        "role",
+        _choice(ASYNC_MASTER="async_master", SYNC_MASTER="sync_master", SLAVE="slave"),
+    ),
+    Setting("inSyncReplicas", "copies", "in_sync", INTEGER),
+    Setting("haListenPort", "copies", "port", INTEGER),
+    Setting("haMasterAddress", "copies", "master_address", ADDRESS),
+    Setting("slaveTimeout", "copies", "slave_timeout_ms", INTEGER),
+    Setting("slaveReadEnable", "copies", "read_from_slaves", BOOLEAN),
+    Setting("haMaxGapNotInSync", "copies", "lag_bytes_max", INTEGER),
+    Setting("replicationSecret", "copies", "secret", TEXT),
+    Setting("dLegerGroup", "copies", "group", TEXT),
+    Setting("dLegerPeers", "copies", "members", MEMBERS),
+    Setting("dLegerSelfId", "copies", "member", TEXT),
+]
+RAFT_SWITCH = "enableDLegerCommitLog"
+"""Without it the names that begin with dLeger have no effect, in RocketMQ as here."""
+
 _NAMESERVER: list[Setting] = [
     Setting("listenPort", "nameserver", "port", INTEGER),
     Setting("bindAddress", "nameserver", "listen_host", TEXT),
@@ -231,8 +275,13 @@ _NAMESERVER: list[Setting] = [
     Setting("deleteTopicWithBrokerRegistration", "nameserver", "delete_topics_on_registration", BOOLEAN, live=True),
 ]
 
-BROKER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_BROKER, *_STORE, *_NET)}
+BROKER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_BROKER, *_STORE, *_NET, *_COPIES)}
 NAMESERVER_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_NAMESERVER, *_NET)}
 
-# Secrets are never shown, neither by request 26 nor in errors.
-SECRET = frozenset({"tls.server.keyPassword", "initAuthenticationUser", "innerClientAuthenticationCredentials"})
+# Secrets are never shown, neither by request 26 nor in errors; by whichever of their names they were given.
+SECRET = frozenset(
+    {
+        *("tls.server.keyPassword", "net.tls_key_password", "replicationSecret", "copies.secret"),
+        *("initAuthenticationUser", "innerClientAuthenticationCredentials"),
+    }
+)

@@ -25,7 +25,7 @@ class BrokerConfig:
     broker_id: int = 0  # 0: master; slaves of the same name have other ids
 
     listen_host: str = "0.0.0.0"  # "127.0.0.1": reachable from this machine only
-    port: int = 10911  # also listens on port-2; port+1 is reserved for replication. 0: any free ones
+    port: int = 10911  # also listens on port-2, and on port+1 for copies. 0: any free ones
     advertise: str | None = None  # host or host:port for clients; None: the local address towards the name server
     nameservers: tuple[str, ...] = ()  # none: not registered, so clients cannot find it by route
 

@@ -15,7 +15,7 @@ class NameServerConfig:
     port: int = 9876  # 0: any free one
     root: Path | None = None  # where kvConfig.json is stored; None: in memory only, lost at a restart
 
-    scan_ms: int = 5000  # how often expired brokers are removed
+    scan_ms: int = 5000  # how often expired brokers are removed; those that send beats are looked for twice a second
     broker_expiry_ms: int = 120_000  # for brokers without a timeout of their own
     order_messages: bool = False  # route answers carry orderTopicConf
     order_topics_to_brokers: bool = True  # registration answers carry the ORDER_TOPIC_CONFIG table

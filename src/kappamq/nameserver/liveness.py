@@ -24,6 +24,7 @@ class Live(Generic[Owner]):
     data_version: DataVersion
     ha_address: str
     filter_servers: list[str]
+    beats: bool = False  # it has announced a timeout of its own, so it sends beats
 
 
 class Liveness(Generic[Owner]):
@@ -32,6 +33,7 @@ class Liveness(Generic[Owner]):
     def __init__(self) -> None:
         self._live: dict[Key, Live[Owner]] = {}
         self._owned: dict[Owner, set[Key]] = {}
+        self._beating: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -50,10 +52,13 @@ class Liveness(Generic[Owner]):
         self.pop(key)
         self._live[key] = live
         self._owned.setdefault(live.owner, set()).add(key)
+        if live.beats:
+            self._beating.add(key)
 
     def pop(self, key: Key) -> Live[Owner] | None:
         live = self._live.pop(key, None)
         if live is not None:
+            self._beating.discard(key)
             keys = self._owned[live.owner]
             keys.discard(key)
             if not keys:
@@ -63,6 +68,12 @@ class Liveness(Generic[Owner]):
     def owned_by(self, owner: Owner) -> list[Key]:
         return sorted(self._owned.get(owner, ()))
 
-    def silent(self, now: float) -> list[Key]:
-        """Return the addresses whose heartbeat timeout has expired."""
-        return [key for key, live in self._live.items() if live.heard + live.timeout_s < now]
+    def heard(self, owner: Owner, now: float) -> None:
+        """Record a sign of life of everything that `owner` has registered."""
+        for key in self._owned.get(owner, ()):
+            self._live[key].heard = now
+
+    def silent(self, now: float, *, beating: bool = False) -> list[Key]:
+        """Return the addresses whose heartbeat timeout has expired; `beating`: only of those that have announced one."""
+        keys = sorted(self._beating) if beating else list(self._live)
+        return [key for key in keys if self._live[key].heard + self._live[key].timeout_s < now]

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _NOTICE_TIMEOUT_S = 0.3
 _NOTICES_MAX = 1000
+_BEAT_SCAN_S = 0.5
+_LATE_S = 1.0
 
 
 class NameServer:
@@ -71,9 +73,23 @@ class NameServer:
         return address.join(self.config.listen_host, self._port)
 
     async def _scan_forever(self) -> None:
+        """Look every so often for brokers that are silent, and more often for those that send beats.
+
+        A scan that comes late says nothing about brokers: their beats may be waiting in the sockets. It is left to the next one."""
+        period, everybody_at = min(_BEAT_SCAN_S, self.config.scan_ms / 1000), self._clock.liveness()
         while True:
-            await asyncio.sleep(self.config.scan_ms / 1000)
-            self.service.expire()
+            began = self._clock.liveness()
+            await asyncio.sleep(period)
+            now = self._clock.liveness()
+            if now - began > period + _LATE_S:
+                log.warning(
+                    "this name server stood still for %.1f s: nobody is removed for being silent meanwhile", now - began
+                )
+            elif now - everybody_at >= self.config.scan_ms / 1000:
+                everybody_at = now
+                self.service.expire()
+            else:
+                self.service.expire(beating=True)
 
     def _notify(self, change: MinIdChange) -> None:
         for target in change.notify:

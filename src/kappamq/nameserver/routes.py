@@ -16,6 +16,7 @@ from typing import Final, Generic
 
 from kappamq.errors import BrokerError
 from kappamq.nameserver.liveness import Key, Live, Liveness, Owner
+from kappamq.nameserver.masters import Holder, Masters
 from kappamq.nameserver.topic_queues import TopicQueues
 from kappamq.protocol.bodies.all import (
     PERMISSION_READ,
@@ -40,10 +41,11 @@ NAME_CHARACTERS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a registration: the address of the master, for a slave."""
+    """The answer to a registration, or to the beat of a slave: where the master of its group is."""
 
     master_address: str | None = None
     ha_address: str | None = None
+    master_version: int | None = None  # the term in which it became the master
     new: bool = False
     topics: Sequence[str] = ()  # still to be added by `enter_topics`
     replaced: str | None = None  # the address of another live broker that had the same name and id until now
@@ -80,6 +82,7 @@ class RouteTable(Generic[Owner]):
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: Liveness[Owner] = Liveness()
+        self._masters = Masters(brokers_max)
         self._changes: list[MinIdChange] = []
 
     # --- brokers register and leave ---
@@ -96,11 +99,7 @@ class RouteTable(Generic[Owner]):
             check_names(header, body.topics.topics)
         self._check(header, body.topics.topics)
         rival = self._rival(header)
-        if rival is not None and rival.data_version.state_version > version.state_version:
-            # Two brokers claim the same name and id, and the other was promoted later. This one will notice that it is not listed.
-            self._remove(key)
-            return Registered()
-
+        self._check_place(header, version.state_version, rival if rival is None or rival.owner != owner else None, now)
         live = self._live.get(key)
         if live is not None and live.broker_name != name:
             self._remove(key)  # the broker at this address has another name now
@@ -117,7 +116,9 @@ class RouteTable(Generic[Owner]):
         group.acting_master, group.zone = bool(header.acting_master), header.zone
         new = group.addresses.get(broker_id) != address
         # A broker that changed its address uses its old connection, or that one is lost: any other connection is another broker.
-        replaced = group.addresses[broker_id] if rival is not None and rival.owner != owner else None
+        replaced = None
+        if rival is not None and rival.owner != owner and rival.data_version.state_version == version.state_version:
+            replaced = group.addresses[broker_id]
         if broker_id in group.addresses and new:
             self._live.pop((cluster, group.addresses[broker_id]))
         group.addresses = {number: other for number, other in group.addresses.items() if other != address}
@@ -125,17 +126,23 @@ class RouteTable(Generic[Owner]):
 
         topics = self._topics_to_take(header, body, everything=new or live is None or live.data_version != version)
         timeout_s = (header.timeout_ms or self._expiry_ms) / 1000
-        self._live.put(key, Live(name, owner, now, timeout_s, version, header.ha_address, body.filter_servers))
+        beats = header.timeout_ms is not None
+        self._live.put(key, Live(name, owner, now, timeout_s, version, header.ha_address, body.filter_servers, beats))
+        if broker_id == MASTER_ID:
+            self._masters.registered(name, address, version.state_version, now)
         self._note_min_id(group, before, offline=None, ha_address=header.ha_address)
         if not in_parts:
             self.enter_topics(header, body, topics, owner)
             topics = ()
-        master = group.addresses.get(MASTER_ID)
-        if broker_id == MASTER_ID or master is None:
-            return Registered(new=new, topics=topics, replaced=replaced)
-        master_live = self._live.get((cluster, master))
-        ha_address = master_live.ha_address if master_live is not None else None
-        return Registered(master, ha_address, new, topics, replaced)
+        return replace(self.master_for(cluster, address), new=new, topics=topics, replaced=replaced)
+
+    def master_for(self, cluster: str, address: str) -> Registered:
+        """Return where the master of a registered broker's group is; nothing if there is none, or it is the master itself."""
+        asker = self._live.get((cluster, address))
+        group = self._brokers.get(asker.broker_name) if asker is not None else None
+        master = group.addresses.get(MASTER_ID) if group is not None else None
+        live = self._live.get((cluster, master)) if master is not None and master != address else None
+        return Registered() if live is None else Registered(master, live.ha_address, live.data_version.state_version)
 
     def enter_topics(
         self, header: RegisterBroker, body: RegisterBrokerBody, topics: Iterable[str], owner: Owner
@@ -171,10 +178,12 @@ class RouteTable(Generic[Owner]):
             self._remove(key)
         return [address for _, address in keys]
 
-    def expire(self, now: float) -> list[tuple[str, Owner]]:
-        """Remove the brokers whose heartbeat timeout has expired; returns their addresses and owners."""
+    def expire(self, now: float, *, beating: bool = False) -> list[tuple[str, Owner]]:
+        """Remove the brokers whose heartbeat timeout has expired; returns their addresses and owners.
+
+        `beating`: look only at those that announced a timeout of their own, since they send beats."""
         expired: list[tuple[str, Owner]] = []
-        for key in self._live.silent(now):
+        for key in self._live.silent(now, beating=beating):
             live = self._remove(key)
             if live is not None:
                 expired.append((key[1], live.owner))
@@ -186,6 +195,10 @@ class RouteTable(Generic[Owner]):
         if live is not None:
             live.heard = now
         return live is not None
+
+    def heard(self, owner: Owner, now: float) -> None:
+        """Record that something came over a connection: everything registered over it is alive."""
+        self._live.heard(owner, now)
 
     def data_version(self, cluster: str, address: str, owner: Owner) -> DataVersion | None:
         """Return the version that a broker registered; None if it should register again.
@@ -224,6 +237,21 @@ class RouteTable(Generic[Owner]):
                 f"{added} new topics besides {len(self._queues)} registered ones exceed the limit of {self._topics_max}"
             )
 
+    def _check_place(self, header: RegisterBroker, version: int, rival: Live[Owner] | None, now: float) -> None:
+        """Raise BrokerError if the id that a broker claims belongs to another one."""
+        name, address, broker_id = header.broker_name, header.broker_address, header.broker_id
+        holder = None
+        if rival is not None:
+            held_by = self._brokers[name].addresses[broker_id]
+            holder = Holder(held_by, rival.data_version.state_version, rival.beats)
+        if broker_id == MASTER_ID:
+            self._masters.check(name, address, version, holder, now)
+        elif holder is not None and holder.version > version:
+            raise _refusal(
+                f"id {broker_id} of {name} belongs to {holder.address}, registered with the later state version {holder.version} "
+                f"({address} has {version}); give this broker another id (brokerId)"
+            )
+
     def _rival(self, header: RegisterBroker) -> Live[Owner] | None:
         """Return the live broker that has the same name and id at another address."""
         group = self._brokers.get(header.broker_name)
@@ -233,15 +261,17 @@ class RouteTable(Generic[Owner]):
         return self._live.get((header.cluster, address))
 
     def _topics_to_take(self, header: RegisterBroker, body: RegisterBrokerBody, *, everything: bool) -> Sequence[str]:
-        """Return the topics to add. Only a master, or the slave acting as one, defines topics. Removes those it no longer has."""
+        """Return the topics to add. Only a master, or the slave acting as one, changes topics. Removes those it no longer has."""
         name, topics = header.broker_name, body.topics.topics
         master = header.broker_id == MASTER_ID
         standing_in = bool(header.acting_master) and header.broker_id == min(self._brokers[name].addresses)
-        if not master and not standing_in:
-            return ()
         known = self._queues.of_brokers([name])
-        # A table with a single topic is an increment: topics it does not mention still exist.
-        if self.delete_topics_on_registration and master and len(topics) != 1:
+        if not master and not standing_in:
+            # A name server that was started while a group has no master still tells consumers about its slaves.
+            alone = header.timeout_ms is not None and MASTER_ID not in self._brokers[name].addresses
+            return list(topics.keys() - known) if alone else ()
+        # A table with a single topic is an increment, and an empty one tells a role: topics it does not mention still exist.
+        if self.delete_topics_on_registration and master and len(topics) > 1:
             for topic in known - topics.keys():
                 self._queues.drop(topic, name)
         taken = list(topics) if everything else list(topics.keys() - known)

@@ -11,7 +11,7 @@ from kappamq.clock import Clock
 from kappamq.config.apache import NameServerSettings
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.config.net import NetConfig
-from kappamq.errors import BrokerError, NotSupported, ProtocolError, QueryNotFound, TopicNotFound
+from kappamq.errors import BrokerError, BrokerNotFound, NotSupported, ProtocolError, QueryNotFound, TopicNotFound
 from kappamq.nameserver import settings as live_settings
 from kappamq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kappamq.nameserver.registering import BIG_BYTES, Registering, check_crc
@@ -123,6 +123,8 @@ class NameService:
         handler = self._handlers.get(frame.code)
         if handler is None:
             raise NotSupported(f" request type {frame.code} not supported")
+        # A beat must not count only when it is served: it may wait behind a registration with thousands of topics.
+        self.routes.heard(connection, self._clock.liveness())
         if self._registering.is_busy(connection):
             return self._registering.in_turn(connection, lambda: handler(connection, frame))
         return handler(connection, frame)
@@ -133,9 +135,9 @@ class NameService:
             log.info("removed broker %s: its connection was closed", address)
         self._tell_changes()
 
-    def expire(self) -> None:
-        """Remove brokers whose heartbeat timeout has expired, and close their connections."""
-        for address, owner in self.routes.expire(self._clock.liveness()):
+    def expire(self, *, beating: bool = False) -> None:
+        """Remove brokers whose heartbeat timeout has expired, and close their connections. `beating`: see `RouteTable.expire`."""
+        for address, owner in self.routes.expire(self._clock.liveness(), beating=beating):
             log.warning("removed broker %s: no heartbeat within its timeout", address)
             owner.close()
         self._conflicts.settle(self._clock.liveness())
@@ -201,12 +203,16 @@ class NameService:
             )
             self._conflicts.warn(header.broker_name, remark, self._clock.liveness())
         self._tell_changes()
-        answer = RegisterBrokerResponse(
-            ha_address=self._shown(found.ha_address, connection),
-            master_address=self._shown(found.master_address, connection),
-        )
+        answer = self._master_shown(found, connection)
         order = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.order_topics_to_brokers else None
         return reply(frame, remark=remark, header=answer, body=b"" if order is None else KVTable(order).encode())
+
+    def _master_shown(self, found: Registered, connection: Peer) -> RegisterBrokerResponse:
+        return RegisterBrokerResponse(
+            ha_address=self._shown(found.ha_address, connection),
+            master_address=self._shown(found.master_address, connection),
+            master_version=found.master_version,
+        )
 
     def _unregister(self, connection: Peer, frame: Frame, header: UnregisterBroker) -> Frame:
         if self.routes.unregister(header.cluster, header.broker_address, connection):
@@ -225,8 +231,11 @@ class NameService:
         return reply(frame, header=answer, body=b"" if known is None else known.encode())
 
     def _heartbeat(self, connection: Peer, frame: Frame, header: BrokerHeartbeat) -> Frame:
-        self.routes.heartbeat(header.cluster, header.broker_address, self._clock.liveness())
-        return reply(frame)
+        if not self.routes.heartbeat(header.cluster, header.broker_address, self._clock.liveness()):
+            # Apache's name server answers SUCCESS to anybody; its brokers do not wait for the answer.
+            raise BrokerNotFound(f"broker {header.broker_address[:300]} is not registered here: register it again")
+        found = self.routes.master_for(header.cluster, header.broker_address)
+        return reply(frame, header=self._master_shown(found, connection))
 
     def _tell_changes(self) -> None:
         for change in self.routes.take_changes():

@@ -26,6 +26,7 @@ cdef extern from "kernel.h" nogil:
         COLD
         NO_MEMORY
         SYS_TRANSACTION
+        NOTE_OPENED
     const int64_t QUEUE_OFFSET_MAX
     const int64_t WARM_BLOCKS
     const int64_t LOG_OFFSET_MAX
@@ -138,6 +139,7 @@ cdef extern from "kernel.h" nogil:
         size_t count_max
         span_t id_prefix
         uint64_t first_id
+    int64_t batch_sum(const crc_t *, span_t)
     int64_t batch_build(const batch_job_t *, size_t, bytes_t *, size_t *)
 
     struct topic_t "topic":
@@ -156,6 +158,22 @@ cdef extern from "kernel.h" nogil:
         int64_t end
         int64_t next
         int64_t stored
+    struct note_t "note":
+        int kind
+        int64_t log_offset
+        int64_t queue_offset
+        int64_t number
+        int64_t end
+        size_t group_at
+        size_t group_size
+        const topic_t *topic
+    struct waiting_t "waiting":
+        note_t *notes
+        size_t note_count
+        bytes_t groups
+        uint64_t parked
+    int waiting_allow(waiting_t *, c_bool, int64_t, int64_t, span_t)
+    void halves_remove(waiting_t *, int64_t)
     struct pull_t "pull":
         int verdict
         int64_t row
@@ -203,6 +221,7 @@ cdef extern from "kernel.h" nogil:
         size_t pull_count
         commit_t *commits
         size_t commit_count
+        waiting_t waiting
         woken_t *woken
         size_t woken_count
         uint64_t fast_frames, left_frames
@@ -273,5 +292,6 @@ cdef extern from "flusher.h" nogil:
     int flusher_descriptor(const flusher_t *)
     int flusher_request(flusher_t *, int, int64_t)
     void flusher_take(flusher_t *, int64_t *, int *)
+    void flusher_cut(flusher_t *, int64_t)
     void flusher_stop(flusher_t *)
     void flusher_free(flusher_t *)

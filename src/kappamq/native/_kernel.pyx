@@ -18,7 +18,9 @@ from libc.string cimport memchr, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
-from kappamq.native.layout import BadRow, Misnumbered, PullVerdict, QueueState, SegmentFull
+from kappamq.native.layout import (
+    BadRow, HalfEnded, HalfOpened, LevelParked, Misnumbered, PullVerdict, QueueState, SegmentFull,
+)
 
 NAME = "native"
 
@@ -673,7 +675,16 @@ cdef class Kernel:
         return (
             result.consumed, result.verdict, new_bytes(k.acks.data, k.acks.size), k.written + <int64_t>k.pending.size, replies,
             pull_list(k) if k.pull_count else [], commit_list(k) if k.commit_count else [],
+            note_list(&k.waiting) if k.waiting.note_count or k.waiting.parked else [],
         )
+
+    def let_wait(self, bint halves, timer_ms_max, levels, str broker not None):
+        if not 0 <= levels < 64 or not 0 <= timer_ms_max <= QUEUE_OFFSET_MAX:
+            raise ValueError(f"there cannot be {levels} delay levels, and timers up to {timer_ms_max} ms")
+        check(waiting_allow(&self.k.waiting, halves, timer_ms_max, levels, text_span(broker)))
+
+    def forget_half(self, int64_t log_offset):
+        halves_remove(&self.k.waiting, log_offset)
 
     def pull(self, str topic not None, queue_id, offset, count_max, codes, int32_t opaque, bint binary, bint warm):
         cdef asker_t asker
@@ -776,6 +787,25 @@ cdef list commit_list(kernel_t *k):
     for place in range(k.commit_count):
         commits.append((k.commits[place].row, k.commits[place].queue_id, k.commits[place].offset))
     return commits
+
+cdef list note_list(const waiting_t *waiting):
+    cdef const note_t *note
+    cdef size_t place
+    cdef int level
+    notes = []
+    for place in range(waiting.note_count):
+        note = &waiting.notes[place]
+        if note.kind == NOTE_OPENED:
+            group = PyUnicode_DecodeUTF8(<const char *>waiting.groups.data + note.group_at, <Py_ssize_t>note.group_size, NULL)
+            notes.append(HalfOpened(note.log_offset, note.queue_offset, note.number, group, topic_name(note.topic)))
+        else:
+            notes.append(HalfEnded(note.log_offset, note.number, note.queue_offset, note.end))
+    for level in range(64):
+        if waiting.parked >> level & 1:
+            notes.append(LevelParked(level))
+        elif not waiting.parked >> level:
+            break
+    return notes
 
 
 # -- functions over bytes ---------------------------------------------------------------------------------------------
@@ -1004,6 +1034,17 @@ def batch_body(bodies, texts, rows, size_t first, size_t bytes_max, size_t count
         free(made.data)
 
 
+def batch_checksum(body):
+    cdef bytes data = as_bytes(body)
+    cdef span_t whole = bytes_span(data)
+    cdef int64_t total
+    with nogil:
+        total = batch_sum(&_crc, whole)
+    if total < 0:
+        raise ValueError("the lengths of a batch do not fit")
+    return total
+
+
 # -- the key index ----------------------------------------------------------------------------------------------------
 
 def index_apply(slots, pending, position, count, capacity, int64_t begin_ms):
@@ -1083,6 +1124,12 @@ cdef class Flusher:
         if self.f != NULL:
             flusher_take(self.f, &self._durable, &self._error)
         return self._durable, self._error
+
+    def cut(self, int64_t offset):
+        cdef flusher_t *f = self.f
+        if f != NULL:
+            with nogil:
+                flusher_cut(f, offset)
 
     def close(self):
         cdef flusher_t *closing = self.f

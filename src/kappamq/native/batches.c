@@ -140,3 +140,16 @@ int64_t batch_build(const struct batch_job *job, size_t first, struct bytes *to,
     }
     return (int64_t)taken;
 }
+
+int64_t batch_sum(const struct crc *crc, struct span body)
+{
+    struct member member;
+    int64_t sum = 0;
+    size_t at = 0;
+    while (at < body.size) {
+        if (!batch_next(body, &at, &member))
+            return -1;
+        sum += crc32_of(crc, member.body.at, member.body.size);
+    }
+    return body.size ? sum : -1;
+}

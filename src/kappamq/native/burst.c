@@ -1,6 +1,7 @@
 /* A socket read: frames in, records and answers out. pure.Kernel is the meaning. */
-#include "inline.h"
+#include "answers.h"
 #include "property_names.h"
+#include "waiting.h"
 
 /* -- append ---------------------------------------------------------------------------------------------------------- */
 
@@ -162,76 +163,6 @@ void kernel_taken(struct kernel *kernel)
         bytes_free(&kernel->pending);
 }
 
-/* -- answers --------------------------------------------------------------------------------------------------------- */
-
-static inline uint8_t *put_ids(const struct kernel *kernel, uint8_t *to, const int64_t *offsets, size_t count)
-{
-    for (size_t n = 0; n < count; n++) {
-        if (n)
-            *to++ = ',';
-        to = put_bytes(to, kernel->host_hex, kernel->store_host_size * 2);
-        to = put_hex64(to, (uint64_t)offsets[n]);
-    }
-    return to;
-}
-
-/* Room for the answer to a send; what it will need at most. */
-static int reserve_sent(struct kernel *kernel, size_t ids, size_t unique_key)
-{
-    return bytes_reserve(&kernel->acks, 384 + ids * 57 + unique_key + kernel->sent_json.size + kernel->sent_binary.size);
-}
-
-static uint8_t *put_ext_number(uint8_t *to, int64_t value)
-{
-    uint8_t *end = put_number(to + 4, value);
-    put32(to, (uint32_t)(end - to - 4));
-    return end;
-}
-
-static void put_sent(struct kernel *kernel, int32_t opaque, bool binary, const int64_t *offsets, size_t count, int32_t queue_id,
-                     int64_t queue_offset, struct span unique_key)
-{
-    uint8_t *start = kernel->acks.data + kernel->acks.size, *to = start + 8;
-    if (binary) {
-        to = put_text(to, "\0\0\3\1\337"); /* success, Python, version 479 */
-        to = put32(to, (uint32_t)opaque);
-        to = put_text(to, "\0\0\0\1\0\0\0\0");
-        uint8_t *length = to;
-        to = put_text(to + 4, "\0\5msgId");
-        uint8_t *ids = to;
-        to = put_ids(kernel, to + 4, offsets, count);
-        put32(ids, (uint32_t)(to - ids - 4));
-        to = put_ext_number(put_text(to, "\0\7queueId"), queue_id);
-        to = put_ext_number(put_text(to, "\0\13queueOffset"), queue_offset);
-        if (unique_key.size) {
-            to = put32(put_text(to, "\0\15transactionId"), (uint32_t)unique_key.size);
-            to = put_span(to, unique_key);
-        }
-        to = put_bytes(to, kernel->sent_binary.data, kernel->sent_binary.size);
-        put32(length, (uint32_t)(to - length - 4));
-    } else {
-        to = put_text(to, "{\"code\":0,\"extFields\":{\"msgId\":\"");
-        to = put_ids(kernel, to, offsets, count);
-        to = put_text(to, "\",\"queueId\":\"");
-        to = put_number(to, queue_id);
-        to = put_text(to, "\",\"queueOffset\":\"");
-        to = put_number(to, queue_offset);
-        to = put_text(to, "\",");
-        if (unique_key.size) {
-            to = put_text(to, "\"transactionId\":\"");
-            to = put_span(to, unique_key);
-            to = put_text(to, "\",");
-        }
-        to = put_bytes(to, kernel->sent_json.data, kernel->sent_json.size);
-        to = put_number(to, opaque);
-        to = put_text(to, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
-    }
-    uint32_t header = (uint32_t)(to - start - 8);
-    put32(start, header + 4);
-    put32(start + 4, header | (binary ? 1u << 24 : 0));
-    kernel->acks.size += 8 + header;
-}
-
 /* -- frames ---------------------------------------------------------------------------------------------------------- */
 
 /* Keep what the members of a batch will inherit: its own properties, without the key, which is not theirs. */
@@ -323,7 +254,7 @@ static int plain_batch(struct kernel *kernel, const struct plain *plain, struct 
     int64_t *offsets = (int64_t *)(void *)kernel->scratch.data;
     verdict = kernel_append_members(kernel, queue, send->sys_flag, send->born_ms, born, send->reconsume_times, now_ms, offsets);
     if (verdict == DONE && answer)
-        put_sent(kernel, plain->opaque, binary, offsets, count, queue->id, first, (struct span){0});
+        put_sent(kernel, plain->opaque, binary, &(struct sent){offsets, count, queue->id, first, {0}, {0}});
     return verdict;
 }
 
@@ -347,7 +278,7 @@ static int plain_single(struct kernel *kernel, const struct plain *plain, struct
         return NO_MEMORY;
     int verdict = kernel_append(kernel, queue, &message, now_ms, true, &size);
     if (verdict == DONE && answer)
-        put_sent(kernel, plain->opaque, binary, &log_offset, 1, queue->id, offset, send->unique_key);
+        put_sent(kernel, plain->opaque, binary, &(struct sent){&log_offset, 1, queue->id, offset, send->unique_key, {0}});
     return verdict;
 }
 
@@ -364,6 +295,8 @@ static int plain_send(struct kernel *kernel, const struct plain *plain, bool bin
         return NO_MEMORY;
     if (!body.size || (int64_t)body.size > kernel->message_bytes_max)
         return LEFT;
+    if (unlikely(send->waiting.kind != WAITS_NOT))
+        return waiting_send(kernel, plain, queue, binary, body, born, now_ms);
     return plain->code == CODE_SEND_BATCH ? plain_batch(kernel, plain, queue, binary, body, born, now_ms)
                                           : plain_single(kernel, plain, queue, binary, body, born, now_ms);
 }
@@ -416,6 +349,8 @@ static int plain_frame(struct kernel *kernel, const uint8_t *header, size_t head
         return LEFT;
     if (plain.code == CODE_PULL || plain.code == CODE_LITE_PULL)
         return plain_pull(kernel, &plain, binary, body.size == 0);
+    if (plain.code == CODE_END_TRANSACTION)
+        return body.size ? LEFT : plain_end(kernel, &plain, binary, now_ms);
     return plain_send(kernel, &plain, binary, body, born, now_ms);
 }
 
@@ -430,6 +365,8 @@ int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t
     if (kernel->scratch.room > KEEP_BYTES)
         bytes_free(&kernel->scratch);
     kernel->acks.size = kernel->pull_count = kernel->commit_count = 0;
+    kernel->waiting.note_count = kernel->waiting.groups.size = 0;
+    kernel->waiting.parked = 0;
     gather_clear(&kernel->replies);
     while (position < size && size - position >= 4) {
         const uint8_t *frame = data + position;

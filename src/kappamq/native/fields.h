@@ -4,7 +4,7 @@
 
 #include "inline.h"
 
-/* Every name that a plain send or pull may carry in its ext fields. A send has its fields twice, under the letters of code 310
+/* Every name that a plain send, pull or end of a transaction may carry in its ext fields. A send has its fields twice, under the letters of code 310
  * and spelled out for code 10, in the same order. */
 enum field {
     F_A, F_B, F_C, F_D, F_E, F_F, F_G, F_H, F_I, F_J, F_K, F_L, F_M, F_N,
@@ -12,6 +12,7 @@ enum field {
     F_LONG, F_TOPIC = F_LONG + F_B, F_QUEUE_ID = F_LONG + F_E, F_SYS_FLAG = F_LONG + F_F,
     F_GROUP = F_LONG + F_N + 1, F_QUEUE_OFFSET, F_COUNT, F_COMMIT_OFFSET, F_SUSPEND, F_SUB_VERSION, F_SUBSCRIPTION, F_EXPRESSION,
     F_MAX_BYTES, F_SOURCE,
+    F_HALF_OFFSET, F_LOG_OFFSET, F_DECISION, F_FROM_CHECK, F_MESSAGE_ID, F_TRANSACTION_ID,
     FIELD_COUNT,
     UNKNOWN = -1,
 };

@@ -17,14 +17,14 @@ struct files {
 
 struct flusher {
     pthread_mutex_t lock;
-    pthread_cond_t wake;
+    pthread_cond_t wake, idle;
     pthread_t thread;
     int event;
     /* under the lock */
     struct files asked; /* to be synced, in the order of the requests, each once */
     int64_t offset, durable;
     int error;
-    bool closing;
+    bool closing, busy;
     /* the thread's own */
     struct files syncing;
 };
@@ -53,9 +53,11 @@ static void *run(void *argument)
         flusher->asked.count = 0;
         flusher->syncing = taken;
         int64_t offset = flusher->offset;
+        flusher->busy = true;
         pthread_mutex_unlock(&flusher->lock);
         int error = sync_files(&flusher->syncing);
         pthread_mutex_lock(&flusher->lock);
+        flusher->busy = false;
         if (error) {
             flusher->error = error; /* for good: nobody knows any more what the disk holds */
             flusher->asked.count = 0;
@@ -64,6 +66,7 @@ static void *run(void *argument)
         }
         ssize_t written = write(flusher->event, &one, sizeof one);
         (void)written; /* the counter cannot overflow: each take() resets it */
+        pthread_cond_broadcast(&flusher->idle);
     }
     pthread_mutex_unlock(&flusher->lock);
     return NULL;
@@ -81,6 +84,7 @@ struct flusher *flusher_new(void)
     }
     pthread_mutex_init(&flusher->lock, NULL);
     pthread_cond_init(&flusher->wake, NULL);
+    pthread_cond_init(&flusher->idle, NULL);
     /* Signals are for the thread that runs Python. */
     sigset_t all, before;
     sigfillset(&all);
@@ -140,6 +144,18 @@ void flusher_take(struct flusher *flusher, int64_t *durable, int *error)
     pthread_mutex_unlock(&flusher->lock);
 }
 
+void flusher_cut(struct flusher *flusher, int64_t offset)
+{
+    pthread_mutex_lock(&flusher->lock);
+    while (flusher->busy || flusher->asked.count)
+        pthread_cond_wait(&flusher->idle, &flusher->lock);
+    if (flusher->offset > offset)
+        flusher->offset = offset;
+    if (flusher->durable > offset)
+        flusher->durable = offset;
+    pthread_mutex_unlock(&flusher->lock);
+}
+
 void flusher_stop(struct flusher *flusher)
 {
     pthread_mutex_lock(&flusher->lock);
@@ -153,6 +169,7 @@ void flusher_free(struct flusher *flusher)
 {
     pthread_mutex_destroy(&flusher->lock);
     pthread_cond_destroy(&flusher->wake);
+    pthread_cond_destroy(&flusher->idle);
     close(flusher->event);
     free(flusher->asked.fds);
     free(flusher->syncing.fds);

@@ -13,6 +13,8 @@ int flusher_descriptor(const struct flusher *flusher);
 int flusher_request(struct flusher *flusher, int fd, int64_t offset);
 void flusher_take(struct flusher *flusher, int64_t *durable, int *error);
 /* Finishes what was asked for and ends the thread; take() tells how it went. */
+/* See flusher.py. */
+void flusher_cut(struct flusher *flusher, int64_t offset);
 void flusher_stop(struct flusher *flusher);
 /* After stop. */
 void flusher_free(struct flusher *flusher);

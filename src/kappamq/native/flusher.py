@@ -17,7 +17,7 @@ class Flusher:
         self._files: list[int] = []  # to be synced, in the order of the requests
         self._asked = self._durable = 0
         self._errno = 0
-        self._closing = False
+        self._closing = self._busy = False
         if hasattr(os, "eventfd"):
             self._reader = self._writer = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
@@ -41,7 +41,7 @@ class Flusher:
             if fd not in self._files:
                 self._files.append(fd)
             self._asked = max(self._asked, offset)
-            self._wake.notify()
+            self._wake.notify_all()
 
     def take(self) -> tuple[int, int]:
         """(newest durable offset, 0) or, once an fdatasync has failed, (the newest before that, its errno) for ever."""
@@ -53,11 +53,20 @@ class Flusher:
                     pass
             return self._durable, self._errno
 
+    def cut(self, offset: int) -> None:
+        """The log is about to be cut to `offset`: what was asked for before vouches for nothing behind it, since other bytes may be
+        written there. Waits until nothing is being synced: the files that hold only such bytes may be closed then."""
+        with self._wake:
+            while self._busy or self._files:
+                self._wake.wait()
+            self._asked = min(self._asked, offset)
+            self._durable = min(self._durable, offset)
+
     def close(self) -> None:
         """Finish what was asked for and end the thread."""
         with self._wake:
             self._closing = True
-            self._wake.notify()
+            self._wake.notify_all()
         self._thread.join()
         with self._wake:
             descriptors, self._reader, self._writer = {self._reader, self._writer}, -1, -1
@@ -74,6 +83,7 @@ class Flusher:
                     return
                 files, self._files = self._files, []
                 offset = self._asked
+                self._busy = True
             failure = 0
             for fd in files:
                 try:
@@ -82,11 +92,13 @@ class Flusher:
                     failure = error.errno or errno.EIO
                     break
             with self._wake:
+                self._busy = False
                 if failure:
                     self._errno = failure
                     self._files.clear()
                 else:
                     self._durable = offset
+                self._wake.notify_all()
                 try:
                     os.write(self._writer, (1).to_bytes(8, "little"))
                 except BlockingIOError:

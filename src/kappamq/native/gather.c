@@ -91,8 +91,7 @@ static bool is_message(const uint8_t *at, int32_t size, int64_t log_offset, cons
     return name_size == (int64_t)topic->name_size && name_size <= rest - body - name && memcmp(at + name, topic->name, topic->name_size) == 0;
 }
 
-/* Where message `number` of a queue can be read, NULL if it is not there: not mapped, not readable, or something else. */
-static const uint8_t *record_at(const struct kernel *kernel, int64_t log_offset, int32_t size, const struct queue *queue, int64_t number)
+const uint8_t *kernel_record_at(const struct kernel *kernel, int64_t log_offset, int32_t size, const struct queue *queue, int64_t number)
 {
     if (log_offset < 0 || size < RECORD_BYTES_MIN)
         return NULL;
@@ -233,7 +232,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
             else if (readable && !here)
                 break;
             /* What does not lie where it should costs nobody the good ones before it. */
-            if (readable && (log_offset < kernel->log_min || !record_at(kernel, log_offset, size, queue, number))) {
+            if (readable && (log_offset < kernel->log_min || !kernel_record_at(kernel, log_offset, size, queue, number))) {
                 if (count)
                     break;
                 payload[0] = number;
@@ -266,7 +265,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
             int64_t log_offset = get64(entry);
             if (get32(entry + 8) == FILLER_BYTES || log_offset < kernel->log_min || !wanted(codes, get32(entry + 16)))
                 continue;
-            const uint8_t *record = record_at(kernel, log_offset, get32(entry + 8), queue, offset + (entry - start) / ENTRY_BYTES);
+            const uint8_t *record = kernel_record_at(kernel, log_offset, get32(entry + 8), queue, offset + (entry - start) / ENTRY_BYTES);
             if (record && gather_log(replies, record, (size_t)get32(entry + 8)))
                 verdict = NO_MEMORY;
         }

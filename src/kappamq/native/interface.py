@@ -25,6 +25,9 @@ class Flusher(Protocol):
     def take(self) -> tuple[int, int]:
         """(newest durable offset, 0) or, once a sync has failed, (the newest before that, its errno) for ever."""
 
+    def cut(self, offset: int, /) -> None:
+        """The log is about to be cut to `offset`: no request made before vouches for bytes behind it. Waits for the sync under way."""
+
     def fileno(self) -> int:
         """A descriptor that an event loop can watch: readable when there is something to `take()`; -1 once closed."""
 
@@ -108,6 +111,12 @@ class Kernel(Protocol):
     def mark_warm(self, block: int, is_warm: bool) -> None: ...
 
     def take(self) -> tuple[int, bytes]: ...
+
+    # -- messages that wait ------------------------------------------------------------------------------------------------
+
+    def let_wait(self, halves: bool, timer_ms_max: int, levels: int, broker: str) -> None: ...
+
+    def forget_half(self, log_offset: int) -> None: ...
 
     # -- what happens per message ------------------------------------------------------------------------------------------
 
@@ -203,6 +212,7 @@ class KernelModule(Protocol):
     crc32: Callable[..., int]
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
+    batch_checksum: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
     columns: Callable[..., Any]

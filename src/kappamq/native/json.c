@@ -232,7 +232,8 @@ static inline int letter_field(const uint8_t *at, const uint8_t *readable)
 /* Fields that clients in other languages write as JSON numbers, and not as strings. */
 #define SEND_NUMBERS (BIT(F_D) | BIT(F_E) | BIT(F_F) | BIT(F_G) | BIT(F_H) | BIT(F_J) | BIT(F_L))
 #define NUMBERS (SEND_NUMBERS | SEND_NUMBERS << F_LONG | BIT(F_QUEUE_OFFSET) | BIT(F_COUNT) | BIT(F_COMMIT_OFFSET) | \
-                 BIT(F_SUSPEND) | BIT(F_SUB_VERSION) | BIT(F_MAX_BYTES) | BIT(F_SOURCE))
+                 BIT(F_SUSPEND) | BIT(F_SUB_VERSION) | BIT(F_MAX_BYTES) | BIT(F_SOURCE) | BIT(F_HALF_OFFSET) | BIT(F_LOG_OFFSET) | \
+                 BIT(F_DECISION))
 
 /* The value of an ext field: a string, or a number where one is meant. */
 static inline const uint8_t *take_value(struct json *json, const uint8_t *at, int field, struct span *value)

@@ -13,7 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "basics.h"
 #include "mapping.h"
+#include "waiting.h"
 
 /* -- the numbers of layout.py ------------------------------------------------------------------------------------- */
 
@@ -21,6 +23,9 @@
 #define MAGIC_V2 0xDAA320ABu
 #define MAGIC_BLANK 0xCBD43194u
 #define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
+#define TIMER_TOPIC "rmq_sys_wheel_timer"
+#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
+#define HALF_OP_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 enum {
     BLANK_BYTES = 8,
@@ -35,6 +40,9 @@ enum {
     TOPIC_BYTES_LIMIT = 32767,
     BATCH_MEMBERS_MAX = 8192,
     BATCH_PAIRS_MAX = 16, /* properties of its own that a batch may hand on to its members here */
+    WAITING_PAIRS_MAX = 32, /* properties of a send that is not for consumers yet: each is compared with each */
+    WAITING_BYTES_MAX = 8191, /* and their bytes: what is added must fit in, too */
+    HALVES_MAX = 65536,
     SCAN_ENTRIES_MAX = 800,
     WARM_BLOCKS = 256,
     WARM_BLOCK_BYTES = 4 << 20,
@@ -46,7 +54,7 @@ enum {
 #define QUEUE_OFFSET_MAX ((int64_t)1 << 58)
 #define LOG_OFFSET_MAX ((int64_t)1 << 62)
 
-enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701 };
+enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_COMMIT = 0x8, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701 };
 enum { TOPIC_SEND = 1, TOPIC_PULL = 2 };
 enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3, PAUSE = 4 };
 enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more */
@@ -54,48 +62,15 @@ enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESS
 enum { PULL_COMMIT = 1, PULL_SUSPEND = 2, PULL_SUBSCRIPTION = 4, PULL_LITE = 16 };
 enum { SCAN_MORE = 0, SCAN_BLANK = 1, SCAN_EMPTY = 2, SCAN_DAMAGED = 3, SCAN_RECORD = -1 };
 
-/* No memory: nothing has been changed by the call that says so. */
-enum { NO_MEMORY = -100 };
-
-/* -- small things -------------------------------------------------------------------------------------------------- */
-
-struct span {
-    const uint8_t *at;
-    size_t size;
-};
-
-struct bytes {
-    uint8_t *data;
-    size_t size, room;
-};
-
-/* Doubly linked ring; an element that is in no list points to itself. */
-struct link {
-    struct link *next, *previous;
-};
-
-struct crc {
-    uint32_t table[8][256];
-    uint32_t (*run)(const struct crc *crc, const uint8_t *data, size_t size);
-};
-void crc_init(struct crc *crc, bool portable);
-/* zlib's CRC-32 of `size` bytes. */
-static inline uint32_t crc32_of(const struct crc *crc, const uint8_t *data, size_t size) { return crc->run(crc, data, size); }
-
-bool utf8_valid(const uint8_t *data, size_t size);
-/* Copies `data` to `to`, broken pieces as U+FFFD each; `to` has room for three times the bytes. Returns how many were written. */
-size_t utf8_repair(const uint8_t *data, size_t size, uint8_t *to);
-/* java.lang.String.hashCode of a text that begins with one of hash `value` and goes on with `data`. */
-uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size);
-
 /* -- headers (scan.c, json.c, properties.c) ------------------------------------------------------------------------ */
 
-enum { CODE_SEND = 10, CODE_PULL = 11, CODE_SEND_V2 = 310, CODE_SEND_BATCH = 320, CODE_LITE_PULL = 361 };
+enum { CODE_SEND = 10, CODE_PULL = 11, CODE_END_TRANSACTION = 37, CODE_SEND_V2 = 310, CODE_SEND_BATCH = 320, CODE_LITE_PULL = 361 };
 
 struct plain_send {
     struct span topic, properties, unique_key;
     int32_t queue_id, sys_flag, flag, reconsume_times;
     int64_t born_ms;
+    struct wish waiting;
 };
 
 struct plain_pull {
@@ -109,6 +84,7 @@ struct plain {
     int32_t code, flag, opaque;
     struct plain_send send;
     struct plain_pull pull;
+    struct plain_end end;
 };
 
 /* What a header says if it is plain; false if it is Python's. `readable` is one past the last byte that may be loaded,
@@ -116,6 +92,8 @@ struct plain {
 bool scan_header(const uint8_t *header, size_t size, const uint8_t *readable, bool binary, uint8_t *scratch, struct plain *plain);
 /* Well-formed pairs, none of them special, no WAIT but true; sets `unique_key` to the last UNIQ_KEY. */
 bool plain_properties(struct span text, const uint8_t *readable, struct span *unique_key);
+/* The same for a send that waits: one property says for what, and no name comes twice. */
+bool waiting_properties(struct span text, const uint8_t *readable, struct span *unique_key, struct wish *wish);
 
 /* -- records (record.c) -------------------------------------------------------------------------------------------- */
 
@@ -142,6 +120,8 @@ struct member {
 /* SCAN_RECORD and the fields, or why there is none. */
 int record_parse(const uint8_t *at, size_t left, struct record *record);
 bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record);
+/* Properties of a record as they were before it got its tail CRC. */
+struct span without_tail_crc(struct span properties);
 /* Bytes of the whole record, -1 if no record can hold it. */
 int64_t record_measure(const struct message *message);
 void record_write(const struct crc *crc, const struct message *message, int64_t size, int64_t queue_offset, int64_t log_offset, int64_t now_ms, uint8_t *to);
@@ -244,6 +224,8 @@ struct batch_job {
 /* Appends members to `to`, from rows[first] on, as many as fit (at least one). Returns where to go on in `rows`;
  * `failed` is the row that cannot be a member. */
 int64_t batch_build(const struct batch_job *job, size_t first, struct bytes *to, size_t *failed);
+/* The sum of the CRC-32s of the bodies of a batch; -1 unless every length fits and there is a member. */
+int64_t batch_sum(const struct crc *crc, struct span body);
 
 /* -- the kernel ---------------------------------------------------------------------------------------------------- */
 
@@ -372,6 +354,7 @@ struct kernel {
     size_t member_count, member_room;
     struct bytes inherited; /* properties that the members of a batch inherit, each closed with 0x02 */
     struct bytes some;      /* those of them that the member at hand has not itself */
+    struct waiting waiting;
 
     /* counters */
     uint64_t fast_frames, left_frames;
@@ -419,6 +402,9 @@ struct queue *kernel_dirty_queue(struct kernel *kernel);                  /* the
 struct span queue_unstored(const struct queue *queue);                    /* its entries that are in no file */
 void kernel_stored(struct kernel *kernel, struct queue *queue);           /* they count as stored now */
 void kernel_trim_tails(struct kernel *kernel);
+
+/* Where message `number` of a queue can be read, NULL if it is not there: not mapped, not readable, or something else. */
+const uint8_t *kernel_record_at(const struct kernel *kernel, int64_t log_offset, int32_t size, const struct queue *queue, int64_t number);
 
 /* Pulls (gather.c) */
 struct codes {

@@ -44,11 +44,26 @@ BATCH_MEMBERS_MAX: Final = 8192
 BATCH_PAIRS_MAX: Final = 16
 """A batch with more properties of its own is Python's: each member is compared with each of them."""
 
+WAITING_PAIRS_MAX: Final = 32
+"""A send that waits and has more properties is Python's: each name is compared with each."""
+WAITING_BYTES_MAX: Final = 8191
+"""So is one with longer properties: what is added must fit in, too."""
+HALVES_MAX: Final = 65536
+"""More open transactions than these are Python's to end."""
+
+# Where messages wait that are not for consumers yet.
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
 WARM_BLOCK_BYTES: Final = 4 << 20
 WARM_BLOCKS: Final = 256
 """Old stretches of the log that are known to be in memory: so many blocks of so many bytes at once, one per remainder."""
 SYS_COMPRESSED: Final = 0x1
 SYS_TRANSACTION: Final = 0xC
+SYS_PREPARED: Final = 0x4
+SYS_COMMIT: Final = 0x8
 SYS_BORN_V6: Final = 0x10
 SYS_STORE_V6: Final = 0x20
 SYS_PLAIN: Final = 0x701
@@ -189,10 +204,43 @@ class PullVerdict(NamedTuple):
     first, end) of the queue."""
 
 
+class HalfOpened(NamedTuple):
+    """A half message was stored; it lies where its producer has put it."""
+
+    log_offset: int
+    queue_offset: int
+    size: int
+    group: str
+    topic: str
+    """Where it will go."""
+
+
+class HalfEnded(NamedTuple):
+    """The kernel has ended a transaction that it had opened, as its producer decided."""
+
+    log_offset: int
+    """Of the half."""
+    decision: int
+    """SYS_COMMIT, or SYS_TRANSACTION if it was rolled back."""
+    op_offset: int
+    """Of the record that says so, in the op queue."""
+    end: int
+    """One past the last byte of the log that belongs to it."""
+
+
+class LevelParked(NamedTuple):
+    """There are new messages of a delay level; 0: there are new timers."""
+
+    level: int
+
+
+Note = HalfOpened | HalfEnded | LevelParked
+"""What Python has to hear of messages that wait."""
+
 PullTuple = tuple[int, int, int, int, int, int, int, int, bool, Any]
 """verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload"""
-BurstTuple = tuple[int, int, bytes, int, bytes, list[PullTuple], list[tuple[int, int, int]]]
-"""consumed, verdict, acks, end, replies, pulls, commits: see pure.Kernel.burst"""
+BurstTuple = tuple[int, int, bytes, int, bytes, list[PullTuple], list[tuple[int, int, int]], list[Note]]
+"""consumed, verdict, acks, end, replies, pulls, commits, notes: see pure.Kernel.burst"""
 
 
 class SegmentFull(Exception):

@@ -28,6 +28,7 @@ from kappamq.native.layout import (
     PULL_SUSPEND,
     QUEUE_OFFSET_MAX,
     REPLIES_BYTES_MAX,
+    SYS_PREPARED,
     TOPIC_PULL,
     TOPIC_SEND,
     BurstTuple,
@@ -35,18 +36,20 @@ from kappamq.native.layout import (
     PullVerdict,
     SegmentFull,
 )  # fmt: skip
-from kappamq.native.pure_append import Appends
-from kappamq.native.pure_batches import batch_body, property_texts
+from kappamq.native.pure_batches import batch_body, batch_checksum, property_texts
 from kappamq.native.pure_columns import columns, locate
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Topic
 from kappamq.native.pure_record import Buffer, check_host, encode, scan, split_batch
 from kappamq.native.pure_replies import Replies
 from kappamq.native.pure_scan import (
+    END_TRANSACTION,
     LITE_PULL,
     PULL,
     SEND_BATCH,
+    Fixed,
     Header,
+    plain_end,
     plain_fixed,
     plain_properties,
     plain_pull,
@@ -54,7 +57,9 @@ from kappamq.native.pure_scan import (
     printable_key,
     read_binary,
     read_json,
+    waiting_properties,
 )  # fmt: skip
+from kappamq.native.pure_waiting import Waiting
 
 NAME: Final = "twin"
 
@@ -62,7 +67,7 @@ _FRAME: Final = struct.Struct(">iI")
 _LANES_MAX: Final = 4096
 
 
-class Kernel(Appends):
+class Kernel(Waiting):
     def __init__(
         self, *, segment_bytes: int, store_host: bytes, region: str, cluster: str, trace_on: bool, tail_crc: bool,
         message_bytes_max: int, frame_bytes_max: int, header_bytes_max: int, pending_bytes_max: int,
@@ -76,7 +81,6 @@ class Kernel(Appends):
         self.header_bytes_max = header_bytes_max
         self.transfer_bytes_max = transfer_bytes_max
         self.transfer_count_max = transfer_count_max
-        self.accepting = False  # plain sends go to Python while the store cannot take them
         self.force_slow = False  # tests: every frame goes to Python
         self.fast_frames = self.left_frames = 0
         self.get_count = self.get_bytes = 0
@@ -84,7 +88,7 @@ class Kernel(Appends):
         # (number, version, tag hashes, offset of the last pull by queue id)
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None, dict[int, int]]] = {}
         # What the repeated fields of a send stand for: see plain_fixed. Emptied when a topic changes.
-        self._lanes: dict[tuple[int | str, ...], tuple[Queue, int, int, int]] = {}
+        self._lanes: dict[tuple[int | str, ...], tuple[Queue, Fixed]] = {}
 
     @property
     def store_host(self) -> bytes:
@@ -146,7 +150,8 @@ class Kernel(Appends):
         Returns (consumed, verdict, acks, end, replies, pulls, commits): `acks` answer sends and may leave when the log is
         safe up to `end`; `replies` may leave at once; `pulls` are understood but need something (entries, warm pages,
         a message) first: (verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload), the
-        payload being that of `pull`; `commits` are consumer offsets that came with pulls: (row, queue id, offset)."""
+        payload being that of `pull`; `commits` are consumer offsets that came with pulls: (row, queue id, offset);
+        `notes` are what Python has to hear of messages that wait: see pure_waiting.py."""
         check_host(born)
         acks: list[bytes] = []
         replies: list[bytes] = []
@@ -183,6 +188,8 @@ class Kernel(Appends):
                 verdict = self._plain_pull(header, binary, body_at == end, replies, pulls, commits)
                 if len(replies) > before:
                     reply_bytes += len(replies[-1])
+            elif header.code == END_TRANSACTION:
+                verdict = self._plain_end(header, binary, body_at == end, now_ms, acks)
             else:
                 verdict = self._plain_send(header, binary, data[body_at:end], born, now_ms, acks)
             if verdict:
@@ -200,7 +207,8 @@ class Kernel(Appends):
                     verdict = BAD
         if verdict == LEFT:
             self.left_frames += 1
-        return position, verdict, b"".join(acks), self.append_offset, b"".join(replies), pulls, commits
+        end_offset = self.append_offset
+        return position, verdict, b"".join(acks), end_offset, b"".join(replies), pulls, commits, self._take_notes()
 
     # -- sends ------------------------------------------------------------------------------------------------------
 
@@ -213,24 +221,41 @@ class Kernel(Appends):
         born_ms = plain_time(ext.g)
         text = ext.i
         unique_key = plain_properties(text)
+        wish = None
+        if unique_key is None and code != SEND_BATCH:
+            wish = waiting_properties(text)
+            unique_key = None if wish is None else wish.unique_key
         if born_ms is None or unique_key is None or not (code == SEND_BATCH or printable_key(unique_key)):
             return LEFT
+        is_half = wish is not None and wish.name == "TRAN_MSG"
         key = (code, header.version, ext.b, ext.d, ext.e, ext.f, ext.h, ext.j, ext.k, ext.l, ext.m)
         lane = self._lanes.get(key)
         if lane is None:
             fixed = plain_fixed(code, header.version, ext)
-            if fixed is None:
+            if fixed is None or (fixed.sys_flag & SYS_PREPARED and not is_half):
                 return LEFT
             topic = self.topics.get(fixed.topic.encode())
             if topic is None or not topic.flags & TOPIC_SEND or fixed.queue_id >= topic.write_queues:
                 return LEFT
             if len(self._lanes) >= _LANES_MAX:
                 self._lanes.clear()
-            lane = topic.queue(fixed.queue_id), fixed.sys_flag, fixed.flag, fixed.reconsume_times
+            lane = topic.queue(fixed.queue_id), fixed
             self._lanes[key] = lane
-        queue, sys_flag, flag, reconsume_times = lane
+        queue, fixed = lane
+        _topic, _queue_id, sys_flag, flag, reconsume_times = fixed
         if not 0 < len(body) <= self.message_bytes_max:
             return LEFT
+        if sys_flag & SYS_PREPARED and not is_half:
+            return LEFT
+        if wish is not None:
+
+            def answer(offsets: list[int], queue_id: int, offset: int, unique_key: str, recall_handle: str) -> None:
+                if not header.flag & 2:
+                    acks.append(
+                        self._replies.sent(header.opaque, binary, offsets, queue_id, offset, unique_key, recall_handle)
+                    )
+
+            return self._waiting_send(wish, queue, fixed, born_ms, text, body, born, now_ms, answer)
         offset = queue.next
         if code == SEND_BATCH:
             members, inherited = split_batch(body, True), pure_record.batch_properties(text)
@@ -263,6 +288,17 @@ class Kernel(Appends):
         if not header.flag & 2:
             acks.append(self._replies.sent(header.opaque, binary, offsets, queue.id, offset, unique_key))
         return DONE
+
+    # -- ends of transactions ---------------------------------------------------------------------------------------
+
+    def _plain_end(self, header: Header[Any], binary: bool, bodiless: bool, now_ms: int, acks: list[bytes]) -> int:
+        end = plain_end(header)
+        if end is None or not bodiless:
+            return LEFT
+        verdict = self._end(end, now_ms)
+        if verdict == DONE and not header.flag & 2:
+            acks.append(self._replies.ended(header.opaque, binary))
+        return verdict
 
     # -- pulls ------------------------------------------------------------------------------------------------------
 
@@ -338,6 +374,6 @@ class Kernel(Appends):
 
 
 __all__ = [
-    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "columns", "crc32", "index_apply", "index_link", "locate",
-    "property_texts", "scan", "split_batch",
+    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "batch_checksum", "columns", "crc32", "index_apply", "index_link",
+    "locate", "property_texts", "scan", "split_batch",
 ]  # fmt: skip

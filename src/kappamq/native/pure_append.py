@@ -37,7 +37,7 @@ from kappamq.native.pure_record import (
 _NUMBERS = struct.Struct(">iiiiqqq")
 
 
-class _NoRecord(ValueError):
+class NoRecord(ValueError):
     """No record can hold a member of a group."""
 
 
@@ -191,7 +191,7 @@ class Appends(Queues):
             group.append((topic, queue_id, flag, 0, born_ms, born, 0, prepared, text, properties))
         try:
             log_offset, _queue_offset, size = self.append_group(group, now_ms)[-1]
-        except _NoRecord:
+        except NoRecord:
             return None
         return log_offset + size
 
@@ -214,7 +214,7 @@ class Appends(Queues):
                 properties + mark, now_ms, queue_offset, log_offset, self._store_host, self.tail_crc,
             )  # fmt: skip
             if record is None or queue.next > QUEUE_OFFSET_MAX - len(members):
-                raise _NoRecord(
+                raise NoRecord(
                     f"properties of a member are longer than {PROPERTIES_BYTES_MAX} bytes, or a queue is full"
                 )
             records.append((queue, record, queue_offset))

@@ -1,4 +1,4 @@
-"""Columns in, batches out, in Python: properties of many messages as text, and many messages as the body of one send.
+"""Columns in, batches out, in Python: properties of many messages as text, many messages as the body of one send, and its checksum.
 
 The meaning of batches.c. Columns are buffers as Arrow has them (layout.Column), without an offset of their own.
 """
@@ -9,9 +9,10 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
+from zlib import crc32
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX, BadRow, Column, MapInput
-from kappamq.native.pure_record import Buffer
+from kappamq.native.pure_record import Buffer, split_batch
 
 _FRONT: Final = struct.Struct(">iiiii")
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
@@ -92,6 +93,14 @@ def batch_body(
         size += length
         taken += 1
     return b"".join(members), taken
+
+
+def batch_checksum(body: bytes) -> int:
+    """The sum of the CRC-32s of the bodies of a batch. Raises ValueError if its lengths do not fit."""
+    members = split_batch(body, False)
+    if members is None:
+        raise ValueError("the lengths of a batch do not fit")
+    return sum(crc32(content) for _flag, content, _properties in members)
 
 
 def _texts(column: Column, count: int) -> list[bytes]:

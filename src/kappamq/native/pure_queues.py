@@ -20,6 +20,7 @@ from kappamq.native.layout import (
     NO_MESSAGES,
     QUEUE_OFFSET_MAX,
     SCAN_ENTRIES_MAX,
+    SCHEDULE_TOPIC,
     SYS_TRANSACTION,
     TAIL_KEEP_BYTES,
     TOO_LARGE,
@@ -43,7 +44,7 @@ from kappamq.native.pure_record import (
 
 _ROLLBACK: Final = 0xC
 _PREPARED: Final = 0x4
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _INT64_MAX: Final = (1 << 63) - 1
 _KEY_HEAD: Final = 24
 """The message ids that a producer makes within a minute begin with the same 24 characters: their hash is remembered."""
@@ -244,7 +245,7 @@ class Queues:
                         code = tag_codes.get(tags)
                         if code is None:
                             code = self._tag_code(tags)
-                        if name == SCHEDULE_TOPIC:
+                        if name == _SCHEDULE_TOPIC:
                             code = self._due_ms(properties, store_ms, code)
                         queue.tail += _pack_entry(log_offset + at, size, code)
                         self._tail_bytes += 20

@@ -248,6 +248,13 @@ def _ends_with_private(properties: bytes, size: int, name: bytes) -> bool:
     return at >= 0 and properties.startswith(name, at) and (at == 0 or properties[at - 1] == 2)
 
 
+def without_tail_crc(properties: bytes) -> bytes:
+    """Properties of a record as they were before it got its tail CRC."""
+    return (
+        properties[:-TAIL_CRC_BYTES] if _ends_with_private(properties, len(properties), TAIL_CRC_NAME) else properties
+    )
+
+
 def batch_bytes(properties: bytes) -> int:
     """Log bytes of the batch that this record opens, 0 if it opens none. Only what a broker wrote counts: the last property
     but for the tail CRC."""

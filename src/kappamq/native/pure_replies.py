@@ -1,4 +1,4 @@
-"""What the kernel answers: the response frames of a send and of a pull, in both wire forms."""
+"""What the kernel answers: the response frames of a send, of the end of a transaction and of a pull, in both wire forms."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Replies:
         self._id = f"{self._host}%016X".encode()
 
     def sent(
-        self, opaque: int, binary: bool, log_offsets: list[int], queue_id: int, queue_offset: int, unique_key: str
-    ) -> bytes:
+        self, opaque: int, binary: bool, log_offsets: list[int], queue_id: int, queue_offset: int, unique_key: str,
+        recall_handle: str = "",
+    ) -> bytes:  # fmt: skip
         if len(log_offsets) == 1:
             ids = self._id % log_offsets[0]
         else:
@@ -36,10 +37,23 @@ class Replies:
             ext = [("msgId", ids.decode()), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
             if unique_key:
                 ext.append(("transactionId", unique_key))
+            if recall_handle:
+                ext.append(("recallHandle", recall_handle))
             ext += (("MSG_REGION", self._region), ("TRACE_ON", self._trace))
             return _binary_reply(opaque, b"", ext, b"")
-        transaction = b'"transactionId":"%b",' % unique_key.encode() if unique_key else b""
-        text = self._sent % (ids, queue_id, queue_offset, transaction, opaque)
+        more = b'"transactionId":"%b",' % unique_key.encode() if unique_key else b""
+        if recall_handle:
+            more += b'"recallHandle":"%b",' % recall_handle.encode()
+        text = self._sent % (ids, queue_id, queue_offset, more, opaque)
+        return _LENGTHS.pack(4 + len(text), len(text)) + text
+
+    def ended(self, opaque: int, binary: bool) -> bytes:
+        if binary:
+            return _binary_reply(opaque, b"", [], b"")
+        text = (
+            f'{{"code":0,"flag":1,"language":"PYTHON","opaque":{opaque},"serializeTypeCurrentRPC":"JSON",'
+            f'"version":{VERSION}}}'
+        ).encode()
         return _LENGTHS.pack(4 + len(text), len(text)) + text
 
     def pulled(self, opaque: int, binary: bool, next_offset: int, low: int, end: int, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Header scan, in Python: which frames are plain sends and pulls, and what they say.
+"""Header scan, in Python: which frames are plain sends, pulls and ends of transactions, and what they say.
 
 Both wire forms (JSON and binary) end in the same typed fields. A frame is *plain* only if every field in it is known and
 well-formed; everything else returns None and is Python's to judge. scan.c and json.c must agree on each single frame. The rules:
@@ -19,9 +19,21 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from kappamq.native.layout import PULL_COMMIT, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND, SPECIAL_PROPERTIES, SYS_PLAIN
+from kappamq.native.layout import (
+    PULL_COMMIT,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    SPECIAL_PROPERTIES,
+    SYS_COMMIT,
+    SYS_PLAIN,
+    SYS_PREPARED,
+    SYS_TRANSACTION,
+    WAITING_BYTES_MAX,
+    WAITING_PAIRS_MAX,
+)
 
-SEND, SEND_V2, SEND_BATCH, PULL, LITE_PULL = 10, 310, 320, 11, 361
+SEND, SEND_V2, SEND_BATCH, PULL, LITE_PULL, END_TRANSACTION = 10, 310, 320, 11, 361, 37
 
 LONG_NAMES: Final = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
@@ -41,6 +53,11 @@ _FALSE: Final = ("false", "0")  # the C++ client writes 0 and 1
 _BOOLEANS: Final = ("false", "true", "0", "1")
 _INT_MIN: Final = -(1 << 31)
 _INT_MAX: Final = (1 << 31) - 1
+_WISHES: Final = frozenset({"TRAN_MSG", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+_OF_HALF: Final = frozenset({"CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "__transactionId__"})
+_NOT_WAITING: Final = (SPECIAL_PROPERTIES - _WISHES) | _OF_HALF
+_positive: Final = re.compile(r"[1-9][0-9]{0,14}").fullmatch
+_END_NUMBERS: Final = re.compile("\0".join((_LONG, _LONG, _INT))).fullmatch
 _printable_key: Final = re.compile(r"[ !#-\[\]-~]+").fullmatch
 
 
@@ -127,6 +144,26 @@ class PullFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, rename="c
     signature: str = msgspec.field(default="", name="Signature")
 
 
+class EndFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, rename="camel"):
+    producer_group: str
+    tran_state_table_offset: Number
+    commit_log_offset: Number
+    commit_or_rollback: Number
+    msg_id: str
+    topic: str = ""
+    from_transaction_check: str = "false"
+    transaction_id: str = ""
+    lo: str = ""
+    ns: str = ""
+    nsd: str = ""
+    bname: str = ""
+    oway: str = ""
+    access_key: str = msgspec.field(default="", name="AccessKey")
+    channel: str = msgspec.field(default="", name="OnsChannel")
+    security_token: str = msgspec.field(default="", name="SecurityToken")
+    signature: str = msgspec.field(default="", name="Signature")
+
+
 Fields = TypeVar("Fields")
 
 
@@ -156,6 +193,26 @@ class Pull(NamedTuple):
     explicit: bool  # the subscription came with the request (and is "*")
 
 
+class End(NamedTuple):
+    """The end of a transaction, as its producer asks for it."""
+
+    group: str
+    queue_offset: int  # of the half
+    log_offset: int
+    decision: int  # SYS_COMMIT, or SYS_TRANSACTION to roll it back
+    message_id: str
+    transaction_id: str
+
+
+class Wish(NamedTuple):
+    """What a send waits for."""
+
+    name: str  # of the property that says so
+    value: str
+    group: str  # PGROUP, "" if there is none
+    unique_key: str
+
+
 class Fixed(NamedTuple):
     """What a send says apart from its time, its properties and its body: the same from one message to the next."""
 
@@ -168,6 +225,7 @@ class Fixed(NamedTuple):
 
 _FIELDS: Final[dict[int, Any]] = {
     SEND: LongSendFields, SEND_V2: SendFields, SEND_BATCH: SendFields, PULL: PullFields, LITE_PULL: PullFields,
+    END_TRANSACTION: EndFields,
 }  # fmt: skip
 _DECODE: Final = {
     code: msgspec.json.Decoder(Header[fields]).decode  # type: ignore[valid-type]
@@ -234,7 +292,7 @@ def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
     if min(numbers) < _INT_MIN or max(numbers) > _INT_MAX:
         return None
     _default_queues, queue_id, sys_flag, flag, reconsume_times, _reconsume_max = numbers
-    if sys_flag & ~SYS_PLAIN or queue_id < 0:
+    if sys_flag & ~(SYS_PLAIN | SYS_PREPARED) or queue_id < 0:
         return None
     if ext.k not in _BOOLEANS or ext.m not in (_TRUE if code == SEND_BATCH else _FALSE):
         return None
@@ -264,6 +322,32 @@ def plain_properties(text: str) -> str | None:
         text += "\x02"
     match = _plain_pairs(text)
     return (match[1] or "") if match is not None else None
+
+
+def waiting_properties(text: str) -> Wish | None:
+    """The same for a send that waits: exactly one property says for what, no name comes twice, and none is there that the broker
+    would write itself."""
+    if len(text.encode()) > WAITING_BYTES_MAX:
+        return None
+    pairs: dict[str, str] = {}
+    wish = ""
+    for piece in text.removesuffix("\x02").split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if not name or not value or "\x01" in value or name in pairs or name in _NOT_WAITING:
+            return None
+        pairs[name] = value
+        if name in _WISHES:
+            if wish:
+                return None
+            wish = name
+    if not wish or len(pairs) > WAITING_PAIRS_MAX or pairs.get("WAIT", "true") != "true":
+        return None
+    return Wish(wish, pairs[wish], pairs.get("PGROUP", ""), pairs.get("UNIQ_KEY", ""))
+
+
+def positive(text: str) -> int | None:
+    """A number above 0 as it is written again: no sign, no leading zero, and so few digits that a thousand times it fits 64 bits."""
+    return int(text) if _positive(text) is not None else None
 
 
 def printable_key(key: str) -> bool:
@@ -311,3 +395,14 @@ def plain_pull(header: Header[PullFields]) -> Pull | None:
         version,
         explicit,
     )
+
+
+def plain_end(header: Header[EndFields]) -> End | None:
+    ext = header.ext
+    match = _END_NUMBERS(_joined((ext.tran_state_table_offset, ext.commit_log_offset, ext.commit_or_rollback)))
+    if match is None or not _INT_MIN <= header.version <= _INT_MAX or ext.from_transaction_check not in _BOOLEANS:
+        return None
+    queue_offset, log_offset, decision = map(int, match.groups())
+    if decision not in (SYS_COMMIT, SYS_TRANSACTION):
+        return None
+    return End(ext.producer_group, queue_offset, log_offset, decision, ext.msg_id, ext.transaction_id)

@@ -179,6 +179,13 @@ bool record_intact(const struct crc *crc, const uint8_t *at, const struct record
     return tail[DIGITS] == 2;
 }
 
+struct span without_tail_crc(struct span properties)
+{
+    if (ends_with_private(properties, properties.size, TAIL_CRC_NAME))
+        properties.size -= TAIL_CRC_BYTES;
+    return properties;
+}
+
 /* Log bytes of the batch that a record with these properties opens, 0 if it opens none. Only what a broker wrote counts: the last
    property but for the tail CRC. */
 static int64_t batch_bytes(struct span properties)

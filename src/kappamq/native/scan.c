@@ -1,4 +1,4 @@
-/* Header scan: which frames are plain sends and pulls, and what they say. pure_scan.py states the rules. */
+/* Header scan: which frames are plain sends, pulls and ends of transactions, and what they say. pure_scan.py states the rules. */
 #include "fields.h"
 
 /* Who signs a request (clients with credentials, and the C++ client always) is believed: nobody checks signatures yet. */
@@ -8,6 +8,8 @@
 #define SEND_NEEDS (BIT(F_H + 1) - 1)
 #define PULL_NEEDS (BIT(F_TOPIC) | BIT(F_QUEUE_ID) | BIT(F_SYS_FLAG) | BIT(F_GROUP) | BIT(F_QUEUE_OFFSET) | BIT(F_COUNT) | \
                     BIT(F_COMMIT_OFFSET) | BIT(F_SUSPEND) | BIT(F_SUB_VERSION))
+#define END_NEEDS (BIT(F_LONG + F_A) | BIT(F_HALF_OFFSET) | BIT(F_LOG_OFFSET) | BIT(F_DECISION) | BIT(F_MESSAGE_ID))
+#define END_KNOWS (END_NEEDS | BIT(F_TOPIC) | BIT(F_FROM_CHECK) | BIT(F_TRANSACTION_ID) | IGNORED)
 #define PULL_KNOWS (PULL_NEEDS | BIT(F_SUBSCRIPTION) | BIT(F_EXPRESSION) | BIT(F_MAX_BYTES) | BIT(F_SOURCE) | IGNORED)
 
 int field_of(const uint8_t *name, size_t size)
@@ -28,6 +30,7 @@ int field_of(const uint8_t *name, size_t size)
         break;
     case 5:
         IS("bname", F_BNAME);
+        IS("msgId", F_MESSAGE_ID);
         IS("topic", F_TOPIC);
         IS("batch", F_LONG + F_M);
         break;
@@ -64,16 +67,25 @@ int field_of(const uint8_t *name, size_t size)
         IS("consumerGroup", F_GROUP);
         IS("requestSource", F_SOURCE);
         IS("SecurityToken", F_SECURITY_TOKEN);
+        IS("transactionId", F_TRANSACTION_ID);
         break;
     case 14:
         IS("reconsumeTimes", F_LONG + F_J);
         IS("expressionType", F_EXPRESSION);
+        break;
+    case 15:
+        IS("commitLogOffset", F_LOG_OFFSET);
+        break;
+    case 16:
+        IS("commitOrRollback", F_DECISION);
         break;
     case 17:
         IS("maxReconsumeTimes", F_LONG + F_L);
         break;
     case 20:
         IS("suspendTimeoutMillis", F_SUSPEND);
+        IS("tranStateTableOffset", F_HALF_OFFSET);
+        IS("fromTransactionCheck", F_FROM_CHECK);
         break;
     case 21:
         IS("defaultTopicQueueNums", F_LONG + F_D);
@@ -194,7 +206,7 @@ static bool read_send(const struct fields *fields, int32_t code, int base, const
         return false;
     if (present & BIT(F_L) && !read_int(value[F_L], &reconsume_max))
         return false;
-    if (send->queue_id < 0 || send->sys_flag & ~SYS_PLAIN)
+    if (send->queue_id < 0 || send->sys_flag & ~(SYS_PLAIN | SYS_PREPARED))
         return false;
     if (present & BIT(F_K) && !is_boolean(value[F_K]))
         return false;
@@ -203,8 +215,13 @@ static bool read_send(const struct fields *fields, int32_t code, int base, const
     send->topic = value[F_B];
     send->properties = present & BIT(F_I) ? value[F_I] : (struct span){(const uint8_t *)"", 0};
     readable = readable_behind(send->properties, frame, readable);
-    return plain_properties(send->properties, readable, &send->unique_key) &&
-           (code == CODE_SEND_BATCH || printable_key(send->unique_key, readable));
+    send->waiting.kind = WAITS_NOT;
+    if (!plain_properties(send->properties, readable, &send->unique_key) &&
+        (code == CODE_SEND_BATCH || !waiting_properties(send->properties, readable, &send->unique_key, &send->waiting)))
+        return false;
+    if (send->sys_flag & SYS_PREPARED && send->waiting.kind != WAITS_FOR_DECISION)
+        return false;
+    return code == CODE_SEND_BATCH || printable_key(send->unique_key, readable);
 }
 
 static bool read_pull(const struct fields *fields, int32_t code, int32_t flag, struct plain_pull *pull)
@@ -237,6 +254,20 @@ static bool read_pull(const struct fields *fields, int32_t code, int32_t flag, s
     return true;
 }
 
+static bool read_end(const struct fields *fields, struct plain_end *end)
+{
+    const struct span *value = fields->values;
+    if (!read_long(value[F_HALF_OFFSET], &end->queue_offset) || !read_long(value[F_LOG_OFFSET], &end->log_offset) ||
+        !read_int(value[F_DECISION], &end->decision))
+        return false;
+    if (HAS(F_FROM_CHECK) && !is_boolean(value[F_FROM_CHECK]))
+        return false;
+    end->group = value[F_LONG + F_A];
+    end->message_id = value[F_MESSAGE_ID];
+    end->transaction_id = HAS(F_TRANSACTION_ID) ? value[F_TRANSACTION_ID] : (struct span){(const uint8_t *)"", 0};
+    return end->decision == SYS_COMMIT || end->decision == SYS_ROLLBACK;
+}
+
 bool scan_header(const uint8_t *header, size_t size, const uint8_t *readable, bool binary, uint8_t *scratch, struct plain *plain)
 {
     struct fields fields;
@@ -254,6 +285,8 @@ bool scan_header(const uint8_t *header, size_t size, const uint8_t *readable, bo
     case CODE_PULL: case CODE_LITE_PULL:
         return !(fields.named & ~PULL_KNOWS) && (fields.always & PULL_NEEDS) == PULL_NEEDS &&
                read_pull(&fields, plain->code, plain->flag, &plain->pull);
+    case CODE_END_TRANSACTION:
+        return !(fields.named & ~END_KNOWS) && (fields.always & END_NEEDS) == END_NEEDS && read_end(&fields, &plain->end);
     default:
         return false;
     }

@@ -59,6 +59,7 @@ void kernel_free(struct kernel *kernel)
     bytes_free(&kernel->added);
     bytes_free(&kernel->inherited);
     bytes_free(&kernel->some);
+    waiting_free(&kernel->waiting);
     bytes_free(&kernel->sent_json);
     bytes_free(&kernel->sent_binary);
     bytes_free(&kernel->pending);

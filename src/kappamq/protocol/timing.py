@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 from kappamq.errors import IllegalMessage
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.fields import RecordError
-from kappamq.protocol.records.view import view_at
+from kappamq.protocol.records.view import RecordView, view_at
 
 PRECISION_MS: Final = 1000
 _ASKING: Final = ((properties.TIMER_DELAY_SECONDS, 1000), (properties.TIMER_DELAY_MS, 1))
-_DELAYS: Final = tuple(f"{name}\x01".encode() for name, _factor in _ASKING)
+_DELAYS: Final = tuple(name.encode() for name, _factor in _ASKING)
+_OF_TIMERS: Final = b"TIMER_", b"REAL_TOPIC\x01"
 _DIGITS_MAX: Final = 18  # always fits into 64 bits
 
 
@@ -54,23 +55,32 @@ class Parked(NamedTuple):
 
 
 def parked(data: bytes | memoryview) -> Parked | None:
-    """Decode a record of the timer topic; None if it is not one. Decodes only what is needed, since it runs once per timer."""
+    """Decode a record of the timer topic; None if it is not one."""
     try:
-        record = view_at(data, check_crc=False)
-        text = record.property_bytes
-        out_ms = int(value(text, b"TIMER_OUT_MS\x01"))
-    except (RecordError, ValueError):
+        return parked_in(view_at(data, check_crc=False))
+    except RecordError:
         return None
-    exact = value(text, b"TIMER_DELIVER_MS\x01")
+
+
+def parked_in(record: RecordView) -> Parked | None:
+    """The same of a record that can be read. Decodes only what is needed, since it runs once per timer."""
+    try:
+        said = {
+            name: found
+            for name, _, found in [
+                pair.partition(b"\x01")
+                for pair in record.all_property_bytes.split(b"\x02")
+                if pair.startswith(_OF_TIMERS)
+            ]
+        }
+        out_ms = int(said.get(b"TIMER_OUT_MS", b""))
+    except ValueError:
+        return None
+    exact = said.get(b"TIMER_DELIVER_MS", b"")
     exact_ms = int(exact) if exact.isdigit() and len(exact) <= _DIGITS_MAX else 0
-    is_delay = any(value(text, name) for name in _DELAYS)
-    return Parked(
-        due_ms(out_ms, exact_ms),
-        record.stored_ms,
-        value(text, b"REAL_TOPIC\x01"),
-        value(text, b"TIMER_DEL_UNIQKEY\x01"),
-        is_delay,
-    )
+    is_delay = bool(said.get(_DELAYS[0]) or said.get(_DELAYS[1]))
+    topic, cancels = said.get(b"REAL_TOPIC", b""), said.get(b"TIMER_DEL_UNIQKEY", b"")
+    return Parked(due_ms(out_ms, exact_ms), record.stored_ms, topic, cancels, is_delay)
 
 
 def value(text: bytes, name: bytes) -> bytes:

@@ -1,12 +1,15 @@
-"""How the log of one broker gets to others: the bytes between them, and who has been sent how much. No sockets, no files, no clock.
+"""How the log of one broker gets to others: the bytes between them, who has been sent how much, and what members of a Raft group keep
+on disk. Pure: offsets and bytes in, effects out; no sockets, no files, no clock.
 
 A follower reports the offset up to which it has the log; its leader streams the bytes behind that. Asynchronous copies, synchronous
-copies and Raft groups differ in who waits for the reports, and not in the stream.
+copies and Raft groups differ in who waits for the reports, and not in the bytes.
 
-    frames     messages on a connection between two of our brokers
-    greeting   what both say of themselves first, and the reasons not to go on
-    feed       what one follower was sent and has reported
-    held       how many followers have how much: what synchronous copies wait for
+    frames        messages on a connection between two of our brokers
+    greeting      what both say of themselves first, and the reasons not to go on
+    feed          what one follower was sent and has reported
+    held          how many followers have how much: what synchronous copies wait for
+    vote_file     what a member of a group has promised, and who it is
+    terms_file    which term wrote which bytes of the log
 
-May use `store` and `protocol`; `broker.copies` does the input and output.
+May use `raft`, `store` and `protocol`; `broker.copies` does the input and output.
 """

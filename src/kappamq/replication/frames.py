@@ -28,7 +28,8 @@ _HEAD: Final = struct.Struct(">IIB")
 _BEHIND_LENGTH: Final = _HEAD.size - 4
 PIECE_BYTES_MAX: Final = 1 << 20
 """So much of the log goes into one frame."""
-_FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + 4096
+_FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
+"""A batch is sent as a whole, also one that is longer than a piece."""
 _TEXT_BYTES_MAX: Final = 256 << 10  # of a greeting
 
 Checksum = Callable[[bytes], int]
@@ -47,7 +48,8 @@ class Kind(IntEnum):
     LOG = 6  # leader: bytes of the log, and how far its marks are
     REPORT = 7  # follower: so far I am
     SNAPSHOT = 8  # leader: a part of a snapshot file
-    FORWARD = 9  # follower: changes that only the leader may make (consumer offsets committed here)
+    MEMBER = 9  # a member of a Raft group, instead of HELLO
+    RAFT = 10  # what members of a Raft group say to each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,11 @@ class Frames:
     def __init__(self, checksum: Checksum) -> None:
         self._checksum = checksum
         self._buffer = bytearray()
-        self.trusted = False
-        """Whether the other side has shown who it is: until then, only greetings are taken."""
+        self._limit = _TEXT_BYTES_MAX
+
+    def trust(self) -> None:
+        """The other side has shown who it is: from now on it may send more than greetings."""
+        self._limit = _FRAME_BYTES_MAX
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """Each frame that `data` completes. Raises BadStream."""
@@ -154,9 +159,8 @@ class Frames:
         try:
             while len(buffer) - at >= _HEAD.size:
                 length, crc, number = _HEAD.unpack_from(buffer, at)
-                limit = _FRAME_BYTES_MAX if self.trusted else _TEXT_BYTES_MAX
-                if not _BEHIND_LENGTH <= length <= limit:
-                    raise BadStream(f"a frame of {length} bytes: 5 to {limit} are possible here")
+                if not _BEHIND_LENGTH <= length <= self._limit:
+                    raise BadStream(f"a frame of {length} bytes: {_BEHIND_LENGTH} to {self._limit} are possible here")
                 end = at + 4 + length
                 if len(buffer) < end:
                     return

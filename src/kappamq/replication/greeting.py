@@ -69,6 +69,65 @@ class Welcome:
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemberHello:
+    """A member of a Raft group, as it introduces itself to another."""
+
+    cluster: str
+    name: str
+    group: str
+    members: str  # all of them, sorted
+    member: str
+    address: str  # where its clients reach it
+    segment_bytes: int
+    delay_levels: str
+    term: int
+    end: int  # of its log
+    group_id: str  # "": it does not belong to one yet
+    nonce: str = ""
+    proof: str = ""
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        return cls(**_known(cls, values))
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing has happened to it yet that a founding could contradict."""
+        return self.term == 0 and self.end == 0
+
+
+def check_member(theirs: MemberHello, ours: MemberHello) -> None:
+    """Whether both belong to one group. Raises Refusal, whose text is for the operators of both."""
+    if (theirs.cluster, theirs.name, theirs.group) != (ours.cluster, ours.name, ours.group):
+        raise Refusal(
+            f"{theirs.cluster}/{theirs.name} of group {theirs.group} is no member of {ours.cluster}/{ours.name}, group {ours.group}: "
+            f"brokerClusterName, brokerName and dLegerGroup must be the same on all members"
+        )
+    if theirs.members != ours.members:
+        raise Refusal(
+            f"its members are {theirs.members}, ours {ours.members}: dLegerPeers must be the same on all members"
+        )
+    if theirs.member == ours.member:
+        raise Refusal(f"both say that they are member {ours.member}: each needs a dLegerSelfId of its own")
+    if theirs.segment_bytes != ours.segment_bytes:
+        raise Refusal(
+            f"its log files have {theirs.segment_bytes} bytes, ours {ours.segment_bytes}: mappedFileSizeCommitLog must be the same"
+        )
+    if theirs.delay_levels != ours.delay_levels:
+        raise Refusal(
+            f"its delay levels are {theirs.delay_levels!r}, ours {ours.delay_levels!r}: messageDelayLevel must be the same"
+        )
+    if theirs.group_id and ours.group_id and theirs.group_id != ours.group_id:
+        raise Refusal(
+            f"it belongs to another founding of group {ours.group} ({theirs.group_id}, ours {ours.group_id}): one of the two data directories "
+            f"is from somewhere else"
+        )
+
+
 def check(hello: Hello, ours: Hello) -> None:
     """Whether a broker that says this may follow us. Raises Refusal, whose text is for the operators of both."""
     if (hello.cluster, hello.name) != (ours.cluster, ours.name):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _PATIENCE_S: Final = 5.0
 """How long Java gets to remove its temporary directories before it is killed."""
 
@@ -90,21 +91,22 @@ def stopped_at_end(spark: SparkSession, before: Any) -> Iterator[None]:
 
 @contextmanager
 def without_py4j_tracebacks() -> Iterator[None]:
-    """py4j logs each call that is cut off, with its stack, and raises it, too: the error is enough."""
+    """py4j logs each call that is cut off, with its stack, and raises it, too: the error is enough. PySpark does so with a failed query."""
 
     def is_wanted(record: logging.LogRecord) -> bool:
         return Path(record.pathname).parent.name != "py4j"
 
     # Some go through a logger of its own, some through the root.
-    own = logging.getLogger("py4j")
-    level = own.level
-    own.setLevel(logging.CRITICAL + 1)
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("py4j", *_QUERY_LOGGERS))}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL + 1)
     logging.root.addFilter(is_wanted)
     try:
         yield
     finally:
         logging.root.removeFilter(is_wanted)
-        own.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

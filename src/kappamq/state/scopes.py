@@ -16,6 +16,8 @@ from typing import Any, Final
 KINDS: Final = ("scope", "scope-removed", "batch-begun", "batch-decided", "batch-aborted", "batch-finished")
 REMEMBERED_MAX: Final = 1000
 """How many decided batches of a scope can be told from others with the same number."""
+ATTEMPTS_MAX: Final = 100
+"""How many attempts at an open batch are known by name."""
 
 Chunks = dict[str, list[list[int]]]
 """Broker name -> [place, CRC] of its chunks, in the order in which they are published."""
@@ -28,6 +30,9 @@ class Open:
     transaction: str
     number: int
     begun_ms: int
+    attempts: list[str] = field(
+        default_factory=list
+    )  # at this batch, by the names their writers gave; the last one counts
 
 
 @dataclass(slots=True)
@@ -97,7 +102,7 @@ class Scopes:
         scope = self.table[name]
         transaction = str(change[1])
         if kind == "batch-begun":
-            scope.open = Open(transaction, int(change[2]), self._now_ms())
+            scope.open = _begun(scope.open, transaction, int(change[2]), self._now_ms(), change[3:])
         elif kind == "batch-aborted":
             scope.open = None
         elif kind == "batch-decided":
@@ -128,7 +133,8 @@ class Scopes:
                 scope.name: {
                     "owner": scope.owner,
                     "coordinator": scope.coordinator,
-                    "open": scope.open and [scope.open.transaction, scope.open.number, scope.open.begun_ms],
+                    "open": scope.open
+                    and [scope.open.transaction, scope.open.number, scope.open.begun_ms, list(scope.open.attempts)],
                     "decided": [
                         [one.number, one.rows, one.checksum, dict(one.dropped)] for one in scope.decided.values()
                     ],
@@ -146,8 +152,10 @@ class Scopes:
         for name, row in (table.get("scopes") or {}).items():
             scope = self.table[name] = Scope(name, str(row["owner"]), str(row["coordinator"]))
             if row.get("open"):
-                transaction, number, begun_ms = row["open"]
-                scope.open = Open(str(transaction), int(number), int(begun_ms))
+                transaction, number, begun_ms, *attempts = row["open"]
+                scope.open = Open(
+                    str(transaction), int(number), int(begun_ms), [str(one) for listed in attempts for one in listed]
+                )
             for number, rows, checksum, dropped in row.get("decided") or []:
                 counts = {str(topic): int(count) for topic, count in dropped.items()}
                 scope.decided[int(number)] = Decided(int(number), int(rows), int(checksum), counts)
@@ -156,6 +164,11 @@ class Scopes:
 
     def reset(self) -> None:
         self.table = {}
+
+
+def _begun(before: Open | None, transaction: str, number: int, now_ms: int, attempt: list[Any]) -> Open:
+    attempts = before.attempts if before is not None and before.number == number else []
+    return Open(transaction, number, now_ms, [*attempts, *map(str, attempt)][-ATTEMPTS_MAX:])
 
 
 def _chunks(chunks: dict[str, Any]) -> Chunks:

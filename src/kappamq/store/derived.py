@@ -105,6 +105,12 @@ class Derived:
         checkpoint = Checkpoint.decode(self._noted.checkpoint)
         checkpoint.write(self._root / "checkpoint", self._files, sync=True)
 
+    def lower(self, log_end: int) -> None:
+        """The log will be cut to `log_end`: durably forget that it was on disk up to more."""
+        assert self._noted.dispatched <= log_end, "entries of what is cut off are in the files"
+        self._noted = replace(self._noted, flushed=min(self._noted.flushed, log_end))
+        self._noted.save(self.position_path, self._files, sync=True)
+
     # -- the loop ----------------------------------------------------------------------------------------------------------
 
     def collect(self, dispatched: int, index_at: int, store_ms: int) -> DerivedWork:

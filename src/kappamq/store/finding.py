@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+
 from kappamq.errors import ProtocolError
 from kappamq.native.interface import Kernel
 from kappamq.native.layout import ENTRY
 from kappamq.protocol.records.record import Record, decode
 from kappamq.protocol.records.view import FRONT_BYTES, Front
+from kappamq.store.files import Files
 from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.log.clock_steps import ClockSteps, likely_ms
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks
 from kappamq.store.queues.queues import ANY_FILLER, QueueFiles
 
+log = logging.getLogger(__name__)
+
 
 class Finding:
     """The part of a `MessageStore` that only reads."""
 
+    files: Files
     kernel: Kernel
     log: CommitLog
     queues: QueueFiles
@@ -117,3 +123,27 @@ class Finding:
 
         within = is_within if self.clock_steps else None
         return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)
+
+    # -- bytes of the log, for workers -------------------------------------------------------------------------------------
+
+    def warm(self, log_offset: int, size: int) -> None:
+        """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
+        end = min(log_offset + size, self.log.end)
+        while log_offset < end:
+            at = log_offset % self.log.segment_bytes
+            count = min(end - log_offset, self.log.segment_bytes - at)
+            fd = self.log.fd_at(log_offset)
+            if fd is not None:
+                self.files.warm(fd, count, at)
+            log_offset += count
+
+    def pread(self, log_offset: int, size: int) -> bytes:
+        """Worker: bytes of the log as they lie in their file, up to its end or that of the log. b"" if they cannot be read."""
+        place = log_offset % self.log.segment_bytes
+        fd = self.log.fd_at(log_offset)
+        size = min(size, self.log.segment_bytes - place, self.log.end - log_offset)
+        try:
+            return b"" if fd is None or size <= 0 else self.files.pread(fd, size, place)
+        except OSError as error:
+            log.error("the log cannot be read at %d: %s", log_offset, error)
+            return b""

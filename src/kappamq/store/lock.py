@@ -19,6 +19,7 @@ from kappamq.store.files import Files
 
 LOCK_NAME: Final = "lock"
 ABORT_NAME: Final = "abort"
+RAFT_PREFIX: Final = "dledger-"
 _CONTENT = b"lock"
 _PID_DIGITS_MAX = 10
 
@@ -149,6 +150,17 @@ class StoreLock:
             pid = None
         known = pid or AbortFile(self._root, self._files).pid()
         return f"process {known}" if known else "another process (it left no readable process id)"
+
+
+def refuse_raft_store(root: Path, files: Files) -> None:
+    """Raise StoreError for the directory of a Java broker in DLedger mode: its log has a format of its own."""
+    for name in files.list(root):
+        if name.startswith(RAFT_PREFIX):
+            raise StoreError(
+                f"{root / name} is the log of a Java broker in DLedger mode, whose format is another one. To move its messages: start that "
+                f"group once more, let consumers of the old brokers read to the end while producers send to new ones, and stop it when "
+                f"its queues are empty. To start here with an empty store, or with the commitlog folder beside it alone, move {name} away"
+            )
 
 
 def unusable(root: Path, error: OSError) -> StoreError:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kappamq.config.store import StoreConfig
-from kappamq.errors import StoreReadOnly
+from kappamq.errors import ForeignBytes, StoreDamaged, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
@@ -21,7 +21,7 @@ from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
 from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
-from kappamq.store.lock import AbortFile, StoreLock, unusable
+from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
 from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks, Mode, mode_of
@@ -48,8 +48,10 @@ class MessageStore(Finding):
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
         written: Callable[[int, bytes], None] = lambda start, data: None,
+        flushed: Callable[[int], None] = lambda offset: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what."""
+        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what;
+        `flushed`: with how far the log is on disk now."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -71,7 +73,8 @@ class MessageStore(Finding):
         )  # fmt: skip
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
-        self._on_written = written
+        self._on_written, self._on_flushed = written, flushed
+        self.generation = 0  # how often the log was cut since the start: what was written before may be other bytes now
         self.failed: str | None = None  # why nothing can be written until a restart
         self.last_ms = 0  # store time of the newest record
         self.received_count = 0  # records of another broker's log
@@ -86,13 +89,17 @@ class MessageStore(Finding):
 
     # -- opening and closing -----------------------------------------------------------------------------------------------
 
-    def open(self, boot_id: str) -> Recovered:
-        """Lock the directory and bring log, queues and index together. Raises StoreError."""
+    def open(self, boot_id: str, *, enter_up_to: int | None = None, begin_at: int = 0) -> Recovered:
+        """Lock the directory and bring log, queues and index together. Raises StoreError.
+
+        `enter_up_to`: of records behind this offset nobody knows that they are confirmed. They stay in the log and get into their queues
+        when `visible` passes them; what was once in its queue is confirmed. `begin_at`: where a store without a log begins."""
         try:
             self.files.make_folder(self.config.root)
+            refuse_raft_store(self.config.root, self.files)
             self._lock.acquire()
             try:
-                return self._open(boot_id)
+                return self._open(boot_id, enter_up_to, begin_at)
             except BaseException:
                 self.log.close()
                 self.queues.close()
@@ -102,7 +109,7 @@ class MessageStore(Finding):
         except OSError as error:
             raise unusable(self.config.root, error) from error
 
-    def _open(self, boot_id: str) -> Recovered:
+    def _open(self, boot_id: str, enter_up_to: int | None, begin_at: int) -> Recovered:
         clean = not self._abort.exists()
         crashed_pid = None if clean else self._abort.pid()
         self._abort.create()
@@ -115,7 +122,7 @@ class MessageStore(Finding):
             written_ms = {segment.start: self.files.mtime_ms(segment.path) for segment in self.log.segments()}
             self.kernel.log_min = self.log.min
             self.kernel.index_enabled = False  # keys are indexed after recovery, in log order
-            found = recover(self, position, checkpoint, clean, boot_id)
+            found = recover(self, position, checkpoint, clean, boot_id, enter_up_to, begin_at)
             found.crashed_pid = crashed_pid
             if found.checkpoint is not None:
                 checkpoint = found.checkpoint
@@ -126,13 +133,15 @@ class MessageStore(Finding):
             if clean:
                 self._abort.remove()  # nothing was appended: the store is as the last broker left it
             raise
-        end = self.log.end
+        end, entered = self.log.end, found.entered
         # Data that was read back is not yet on disk: after a crash the tail may be in the page cache only.
         known = position.flushed if position is not None and found.writer == "ours" else self.log.min
         for segment in self.log.segments():
             if segment.start + self.config.segment_bytes > min(known, found.scanned_from):
                 self.files.sync(segment.fd)
         self.marks.reset(end)
+        for mark in (self.marks.answerable, self.marks.visible, self.marks.confirmed, self.marks.dispatched):
+            mark.reset(entered)
         self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
@@ -141,9 +150,9 @@ class MessageStore(Finding):
         if self.config.index_enabled:
             # Without index files all keys are indexed again; else from the last record that they hold: a record is known to begin
             # there, and the index skips what it has.
-            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, end))
+            self._index_at = max(self.log.min, min(self.index.indexed_to - 1, entered))
         else:
-            self._index_at = end
+            self._index_at = entered
         self.derived.open(checkpoint, boot_id, position if found.writer == "ours" else None, self.log.min)
         self._flusher = self.files.flusher(self.kernel_module)
         self.catching_up()  # if nothing is missing, keys are indexed as they arrive
@@ -256,7 +265,9 @@ class MessageStore(Finding):
             records = view[: part.size]
             wrong = self.kernel.number(records)[1]
             if wrong is not None:
-                raise misnumbered(log_offset, wrong)
+                raise ForeignBytes(
+                    f"{misnumbered(log_offset, wrong)}: the other broker's log is not the one that ours is a copy of"
+                )
             try:
                 self.log.receive(records)
             except OSError as error:
@@ -277,6 +288,41 @@ class MessageStore(Finding):
     def arrived_count(self) -> int:
         """Records appended or received since the start: their entries are, or will be, in memory."""
         return self.kernel.put_count + self.received_count
+
+    def cut(self, offset: int) -> list[Any]:
+        """Durably end the log at `offset`, where a record or batch ends and behind which nothing is dispatched; what is appended and
+        not written is dropped. Returns the waiters for what is gone.
+
+        Waits for the disk. Nobody else may use the store meanwhile: no thread that writes derived files or prepares a log file."""
+        if self.failed is not None:
+            raise StoreReadOnly(self.failed)
+        dispatched = self.marks.dispatched.offset
+        assert dispatched <= offset <= self.log.end, f"{offset} is not within [{dispatched}, {self.log.end}]"
+        if self.log.whole_until(self.kernel_module, dispatched, offset) != offset:
+            raise ValueError(f"the log cannot be cut to {offset}: no record or batch ends there")
+        self.kernel.take()
+        self._flusher.cut(offset)
+        self.generation += 1
+        try:
+            # The position first: a log that is shorter than what it says counts as damaged.
+            self.derived.lower(offset)
+            self.log.cut(offset)
+        except OSError as error:
+            self.fail(f"cutting the log failed: {error}")
+            raise StoreReadOnly(self.failed or "") from error
+        self._flush_times = deque(noted for noted in self._flush_times if noted[0] <= offset)
+        gone = [waiter for mark in self.marks.all() for waiter in mark.cut(offset)]
+        self.kernel.hot_from = min(self.kernel.hot_from, offset)
+        self.kernel.rewind()
+        self._number_rest()
+        return gone
+
+    def _number_rest(self) -> None:
+        """Raise queues' next numbers by what is in the log and not dispatched."""
+        for start, records in self.log.whole_pieces(self.kernel_module, self.marks.dispatched.offset, self.log.end):
+            wrong = self.kernel.number(records)[1]
+            if wrong is not None:
+                raise StoreDamaged(f"records are missing from the log: {misnumbered(start, wrong)}")
 
     def _written(self, start: int, data: bytes | memoryview) -> list[Any]:
         reached = self.marks.move_written(self.log.end)
@@ -342,6 +388,7 @@ class MessageStore(Finding):
             self._flushed_ms = self._flush_times.popleft()[1]
         reached = self.marks.move_flushed(offset)
         self._dispatch_visible()
+        self._on_flushed(offset)
         return reached
 
     def fail(self, why: str) -> None:
@@ -443,25 +490,3 @@ class MessageStore(Finding):
     def forget_topic(self, topic: str) -> None:
         """Worker: remove a deleted topic's queue files."""
         self.derived.forget_topic(topic)
-
-    def warm(self, log_offset: int, size: int) -> None:
-        """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
-        end = min(log_offset + size, self.log.end)
-        while log_offset < end:
-            at = log_offset % self.config.segment_bytes
-            count = min(end - log_offset, self.config.segment_bytes - at)
-            fd = self.log.fd_at(log_offset)
-            if fd is not None:
-                self.files.warm(fd, count, at)
-            log_offset += count
-
-    def pread(self, log_offset: int, size: int) -> bytes:
-        """Worker: bytes of the log as they lie in their file, up to its end or that of the log. b"" if they cannot be read."""
-        place = log_offset % self.config.segment_bytes
-        fd = self.log.fd_at(log_offset)
-        size = min(size, self.config.segment_bytes - place, self.log.end - log_offset)
-        try:
-            return b"" if fd is None or size <= 0 else self.files.pread(fd, size, place)
-        except OSError as error:
-            log.error("the log cannot be read at %d: %s", log_offset, error)
-            return b""

@@ -72,8 +72,8 @@ def whole_part(
     return WholePart(size, records, store_ms, False)
 
 
-def misnumbered(log_offset: int, wrong: Misnumbered) -> ForeignBytes:
-    return ForeignBytes(
-        f"the record received at {log_offset + wrong.at} is message {wrong.number} of queue {wrong.topic}/{wrong.queue_id}, whose next "
-        f"message is {wrong.expected}: the other broker's log is not the one that ours is a copy of"
+def misnumbered(log_offset: int, wrong: Misnumbered) -> str:
+    return (
+        f"the record at {log_offset + wrong.at} is message {wrong.number} of queue {wrong.topic}/{wrong.queue_id}, whose next message is "
+        f"{wrong.expected}"
     )

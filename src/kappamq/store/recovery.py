@@ -7,7 +7,8 @@ Where the scan begins depends on which broker wrote last and how it stopped:
 - a Java broker: its queues are trusted as they are; the scan begins in the file that its checkpoint points to;
 - queue files are missing: at the log's beginning.
 
-Dispatching a record twice has no effect, so beginning too early only costs time. The scan ends at the first byte that is not a
+Dispatching a record twice has no effect, so beginning too early only costs time. Of a log that other brokers copy, only what is known
+confirmed is dispatched; the records behind it raise their queues' next numbers, and no more. The scan ends at the first byte that is not a
 good record. Below the durably flushed offset that is damage, not the end: the store opens only with the operator's consent. A page
 that cannot be read appears as zeros (native/mapping.c) and is never taken for the end.
 """
@@ -23,6 +24,7 @@ from kappamq.native.layout import FILLER_BYTES, SCAN_BLANK
 from kappamq.protocol.records.view import FRONT_BYTES, Front, fronts_in
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.position import Position
+from kappamq.store.receiving import misnumbered
 
 if TYPE_CHECKING:
     from kappamq.store.message_store import MessageStore
@@ -41,6 +43,7 @@ class Recovered:
     writer: str = "new"  # new, ours, or foreign
     scanned_from: int = 0
     end: int = 0
+    entered: int = 0  # records from here on are not in their queues: they may not be confirmed
     records: int = 0
     last_ms: int = 0
     index_from: int = 0
@@ -65,6 +68,8 @@ class Recovered:
         did = f"{looked} were checked and entered into their queues" if self.records else "its queues are complete"
         if self.rebuilt:
             did += " (queue files were missing: all of it)"
+        if self.entered < self.end:
+            did += f", but for the last {self.end - self.entered} bytes, which may not be confirmed"
         if self.damage:
             lost = sum(stop - start for start, stop in self.damage)
             did += f", {lost} damaged bytes were skipped"
@@ -82,7 +87,13 @@ def _fingerprint_start(store: MessageStore, offset: int) -> int:
 
 
 def recover(
-    store: MessageStore, position: Position | None, checkpoint: Checkpoint, clean: bool, boot_id: str
+    store: MessageStore,
+    position: Position | None,
+    checkpoint: Checkpoint,
+    clean: bool,
+    boot_id: str,
+    enter_up_to: int | None,
+    begin_at: int,
 ) -> Recovered:
     log = store.log
     found = Recovered(clean=clean)
@@ -95,7 +106,8 @@ def recover(
         # Without a log, queue entries refer to messages that no longer exist.
         for topic, queue_id in list(store.queues.queues()):
             store.queues.cut(topic, queue_id, 0)
-        log.open_end(0)
+        log.open_end(begin_at)
+        found.scanned_from = found.end = found.entered = begin_at
         return found
     start, ours, loaded = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
     found.scanned_from = start
@@ -105,7 +117,11 @@ def recover(
         _cut_queues(store)
     flushed = position.flushed if ours and position is not None else 0
     believed = found.checkpoint or checkpoint
-    end = _scan(store, start, flushed, None if ours else believed.physic_ms, found)
+    limit = _FOREVER
+    if enter_up_to is not None:
+        limit = max(enter_up_to, start, position.dispatched if ours and position is not None else 0)
+    found.entered = start
+    end = _scan(store, start, limit, flushed, None if ours else believed.physic_ms, found)
     if ours and not found.records:  # else use the newest record: the clock may have been set back since the checkpoint
         found.last_ms = believed.physic_ms
     if not ours and found.checkpoint is not None:
@@ -251,11 +267,12 @@ def _first_store_ms(store: MessageStore, offset: int) -> int:
 def _scan(
     store: MessageStore,
     start: int,
+    limit: int,
     flushed: int,
     foreign_ms: int | None,
     found: Recovered,
 ) -> int:
-    """Dispatch every good record from `start` on; return where the log ends."""
+    """Dispatch every good record from `start` on and below `limit`; return where the log ends."""
     at = start
     while True:
         view = store.log.whole_view(at)
@@ -266,7 +283,7 @@ def _scan(
         if not good and len(window) < len(view) and why != SCAN_BLANK:
             good, why, records, store_ms = store.kernel_module.scan(view, at, store.config.check_crc_on_recovery)
         if good:
-            store.enter(at, view[:good])
+            _enter(store, at, view[:good], limit, found)
             if (at + good) // _RELIEF_BYTES > at // _RELIEF_BYTES:
                 for topic, queue_id, first, entries in store.kernel.take_entries(_FOREVER):
                     low = store.kernel.queue_state(topic, queue_id).first
@@ -276,13 +293,32 @@ def _scan(
             at += good
             continue
         if why == SCAN_BLANK:
+            if found.entered == at and at + len(view) <= limit:
+                found.entered += len(view)
             at += len(view)
             continue
         resumed = _behind_damage(store, at, flushed, foreign_ms)
         if resumed is None:
             return at
         found.damage.append((at, resumed))
+        if found.entered == at and resumed <= limit:
+            found.entered = resumed
         at = resumed
+
+
+def _enter(store: MessageStore, at: int, records: memoryview, limit: int, found: Recovered) -> None:
+    """Dispatch records below `limit` and number the others."""
+    size = len(records)
+    if at + size > limit:  # somewhere within: nobody ever sees half of a batch
+        size = store.kernel_module.scan(records[: max(0, limit - at)], at, False)[0] if found.entered == at else 0
+    if size:
+        store.enter(at, records[:size])
+        found.entered = at + size
+    wrong = store.kernel.number(records[size:])[1]
+    if wrong is not None:
+        raise StoreDamaged(
+            f"the log's unconfirmed end has a gap: {misnumbered(at + size, wrong)}. Cut it off at {found.entered} (kappamq store cut)"
+        )
 
 
 def _behind_damage(store: MessageStore, at: int, flushed: int, foreign_ms: int | None) -> int | None:

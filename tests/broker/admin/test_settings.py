@@ -12,6 +12,7 @@ from kappamq.broker.admin.settings import Settings
 from kappamq.broker.broker import Broker
 from kappamq.clock import VirtualClock
 from kappamq.config import properties as java
+from kappamq.config.apache import BrokerSettings
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
@@ -67,7 +68,7 @@ async def test_what_is_refused_changes_nothing(broker: Broker, client: Speaker) 
         ("fileReservedTime=24\nfileReservedTme=24", invalid, "fileReservedTime?"),
         ("fileReservedTime=soon", invalid, "integer"),
         ("fileReservedTime=-1", invalid, "retention_hours"),
-        ("brokerRole=SLAVE", invalid, "slave"),
+        ("brokerRole=SLAVE", permission, "restart"),
         ("longPollingEnable=maybe", invalid, "true or false"),
         ("", invalid, "no property"),
         ("=5", invalid, "no name"),
@@ -208,7 +209,7 @@ def test_the_callers_configuration_is_not_touched(tmp_path: Path) -> None:
 def test_a_reaction_comes_once_and_finds_all_values(tmp_path: Path) -> None:
     store = StoreConfig(root=tmp_path)
     events = Events()
-    settings = Settings(BrokerConfig(), store, NetConfig(), lambda: 1, events)
+    settings = Settings(BrokerSettings(broker=BrokerConfig(), store=store, net=NetConfig()), lambda: 1, events)
     seen: list[tuple[int, int]] = []
     fields: list[frozenset[str]] = []
 

@@ -30,8 +30,8 @@ def test_master_and_slave_tell_their_roles_and_how_far_they_are(tmp_path: Path) 
                 assert status is not None
                 assert (status.master, status.end, status.in_sync_slaves, status.slaves[0].diff) == (True, end, 1, 0)
                 said = await runtime(to_master)
-                assert (said["kappamqRole"], said["kappamqSlaves"]) == ("master", "1")
-                assert said["kappamqSlavesBehindBytes"].endswith("(id 1): 0")
+                assert (said["kappamqRole"], said["kappamqFollowers"]) == ("master", "1")
+                assert said["kappamqFollowersBehindBytes"].endswith("(id 1): 0")
                 ours = HaStatus.decode((await to_slave.ask(GetHaStatus())).body)
                 assert (ours.master, ours.client.end, ours.client.master) == (False, end, copies_port(master))
                 assert ours.client.active
@@ -43,7 +43,7 @@ def test_master_and_slave_tell_their_roles_and_how_far_they_are(tmp_path: Path) 
                 epochs = BrokerEpochs.decode((await to_slave.ask(GetBrokerEpochs())).body)
                 assert (epochs.broker_id, epochs.end, [epoch.epoch for epoch in epochs.epochs]) == (1, end, [0])
             await eventually_async(lambda: not master.copies.followers.following)
-            assert (await runtime(to_master))["kappamqSlaves"] == "0"
+            assert (await runtime(to_master))["kappamqFollowers"] == "0"
 
     run(test())
 

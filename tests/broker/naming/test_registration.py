@@ -6,19 +6,25 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.events import MasterFound
 from kappamq.broker.naming import registration
+from kappamq.broker.naming.address import Address
 from kappamq.clock import SystemClock
 from kappamq.config.nameserver import NameServerConfig
-from kappamq.errors import ConfigError
+from kappamq.errors import ConfigError, NotSupported
+from kappamq.events import Events
 from kappamq.nameserver.nameserver import NameServer
 from kappamq.net.serving.server import bind
-from kappamq.protocol.bodies.topics import TopicConfig, TopicRouteData
+from kappamq.protocol.bodies.topics import RegisterBrokerBody, TopicConfig, TopicRouteData
+from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.frame import Frame
 from tests.broker.operating import make_topic
 from tests.broker.running import run, running, speaking
 from tests.waiting import eventually_async as eventually
@@ -46,6 +52,48 @@ def route(server: NameServer, topic: str) -> TopicRouteData | None:
 def queues(server: NameServer, topic: str) -> int:
     found = route(server, topic)
     return found.queues[0].write_queues if found is not None else 0
+
+
+def places(server: NameServer, name: str = "twin") -> dict[int, str]:
+    return server.service.routes.members("DefaultCluster", name).addresses
+
+
+@dataclass
+class Role:
+    """One that a test can change."""
+
+    broker_id: int
+    version: int
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == 0
+
+
+class Member:
+    """One of several nodes of a group, as name servers see it: it registers the topics of a running broker as its own."""
+
+    def __init__(self, broker: Broker, port: int, broker_id: int, *nameservers: NameServer, version: int = 0) -> None:
+        self.role = Role(broker_id, version)
+        self.found: list[MasterFound] = []
+        self.address = f"127.0.0.1:{port}"
+        events = Events()
+        events.on(MasterFound, self.found.append)
+        config = replace(broker.config, name="twin", nameservers=tuple(server.address for server in nameservers))
+        self.registration = registration.Registration(
+            config, broker.topics, Address(None, port), port + 1, broker.workers.read, None, self.role, events
+        )  # fmt: skip
+
+    def becomes(self, broker_id: int, version: int) -> None:
+        self.role.broker_id, self.role.version = broker_id, version
+        self.registration.role_changed()
+
+    async def __aenter__(self) -> Self:
+        await self.registration.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.registration.stop()
 
 
 @pytest.fixture
@@ -87,19 +135,22 @@ def test_who_made_a_topic_by_sending_finds_its_route_at_once(tmp_path: Path) -> 
     run(test())
 
 
-def test_a_broker_hears_that_another_one_has_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_hears_that_another_one_has_its_name(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test() -> None:
         async with (
             name_server() as server,
             running(tmp_path / "a", name="twin", nameservers=(server.address,)) as one,
             running(tmp_path / "b", name="twin", nameservers=(server.address,)) as two,
         ):
-            said = [
-                record.getMessage() for record in caplog.records if record.name == "kappamq.broker.naming.registration"
-            ]
-            (line,) = [line for line in said if "two running brokers have the name twin" in line]
-            for word in (f"name server {server.address} says", one.address, two.address):
+            said = [record.getMessage() for record in caplog.records if record.name == registration.__name__]
+            (line,) = [line for line in said if "twin has a master already" in line]
+            for word in (f"name server {server.address} failed", one.address, two.address, "--name"):
                 assert word in line
+            assert places(server) == {0: one.address}
+            await one.stop()
+            await eventually(lambda: places(server) == {0: two.address}, text="the second takes the free place")
 
     with caplog.at_level(logging.WARNING, "kappamq.broker.naming.registration"):
         run(test())
@@ -311,7 +362,7 @@ def test_a_start_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_one_that_has_stopped_answering_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "_UNREGISTER_S", 0.1)
-    monkeypatch.setattr(registration, "_TOLD_S", 5.0)
+    monkeypatch.setattr(registration, "_TOLD_S", 2.0)
     waited: list[float] = []
 
     async def test() -> None:
@@ -326,7 +377,7 @@ def test_one_that_has_stopped_answering_is_waited_for_once(tmp_path: Path, monke
                     waited.append(loop.time() - before)
 
     run(asyncio.wait_for(test(), 30))
-    assert waited[0] > 4, "its silence might be a short one"
+    assert waited[0] > 1.5, "its silence might be a short one"
     assert sum(waited[1:]) < 4
 
 
@@ -447,5 +498,152 @@ def test_ids_follow_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             await broker.registration.told()
             assert (await client.send("t", b"x")).ext["msgId"].startswith("0A000002")
             assert [record.offset_id[:8] for record in await client.read("t")] == ["0A000001", "0A000002"]
+
+    run(test())
+
+
+def test_a_role_is_told_at_once_and_before_all_topics(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path) as broker, speaking(broker) as client:
+            await make_topic(client, "orders", 3)
+            async with Member(broker, 7001, 0, server) as one, Member(broker, 7011, 1, server) as two:
+                assert places(server) == {0: one.address, 1: two.address}
+                heard: list[int] = []
+                handle = server.service.handle
+
+                def note(connection: Any, frame: Frame) -> Any:
+                    if frame.code == RequestCode.REGISTER_BROKER and frame.ext["brokerAddr"] == two.address:
+                        heard.append(
+                            len(RegisterBrokerBody.decode_any(frame.body, compressed=False, version=479).topics.topics)
+                        )
+                    return handle(connection, frame)
+
+                server.service.handle = note  # type: ignore[method-assign]
+                two.becomes(0, 5)
+                await eventually(lambda: places(server) == {0: two.address})
+                await eventually(lambda: len(heard) == 2)
+                assert heard == [0, len(broker.topics.table)], "the role alone, then everything"
+                assert queues(server, "orders") == 3
+                one.becomes(1, 5)
+                await eventually(lambda: places(server) == {0: two.address, 1: one.address})
+                await eventually(lambda: one.found == [MasterFound(two.address, "127.0.0.1:7012", 5)])
+
+    run(test())
+
+
+def test_a_replaced_master_is_refused_until_it_is_a_slave(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as server,
+            running(tmp_path) as broker,
+            Member(broker, 7001, 0, server) as one,
+            Member(broker, 7011, 1, server) as two,
+        ):
+            two.becomes(0, 1)
+            await eventually(lambda: places(server) == {0: two.address})
+            # Nobody has told the old one, which was cut off: its next beat does.
+            await eventually(
+                lambda: f"{one.address} is not the master of twin any more: {two.address} is" in caplog.text
+            )
+            assert places(server) == {0: two.address}
+            one.becomes(1, 1)
+            await eventually(lambda: places(server) == {0: two.address, 1: one.address})
+
+    run(test())
+
+
+def test_a_slave_hears_of_a_new_master_with_a_beat(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path) as broker, Member(broker, 7011, 1, server) as slave:
+            assert slave.found == [], "there is none"
+            async with Member(broker, 7001, 0, server) as master:
+                await eventually(lambda: slave.found)
+                assert slave.found == [MasterFound(master.address, "127.0.0.1:7002", 0)]
+                await eventually(lambda: slave.registration._servers[0].registered)
+            assert len(slave.found) == 1, "told once"
+
+    run(test())
+
+
+def test_a_name_server_that_lags_behind_does_not_lead_a_slave_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            name_server() as one,
+            name_server() as two,
+            running(tmp_path) as broker,
+            Member(broker, 7001, 0, one, version=4),
+            Member(broker, 7011, 0, two, version=5) as new,
+            Member(broker, 7021, 2, one, two) as slave,
+        ):
+            await eventually(lambda: slave.found and slave.found[-1].address == new.address)
+            beats: list[int] = []
+            hear = slave.registration._hear_of_master
+            slave.registration._hear_of_master = lambda answer: (beats.append(1), hear(answer))[1]  # type: ignore[method-assign, func-returns-value]
+            await eventually(lambda: len(beats) >= 4)
+            assert slave.found[-1].address == new.address
+            assert [found.version for found in slave.found] in ([5], [4, 5])
+
+    run(test())
+
+
+def test_who_answers_no_beats_is_connected_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "BEAT_S", 0.05)
+
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path) as broker, Member(broker, 7001, 0, server) as member:
+            link = member.registration._servers[0]
+            first, handle = link.channel, server.service.handle
+            hung = True
+
+            def deaf(connection: Any, frame: Frame) -> Any:
+                return None if hung and frame.code == RequestCode.BROKER_HEARTBEAT else handle(connection, frame)
+
+            server.service.handle = deaf  # type: ignore[method-assign]
+            await eventually(lambda: link.channel is not first)
+            hung = False
+            await eventually(lambda: link.registered and link.missed == 0)
+            assert places(server) == {0: member.address}
+
+    run(test())
+
+
+def test_an_older_name_server_gets_no_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "BEAT_S", 0.02)
+
+    async def test() -> None:
+        async with name_server() as server, running(tmp_path) as broker:
+            heard, handle = [], server.service.handle
+
+            def old(connection: Any, frame: Frame) -> Any:
+                if frame.code == RequestCode.BROKER_HEARTBEAT:
+                    heard.append(frame)
+                    raise NotSupported(" request type 904 not supported")
+                return handle(connection, frame)
+
+            server.service.handle = old  # type: ignore[method-assign]
+            async with Member(broker, 7001, 0, server) as member:
+                await eventually(lambda: not member.registration._servers[0].takes_beats)
+                member.registration.all_changed()
+                await member.registration.told()
+                assert len(heard) == 1
+                assert places(server) == {0: member.address}
+
+    run(test())
+
+
+def test_a_name_server_that_was_started_again_knows_us_soon(tmp_path: Path, quick: None) -> None:
+    """Without waiting for the next period: the connection is lost, and that is noticed."""
+
+    async def test() -> None:
+        port = free_port()
+        async with running(tmp_path) as broker:
+            async with name_server(port) as server:
+                member = Member(broker, 7001, 0, server)
+                await member.registration.start()
+            async with name_server(port) as again:
+                await eventually(lambda: places(again) == {0: member.address}, timeout=10)
+                await member.registration.stop()
 
     run(test())

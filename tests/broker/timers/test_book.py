@@ -97,6 +97,30 @@ def test_entered_and_loaded(tmp_path: Path) -> None:
         assert [timer.due_ms - T for timer in it.load(high=10_000)[0]] == [5450, 5500], "what is done is left out"
 
 
+def test_records_that_are_at_hand_need_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is at hand, and up to where it makes sense: what is entered is the same."""
+    entered = []
+    for part in (0.0, 0.5, 0.9, 1.0):
+        with bench(tmp_path / str(part)) as it:
+            it.book.open(it.progress)
+            places = [it.park(1000 * due) for due in (5, 3, 9, 1)]
+            records = b"".join(bytes(it.store.record(place) or b"") for place in places)
+            at_hand = records[: round(len(records) * part)]
+            read: list[int] = []
+            slice_of = it.store.log.slice
+
+            def watched(at: int, size: int, slice_of: Any = slice_of, read: list[int] = read) -> memoryview:
+                read.append(at)
+                view: memoryview = slice_of(at, size)
+                return view
+
+            monkeypatch.setattr(it.store.log, "slice", watched)
+            entered.append(it.book.enter(0, 4, b"", T + 5000, it.progress, T, NEVER, at_hand))
+            assert len(read) == {0.0: 4, 0.5: 2, 0.9: 1, 1.0: 0}[part]
+    assert entered[0].counts
+    assert entered[1:] == entered[:-1]
+
+
 def test_after_a_stop_or_a_death(tmp_path: Path) -> None:
     with bench(tmp_path) as it:
         it.book.open(it.progress)

@@ -8,8 +8,12 @@ import pytest
 
 from kappamq.cli.doctor import reach
 from kappamq.cli.doctor.checks import Health
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import SYNC_MASTER, CopiesConfig
+from kappamq.config.shapes import CAUTION, cautions
 from kappamq.event_loop import run
-from kappamq.local import Local
+from kappamq.local import Local, LocalThread
+from tests.cli.conftest import SMALL
 
 
 def free_port() -> int:
@@ -163,3 +167,26 @@ def test_what_a_broker_says_of_itself_is_told(cluster: Local) -> None:
     finally:
         broker.damage.found -= 3
     assert any("found damaged since its start" in finding.text for finding in found)
+
+
+def test_what_a_broker_warns_of_about_its_copies_is_told_again() -> None:
+    said = cautions(BrokerConfig(), CopiesConfig(role=SYNC_MASTER, in_sync=1))
+    assert len(said) == 2
+    about = {"kappamqKernel": "native", **{f"{CAUTION}{caution.name}": str(caution) for caution in said}}
+    found = reach.check_own_words("broker b", about, {})
+    assert {(one.text, one.advice) for one in found} == {(caution.text, caution.advice) for caution in said}
+    assert {one.health for one in found} == {Health.NOTE}
+
+
+def test_a_running_broker_tells_its_cautions(tmp_path: Path) -> None:
+    properties = {**SMALL, "brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}
+    with LocalThread(Local.at(tmp_path, nameserver_port=0, broker_port=0, properties=properties)) as local:
+        found = run(reach.check_broker("broker-a", 0, local.broker, local.nameserver, 10.0))
+    assert [one.text for one in found if "inSyncReplicas=1 waits for no slave" in one.text]
+
+
+def test_slaves_without_a_master() -> None:
+    assert reach.check_masters([("a", 0), ("a", 1), ("b", 0)]) == []
+    (finding,) = reach.check_masters([("a", 0), ("b", 2), ("b", 1)])
+    assert (finding.what, finding.health) == ("broker b", Health.BAD)
+    assert "only slaves 1, 2 registered" in finding.text

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.output import Format, Output, counted, show, size, when
@@ -98,3 +100,25 @@ def test_counted() -> None:
     assert [counted(n, "queue") for n in (0, 1, 2)] == ["0 queues", "1 queue", "2 queues"]
     assert counted(2, "broker address") == "2 broker addresses"
     assert (counted(1, "entry"), counted(2, "entry")) == ("1 entry", "2 entries")
+
+
+def test_a_live_table_where_there_is_no_terminal_is_printed_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    for out in (Output(), Output(Format.JSON)):
+        with out.live() as show_table:
+            show_table("first", ["id"], [{"id": 41}])
+            show_table("second", ["id"], [{"id": 42}])
+        lines = capsys.readouterr().out
+        assert (lines.count("41"), lines.count("42")) == (1, 1)
+        assert ("first" in lines) is not out.json
+
+
+def test_a_live_table_on_a_terminal_replaces_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    out = Output()
+    terminal = Console(file=text, force_terminal=True, width=40)
+    monkeypatch.setattr(out, "console", lambda err=False: terminal)
+    with out.live() as show_table:
+        show_table("first", ["id"], [{"id": 41}])
+        show_table("second", ["id"], [{"id": 42}])
+    first, second = text.getvalue().index("41"), text.getvalue().index("42")
+    assert "\x1b[1A" in text.getvalue()[first:second], "the cursor goes back up"

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
+from kappamq.broker.requests.request import Request
+from kappamq.broker.sending.gate import not_master
 from kappamq.client import AsyncProducer
-from kappamq.client.batches import scope as scope_module
 from kappamq.client.batches.scope import CHECKSUM_MASK, Part, Ticket, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.errors import NotConnected, NotSupported, TransactionFailed
 from kappamq.message import Message
+from kappamq.protocol.codes import RequestCode
 from tests.broker.running import run
+from tests.client.announcing import announced
 from tests.client.batches.test_batch_transaction import bodies, topic_on_all
 from tests.client.real import real_cluster
+from tests.interop.process import free_port
 
 
 def test_parts_add_up() -> None:
@@ -54,13 +58,32 @@ def test_several_writers_stage_one_batch(tmp_path: Path) -> None:
     run(test())
 
 
-def test_without_its_coordinator_a_scope_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scope_module, "_PAUSE_S", 0.01)
+def test_a_coordinator_without_the_role_is_asked_until_there_is_a_master(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            await topic_on_all(cluster, "t")
+            scope = await open_scope(producer.start(), "s", "me")
+            ticket = await scope.begin(0)
+            handlers = cluster.broker.bursts.handlers
+            decide, refusals = handlers[RequestCode.DECIDE_BATCH], [not_master(None) for _ in range(3)]
 
+            def refuse_at_first(request: Request[Any]) -> Any:
+                if refusals:
+                    raise refusals.pop()
+                return decide(request)
+
+            handlers[RequestCode.DECIDE_BATCH] = refuse_at_first
+            assert (await scope.decide(ticket, [])).number == 0
+            assert not refusals
+
+    run(test())
+
+
+def test_without_its_coordinator_a_scope_cannot_be_used(tmp_path: Path) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
             core = producer.start()
-            scope = await open_scope(core, "s", "me")
+            scope = await open_scope(core, "s", "me", patience_s=0.05)
             await cluster.stop_broker(scope.coordinator)
             with pytest.raises(
                 NotConnected, match=f"{scope.coordinator}, which coordinates scope s, is not registered"
@@ -68,6 +91,37 @@ def test_without_its_coordinator_a_scope_cannot_be_used(tmp_path: Path, monkeypa
                 await open_scope(core, "s", "me")
             with pytest.raises(NotConnected, match=f"{scope.coordinator}, which coordinates"):
                 await scope.begin(0)
+
+    run(test())
+
+
+def test_writers_of_one_attempt_share_a_transaction(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            scope = await producer.open_scope("s", "me")
+            first, second = await scope.begin(0, attempt="a"), await scope.begin(0, attempt="a")
+            assert first == second
+            later = await scope.begin(0, attempt="b")
+            assert later.transaction not in (None, first.transaction)
+            with pytest.raises(TransactionFailed, match=r"attempt a at batch 0 .* was replaced by a later one"):
+                await scope.begin(0, attempt="a")
+            assert await scope.begin(0, attempt="b") == later
+            await scope.decide(later, [])
+            assert (await scope.begin(0, attempt="b")).transaction is None
+            assert (await scope.published(0)).rows == 0
+
+    run(test())
+
+
+def test_all_masters_are_asked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            await producer.check_masters("s")
+            gone = f"127.0.0.1:{free_port()}"
+            told = f"broker gone at {gone} cannot be reached, and might know more"
+            async with announced(cluster.nameserver, "gone", gone):
+                with pytest.raises(NotConnected, match=told):
+                    await producer.check_masters("s")
 
     run(test())
 

@@ -79,3 +79,22 @@ def test_what_cannot_be_staged_is_told(tmp_path: Path) -> None:
             stager.cancel()
 
     run(test())
+
+
+def test_a_broker_that_joined_later_learns_of_the_scope(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
+            scope = await producer.open_scope("s", "me")
+            cluster.names.append("broker-9")
+            await cluster.start_broker("broker-9")
+            await topic_on_all(cluster, "t")
+            ticket = await scope.begin(0)
+            stager = producer.stager(ticket)
+            for number in range(3):
+                await stager.add(Message("t", b"%d" % number), queue=MessageQueue("t", "broker-9", number % 2))
+            part = await stager.finish()
+            assert set(part.chunks) == {"broker-9"}
+            await scope.decide(ticket, [part])
+            assert sorted(await bodies(cluster, "t")) == [b"0", b"1", b"2"]
+
+    run(test())

@@ -136,3 +136,21 @@ async def test_closing_ends_attempts_that_are_under_way() -> None:
         with pytest.raises(ClientClosed):
             await waiting
         await eventually_async(lambda: not cluster.broker.peers)
+
+
+@on_loop
+async def test_who_asked_for_it_hears_of_lost_connections_but_not_of_closed_ones() -> None:
+    lost: list[str] = []
+    async with fake_cluster() as cluster:
+        pool, address = channels(on_lost=lost.append), cluster.broker.address
+        await pool.get(address)
+        pool.drop(address)
+        await pool.get(address)
+        assert lost == []
+        await eventually_async(lambda: len(cluster.broker.peers) == 1)
+        for peer in list(cluster.broker.peers):
+            peer.drop()
+        await eventually_async(lambda: lost == [address])
+        await pool.get(address)
+        await pool.close()
+        assert lost == [address]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from kappamq.client.core.routes import ASK_AGAIN_S, PROVISIONAL_S, UNUSED_S, Route, Routes
-from kappamq.clock import VirtualClock
-from kappamq.errors import NoRoute, NotConnected, TopicNotFound, UnknownTopic
+from kappamq.clock import SystemClock, VirtualClock
+from kappamq.errors import NoMaster, NoRoute, NotConnected, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.topics import BrokerData, QueueData, TopicRouteData
 from tests.client.loop import on_loop
@@ -23,10 +24,10 @@ ONE = data(QueueData("a", 2, 2, 6), a={0: "a:1"})
 class Asked:
     """A name server that is a dict, and counts."""
 
-    def __init__(self, **known: TopicRouteData) -> None:
+    def __init__(self, clock: VirtualClock | SystemClock | None = None, /, **known: TopicRouteData) -> None:
         self.known = known
         self.asked: list[str] = []
-        self.clock = VirtualClock()
+        self.clock: Any = clock or VirtualClock()
         self.broken = False
         self.any_broker = True
         self.routes = Routes(
@@ -202,3 +203,79 @@ def test_without_any_broker_nobody_is_told_to_create_the_topic() -> None:
             assert not isinstance(raised.value, UnknownTopic)
 
     asyncio.run(test())
+
+
+GROUP = data(QueueData("b", 2, 2, 6), QueueData("read", 2, 0, 4), b={0: "h:1", 1: "h:2"}, read={1: "h:3"})
+
+
+def test_a_route_follows_its_new_master() -> None:
+    route = Route.of("tea", GROUP)
+    assert route.headless
+    assert route.publish == (queue("b", 0), queue("b", 1))
+    moved = route.with_master("b", "h:2")
+    assert moved.addresses["b"] == {0: "h:2"}, "what the old master is now nobody knows"
+    assert moved.publish == route.publish
+    gone = Route.of("tea", data(QueueData("b", 2, 2, 6), b={1: "h:2", 2: "h:4"}))
+    assert gone.publish == ()
+    assert gone.writable == (queue("b", 0), queue("b", 1))
+    assert gone.with_master("b", "h:4").publish == gone.writable
+    assert gone.with_master("b", "h:9").addresses["b"] == {0: "h:9", 1: "h:2", 2: "h:4"}
+    with pytest.raises(NoMaster):
+        gone.master("b")
+
+
+@on_loop
+async def test_a_lost_connection_makes_the_routes_of_its_broker_doubtful() -> None:
+    server = Asked(tea=ONE, coffee=data(QueueData("z", 1, 1, 6), z={0: "z:1"}))
+    for topic in ("tea", "coffee"):
+        await server.routes.find(topic)
+    server.routes.lost("a:1")
+    assert server.routes.ready("tea") is None
+    assert server.routes.ready("coffee") is not None
+    await asyncio.gather(*(server.routes.find_for_sending("tea") for _ in range(5)))
+    assert server.asked == ["tea", "coffee", "tea"], "looked up once, by whoever comes first"
+    assert server.routes.ready("tea") is not None
+    for make_worse in (lambda: setattr(server, "broken", True), lambda: server.known.clear()):
+        make_worse()
+        server.routes.lost("a:1")
+        assert (await server.routes.find("tea")).addresses == {"a": {0: "a:1"}}, "what is known is better than nothing"
+        assert await server.routes.find_master("tea", "a") == "a:1"
+
+
+@on_loop
+async def test_routes_without_a_master_are_looked_up_often_and_then_less_often() -> None:
+    server = Asked(tea=data(QueueData("b", 1, 1, 6), b={1: "h:2"}), coffee=ONE)
+    server.clock.advance(1000)
+    for topic in ("tea", "coffee"):
+        await server.routes.find(topic)
+    server.asked.clear()
+    for _ in range(10):
+        server.clock.advance(1)
+        await server.routes.refresh_headless()
+    assert server.asked == ["tea"] * 10
+    server.clock.advance(300)
+    server.asked.clear()
+    for _ in range(60):
+        server.clock.advance(1)
+        await server.routes.refresh_headless()
+    assert 2 <= len(server.asked) <= 3
+    server.known["tea"] = data(QueueData("b", 1, 1, 6), b={0: "h:2"})
+    server.clock.advance(31)
+    await server.routes.refresh_headless()
+    server.asked.clear()
+    server.clock.advance(31)
+    await server.routes.refresh_headless()
+    assert server.asked == []
+
+
+@on_loop
+async def test_a_topic_without_a_master_says_so() -> None:
+    server = Asked(tea=data(QueueData("b", 1, 1, 6), b={1: "h:2"}), book=data(QueueData("b", 1, 1, 4), b={0: "h:2"}))
+    with pytest.raises(NoMaster, match="no queue of topic 'tea' is writable at the moment: b has no master"):
+        await server.routes.find_for_sending("tea")
+    with pytest.raises(NoRoute, match="its brokers are read-only") as raised:
+        await server.routes.find_for_sending("book")
+    assert not isinstance(raised.value, NoMaster)
+    assert server.routes.had_route("tea")
+    server.clock.advance(60)
+    assert not server.routes.had_route("tea")

@@ -26,7 +26,7 @@ class FakeProducer:
         self.full = 0
 
     def send_encoded_async(self, topic: str, body: bytes, *, queue: MessageQueue | None = None) -> Future[Any]:
-        return self._take(Parcel(topic, body, queue))
+        return self._take(Parcel(topic, body, queue, 1))
 
     def send_async(self, message: Message, *, queue: MessageQueue | None = None) -> Future[Any]:
         return self._take(Single(message, queue))
@@ -67,7 +67,7 @@ def test_a_queue_has_one_on_its_way_and_all_together_a_few() -> None:
     producer = FakeProducer()
     outbox = Outbox(producer)  # type: ignore[arg-type]
     for number in range(200):
-        outbox.send(Parcel("t", b"%d" % number, QUEUES[number % 20] if number % 3 else None))
+        outbox.send(Parcel("t", b"%d" % number, QUEUES[number % 20] if number % 3 else None, 1))
     outbox.close()
     assert [bytes_of(parcel) for parcel in producer.sent] == [b"%d" % number for number in range(200)]
     assert producer.open_most <= IN_FLIGHT
@@ -93,7 +93,7 @@ def test_what_may_pass_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = FakeProducer()
     producer.failures = [NotConnected("away"), NotConnected("still away")]
     outbox = Outbox(producer)  # type: ignore[arg-type]
-    outbox.send(Parcel("t", b"x", QUEUES[0]))
+    outbox.send(Parcel("t", b"x", QUEUES[0], 1))
     outbox.send(Single(Message("t", b"y"), QUEUES[1]))
     outbox.close()
     assert [bytes_of(parcel) for parcel in producer.sent] == [b"x", b"y", b"x", b"x"]
@@ -114,7 +114,7 @@ def test_after_a_failure_nothing_is_left_on_its_way() -> None:
     producer = FakeProducer()
     outbox = Outbox(producer)  # type: ignore[arg-type]
     for queue in QUEUES[:5]:
-        outbox.send(Parcel("t", b"x", queue))
+        outbox.send(Parcel("t", b"x", queue, 1))
     producer.failures = [IllegalMessage("too large"), NotConnected("away")]
     with pytest.raises(IllegalMessage):
         outbox.close()
@@ -128,7 +128,7 @@ def test_what_never_passes_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) ->
     producer = FakeProducer()
     producer.failures = [IllegalMessage("too large")]
     outbox = Outbox(producer)  # type: ignore[arg-type]
-    outbox.send(Parcel("t", b"x", None))
+    outbox.send(Parcel("t", b"x", None, 1))
     with pytest.raises(IllegalMessage, match="too large"):
         outbox.close()
 
@@ -137,6 +137,6 @@ def test_patience_ends() -> None:
     producer = FakeProducer()
     producer.failures = [NotConnected("away")]
     outbox = Outbox(producer, patience_s=0.0)  # type: ignore[arg-type]
-    outbox.send(Parcel("t", b"x", None))
+    outbox.send(Parcel("t", b"x", None, 1))
     with pytest.raises(NotConnected, match="away"):
         outbox.close()

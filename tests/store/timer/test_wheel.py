@@ -58,6 +58,43 @@ def test_the_next_one(tmp_path: Path) -> None:
     wheel.close()
 
 
+def test_slots_of_one_page_are_written_together(tmp_path: Path) -> None:
+    class Counting(Files):
+        writes = 0
+
+        def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
+            self.writes += 1
+            super().pwrite(fd, data, at)
+
+    files = Counting()
+    wheel = TimerWheel(tmp_path / "timerwheel", files)
+    wheel.open()
+    first = T - T % SLOTS + 128 * 50
+    kept = Slot(first + 3, 5, 6, 7)
+    wheel.put(kept)
+    assert wheel.get((first + 4) * 1000) is None, "its page has been read"
+    slots = [Slot(first + n, n, n * 52, 1) for n in (0, 1, 127, 128, 1000)]
+    files.writes = 0
+    wheel.put_all(slots)
+    assert files.writes == 3
+    other = opened(tmp_path / "timerwheel")
+    for each in (wheel, other):
+        assert [each.get(slot.second * 1000) for slot in [*slots, kept]] == [*slots, kept]
+        assert each.get((first + 2) * 1000) is None
+    wheel.clear(first * 1000)
+    assert wheel.get(first * 1000) is None
+    wheel.close()
+    other.close()
+
+
+def test_what_was_read_is_bounded(tmp_path: Path) -> None:
+    wheel = opened(tmp_path / "timerwheel")
+    for page in range(3000):
+        assert wheel.get((T - T % SLOTS + page * 128) * 1000) is None
+    assert len(wheel._pages) <= 1024
+    wheel.close()
+
+
 def test_another_size_is_no_wheel(tmp_path: Path) -> None:
     path = tmp_path / "timerwheel"
     path.write_bytes(b"x")

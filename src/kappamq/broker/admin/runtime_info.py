@@ -12,6 +12,7 @@ from kappamq.broker.telemetry.latency import PutLatency
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
+from kappamq.config.shapes import CAUTION, Caution
 from kappamq.net.requests.loop_watch import LoopWatch
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import KVTable
@@ -47,6 +48,7 @@ class Others(NamedTuple):
     damage: Callable[[], dict[str, str]]
     staged: Callable[[], dict[str, str]]
     copies: Callable[[], dict[str, str]]
+    cautions: Callable[[], list[Caution]]
 
 
 class Runtime:
@@ -171,6 +173,7 @@ class Runtime:
             **self._others.damage(),
             **self._others.staged(),
             **self._others.copies(),
+            **{f"{CAUTION}{caution.name}": str(caution) for caution in self._others.cautions()},
         }
 
 

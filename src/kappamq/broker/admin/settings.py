@@ -20,9 +20,6 @@ from typing import Any
 from kappamq.config import apache
 from kappamq.config import properties as java
 from kappamq.config.apache import BrokerSettings
-from kappamq.config.broker import BrokerConfig
-from kappamq.config.net import NetConfig
-from kappamq.config.store import StoreConfig
 from kappamq.errors import KappaError
 from kappamq.events import Events
 from kappamq.protocol.bodies.topics import DataVersion
@@ -38,10 +35,8 @@ class Settings:
     file = "kappamq.settings.json"
     kinds = ("settings",)
 
-    def __init__(
-        self, broker: BrokerConfig, store: StoreConfig, net: NetConfig, now_ms: Callable[[], int], events: Events
-    ) -> None:
-        self._live = BrokerSettings(broker=broker, store=store, net=net)
+    def __init__(self, live: BrokerSettings, now_ms: Callable[[], int], events: Events) -> None:
+        self._live = live
         self._at_start = apache.rendered(self._live)
         self._now_ms = now_ms
         self._changes: dict[str, Change] = {}
@@ -88,7 +83,7 @@ class Settings:
     def _overwrite(self, new: BrokerSettings) -> None:
         """Put new values into the objects that everybody holds. They were checked as new objects of their own."""
         changed: list[str] = []
-        for part in ("broker", "store", "net"):
+        for part in ("broker", "store", "net", "copies"):
             live, wanted = getattr(self._live, part), getattr(new, part)
             for field in dataclasses.fields(live):
                 value = getattr(wanted, field.name)

@@ -111,7 +111,7 @@ class BatchRequests:
 
     async def begin(self, request: Request[BeginBatch]) -> Frame:
         header = request.header
-        transaction = await self._coordinator.begin(header.scope, header.owner, header.number)
+        transaction = await self._coordinator.begin(header.scope, header.owner, header.number, header.attempt)
         return request.reply(header=BeginBatchResponse(transaction=transaction))
 
     async def stage(self, request: Request[StageChunk]) -> Frame:

@@ -23,6 +23,7 @@ from kappamq.state.scopes import Chunks, Scope, Scopes
 log = logging.getLogger(__name__)
 
 OWNER_CHARACTERS_MAX: Final = 200
+ATTEMPT_CHARACTERS_MAX: Final = 64
 
 
 class Participants(Protocol):
@@ -107,15 +108,28 @@ class Coordinator:
 
     # -- a transaction -----------------------------------------------------------------------------------------------------
 
-    async def begin(self, name: str, owner: str, number: int) -> str | None:
-        """Open a transaction for a batch, in place of one that is open; None if the batch was decided before."""
+    async def begin(self, name: str, owner: str, number: int, attempt: str | None) -> str | None:
+        """Open a transaction for a batch, in place of one that is open; None if the batch was decided before.
+
+        All who name the same attempt share a transaction; an attempt whose place another one took cannot take it back."""
         scope = self._coordinated(name, owner)
         if number < 0:
             raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
+        if attempt is not None and not (0 < len(attempt) <= ATTEMPT_CHARACTERS_MAX and attempt.isprintable()):
+            raise InvalidParameter(f"the name of an attempt has 1 to {ATTEMPT_CHARACTERS_MAX} printable characters")
         transaction = None
         if number > scope.last:
-            transaction = uuid.uuid4().hex
-            self._commit("batch-begun", [name, transaction, number])
+            opened = scope.open
+            if attempt is not None and opened is not None and opened.number == number and attempt in opened.attempts:
+                if attempt != opened.attempts[-1]:
+                    raise TransactionFailed(
+                        f"attempt {attempt} at batch {number} of scope {name} was replaced by a later one: what it wrote does not count"
+                    )
+                transaction = opened.transaction
+            else:
+                transaction = uuid.uuid4().hex
+                change = [name, transaction, number]
+                self._commit("batch-begun", change if attempt is None else [*change, attempt])
         await self._confirmed()
         return transaction
 

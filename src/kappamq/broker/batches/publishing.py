@@ -114,7 +114,7 @@ class Publishing:
         topic = self._topics.get(chunk.topic)
         dropped = 0
         try:
-            record = None if data is None else decode(data)
+            record = None if data is None else decode(data, check_crc=False)  # `Sources` has checked it
         except ProtocolError:
             record = None
         if record is None:

@@ -7,15 +7,19 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from kappamq.broker.copies.adopting import Adopting
-from kappamq.broker.copies.apache_master import ApacheMaster
+from kappamq.broker.copies.apache.adopting import Adopting
+from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.broker.copies.following import Following
+from kappamq.broker.copies.group import Group
+from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.copies.status import CopiesStatus
-from kappamq.broker.events import Tick
+from kappamq.broker.events import MasterFound, Tick
+from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
+from kappamq.broker.upkeep.next_file import NextLogFile
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
@@ -24,7 +28,7 @@ from kappamq.config.copies import CopiesConfig
 from kappamq.events import Events
 from kappamq.replication.greeting import Hello
 from kappamq.state.metadata import Metadata
-from kappamq.store.log.marks import Follower, Mode, SyncCopies, mode_of
+from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import fingerprint
 
@@ -41,17 +45,17 @@ class Copies:
         metadata: Metadata,
         tables: Tables,
         upkeep: Upkeep,
+        next_file: NextLogFile,
+        gate: Gate,
         clock: Clock,
         outlet: Outlet,
+        role: NodeRole,
         address: Callable[[], str],
-        master_address: Callable[[], str | None],
         worker: Worker,
         events: Events,
         tls: ssl.SSLContext | None,
-        master_clients: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`address`: where our clients reach us. `master_address`: the copies port of the master, as name servers tell it;
-        `master_clients`: where the master's clients reach it. `tls`: for questions to an Apache master."""
+        """`address`: where our clients reach us. `tls`: for questions to an Apache master."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -59,14 +63,20 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
+        self.group: Group | None = None
+        if config.group is not None:
+            self.group = Group(
+                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker
+            )  # fmt: skip
         self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet)
+        self._master_address: str | None = None  # as name servers told it last
+        self._master_clients: str | None = None  # where its clients reach it, likewise
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
-            lambda: config.master_address or master_address(), upkeep.delete_with_master,
-            ApacheMaster(Adopting(metadata, tables, events, worker), master_clients, tls),
+            lambda: config.master_address or self._master_address, upkeep.delete_with_master,
+            ApacheMaster(Adopting(metadata, tables, events, worker), lambda: self._master_clients, tls),
         )  # fmt: skip
-
-        self.status = CopiesStatus(config, broker, store, clock, self.followers, self.following)
+        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following)
 
     def greeting(self) -> Hello:
         """This broker, as it introduces itself to the other side."""
@@ -87,7 +97,15 @@ class Copies:
     # -- roles -------------------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: socket.socket) -> None:
-        await self.followers.listen(listener)
+        await self.followers.listen(listener, None if self.group is None else self.group.link)
+
+    def take_part(self) -> None:
+        """This node is a member of a Raft group, which decides who leads. Raises StoreError."""
+        assert self.group is not None
+        group = self.group
+        self._writer.take_mode(RaftGroup(lambda: group.confirmed))
+        self._metadata.follow_from_here()
+        group.start()
 
     def lead(self) -> None:
         """This node is the master: marks move by its mode, and followers are served."""
@@ -113,6 +131,12 @@ class Copies:
 
     async def stop(self) -> None:
         await asyncio.gather(self.following.end(), self.followers.stop())
+        if self.group is not None:
+            await self.group.stop()
+
+    def master_found(self, event: MasterFound) -> None:
+        """Name servers say where the master is."""
+        self._master_address, self._master_clients = event.ha_address, event.address
 
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)

@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
-from kappamq.broker.copies.apache_master import ApacheMaster
-from kappamq.broker.copies.classic_stream import ClassicStream
+from kappamq.broker.copies.apache.master import ApacheMaster
+from kappamq.broker.copies.apache.stream import ClassicStream
 from kappamq.broker.copies.incoming import Incoming, NotKnown, connected, some
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
@@ -254,7 +254,7 @@ class Following:
                                     f"the master would send from {welcome.start}, we are at {self._store.log.end}"
                                 )
                             self._began(welcome, place)
-                            frames.trusted = True
+                            frames.trust()
                             return came[number + 1 :]
                         else:
                             raise BadStream(f"a frame {kind.name} is not what comes now")

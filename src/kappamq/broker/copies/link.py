@@ -97,7 +97,7 @@ class Link(LogSender):
             proof=proved,
         )
         self._say(Kind.WELCOME, welcome.values())
-        self._frames.trusted = True
+        self._frames.trust()
         self.feed = Feed(hello.end, master.config.window_bytes, hello.generation)
         master.joined(self)
         log.info(

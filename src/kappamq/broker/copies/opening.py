@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from kappamq.broker.copies.apache_link import ApacheLink
+from kappamq.broker.copies.apache.link import ApacheLink
 from kappamq.broker.copies.link import Link
 from kappamq.broker.copies.log_sender import GREETING_S, LogSender, Master, peer_of
 from kappamq.replication.frames import OPENING, VERSION, Kind, text_frame

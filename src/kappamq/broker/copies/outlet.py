@@ -9,11 +9,21 @@ class Follower(Protocol):
     def written(self, start: int, data: bytes) -> None: ...
 
 
+class Group(Protocol):
+    def flushed(self, offset: int) -> None: ...
+
+
 class Outlet:
     def __init__(self) -> None:
         self.followers: list[Follower] = []
+        self.groups: list[Group] = []  # none, or the Raft group that this broker belongs to
 
     def written(self, start: int, data: bytes) -> None:
         """A turn has written this to the log. Called for each turn, so it must cost nothing while nobody follows."""
         for follower in self.followers:
             follower.written(start, data)
+
+    def flushed(self, offset: int) -> None:
+        """The log is on disk up to here."""
+        for group in self.groups:
+            group.flushed(offset)

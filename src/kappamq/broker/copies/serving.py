@@ -7,7 +7,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 
-from kappamq.broker.copies.apache_link import ApacheLink
+from kappamq.broker.copies.apache.link import ApacheLink
 from kappamq.broker.copies.log_sender import LogSender
 from kappamq.broker.copies.opening import Opening
 from kappamq.broker.copies.outlet import Outlet
@@ -73,8 +73,9 @@ class Followers:
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
-    async def listen(self, listener: socket.socket) -> None:
-        server = await asyncio.get_running_loop().create_server(self._connection, sock=listener)
+    async def listen(self, listener: socket.socket, made: Callable[[], asyncio.Protocol] | None = None) -> None:
+        """`made`: instead of followers, these are served."""
+        server = await asyncio.get_running_loop().create_server(made or self._connection, sock=listener)
         self._servers.append(server)
 
     def begin(self) -> None:

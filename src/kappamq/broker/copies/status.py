@@ -6,6 +6,7 @@ from typing import Final
 
 from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.log_sender import LogSender
+from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.clock import Clock
@@ -17,7 +18,7 @@ from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus
 from kappamq.store.message_store import MessageStore
 
-MASTER, SLAVE, NEITHER = "master", "slave", "neither"
+MASTER, SLAVE = "master", "slave"
 _NAMED_MAX: Final = 16
 
 
@@ -28,6 +29,7 @@ class CopiesStatus:
         broker: BrokerConfig,
         store: MessageStore,
         clock: Clock,
+        role: NodeRole,
         followers: Followers,
         following: Following,
     ) -> None:
@@ -35,6 +37,7 @@ class CopiesStatus:
         self._broker = broker
         self._store = store
         self._clock = clock
+        self._role = role
         self._followers = followers
         self._following = following
 
@@ -47,7 +50,7 @@ class CopiesStatus:
     @property
     def role(self) -> str:
         """As it is now, and not as it is configured."""
-        return MASTER if self._followers.is_serving else SLAVE if self._following.is_active else NEITHER
+        return MASTER if self._followers.is_serving or self._role.is_master else SLAVE
 
     # -- requests ----------------------------------------------------------------------------------------------------------
 
@@ -67,8 +70,8 @@ class CopiesStatus:
         epochs = BrokerEpochs(
             cluster=broker.cluster,
             broker_name=broker.name,
-            broker_id=broker.broker_id,
-            epochs=[Epoch(self._followers.term, store.log.min)],
+            broker_id=self._role.broker_id,
+            epochs=[Epoch(self._role.version, store.log.min)],
             end=store.log.end,
         )
         return request.reply(body=epochs.encode())
@@ -107,18 +110,17 @@ class CopiesStatus:
 
     def runtime(self) -> dict[str, str]:
         followers, following = self._followers, self._following
-        table = {"kappamqRole": self.role, "kappamqTerm": str(followers.term)}
+        slaves = followers.following
+        table = {
+            "kappamqRole": self.role,
+            "kappamqTerm": str(self._role.version),
+            "kappamqFollowers": str(len(slaves)),
+            "kappamqCopiesMissing": followers.held.missing() or "nothing",
+        }
         if self.role == MASTER:
-            slaves = followers.following
-            table |= {
-                "kappamqSlaves": str(len(slaves)),
-                "kappamqSlavesBehindBytes": "; ".join(
-                    f"{_name(link)}: {self._slave(link).diff}" for link in slaves[:_NAMED_MAX]
-                )
-                or "none",
-                "kappamqCopiesMissing": followers.held.missing() or "nothing",
-            }
-        elif self.role == SLAVE:
+            behind = "; ".join(f"{_name(link)}: {self._slave(link).diff}" for link in slaves[:_NAMED_MAX])
+            table["kappamqFollowersBehindBytes"] = behind or "none"
+        elif following.is_active:
             table |= {
                 "kappamqMaster": following.place or "none",
                 "kappamqMasterSpeaks": following.speaks or "nothing",

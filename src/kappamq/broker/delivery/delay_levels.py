@@ -136,6 +136,11 @@ class Delays:
         level = self._levels[min(asked, len(self._levels)) - 1]
         draft.properties[properties.DELAY] = str(level.number)
         park(draft, SCHEDULE_TOPIC, level.queue_id)
+        self.parked(level.number, now_ms)
+
+    def parked(self, number: int, now_ms: int) -> None:
+        """Something was, or is about to be, stored to wait at this level."""
+        level = self._levels[number - 1]
         if level.due is None:
             level.due = now_ms + level.delay_ms
             self._agenda.wake()

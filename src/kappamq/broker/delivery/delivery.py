@@ -14,6 +14,7 @@ from kappamq.broker.clients.lock_requests import Locking
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.delivery.delay_levels import DelayPositions, Delays
+from kappamq.broker.delivery.kernel_waits import KernelWaits
 from kappamq.broker.delivery.retry import Retries
 from kappamq.broker.events import ClockStepped, Tick
 from kappamq.broker.pulling.filtering import SQL92
@@ -150,6 +151,9 @@ class Delivery:
         )  # fmt: skip
         self.replies = Replies(config, clock, topics, around.clients, self.sends, appender, around.address)
         self.recalls = Recalls(store, config, clock, topics, appender)
+        self._waits = KernelWaits(
+            store.kernel, config, self.halves, self.timers, self.delays, around.events, clock.message_ms
+        )
         self._send_requests = SendRequests(self.sends, config, writer, around.reader.beside, around.run)
         self._locking = Locking(
             config, clock, topics, around.groups, around.clients, around.locks, writer, around.reader
@@ -189,6 +193,7 @@ class Delivery:
         self._note_filters()
         self.delays.begin()
         self.agenda.start()
+        self._waits.begin()
 
     def _note_filters(self) -> None:
         """Conditions that consumers have brought while nobody here could note them."""
@@ -199,6 +204,7 @@ class Delivery:
 
     def close(self) -> None:
         """Nothing is begun or written any more. Who is still at work for this role hears so."""
+        self._waits.end()
         self.agenda.close()
         for appender in (self.copies, self.appender):
             appender.close()

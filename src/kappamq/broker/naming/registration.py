@@ -1,6 +1,7 @@
-"""Telling the name servers about us: everything at start and every so often, one topic at once when it changes.
+"""Telling the name servers about us: everything at start and every so often, one topic or our role at once when it changes.
 
-Each name server has a task of its own: one that hangs keeps nobody waiting who only needs the others.
+Each name server has a task of its own: one that hangs keeps nobody waiting who only needs the others. Each gets a beat every
+second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
+from kappamq.broker.events import MasterFound
 from kappamq.broker.naming.address import Address
+from kappamq.broker.naming.role_now import RoleNow
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import KappaError, RequestTimeout
+from kappamq.events import Events
 from kappamq.net.channel import Channel
 from kappamq.protocol import address
 from kappamq.protocol.bodies.topics import (
@@ -26,8 +32,14 @@ from kappamq.protocol.bodies.topics import (
     TopicConfig,
     TopicTable,
 )
-from kappamq.protocol.frame import request
-from kappamq.protocol.headers.nameserver import RegisterBroker, UnregisterBroker
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame, request
+from kappamq.protocol.headers.nameserver import (
+    BrokerHeartbeat,
+    RegisterBroker,
+    RegisterBrokerResponse,
+    UnregisterBroker,
+)
 from kappamq.state.events import SettingsChanged, TopicChanged
 from kappamq.state.topics import Topics
 
@@ -39,6 +51,10 @@ _OTHERS_S = 0.25  # once one name server knows us
 _UNREGISTER_S = 3.0
 _RETRY_S = 1.0
 _TOLD_S = 0.5
+BEAT_S: Final = 1.0
+MISSED_MAX: Final = 3
+"""After so many beats a name server takes us for dead, if none came; and we it, if it answered none."""
+_TIMEOUT_MS = round(MISSED_MAX * BEAT_S * 1000)
 _SINGLES_MAX = 32
 """So many changed topics go one by one. Never several in one table: a name server may take that for all we have."""
 
@@ -52,6 +68,9 @@ class _NameServer:
         self._connecting = asyncio.Lock()
         self.channel: Channel | None = None
         self.registered = False  # it knows us, over the connection that we have
+        self.role: tuple[int, int] | None = None  # id and version that it knows of
+        self.takes_beats = True  # Apache's older ones do not
+        self.missed = 0  # beats that it has not answered, one after the other
         self.tried = False
         self.late = False  # it did not answer in the time we have for it
         self.complained = False
@@ -65,8 +84,16 @@ class _NameServer:
         async with self._connecting:
             if self.channel is None or not self.channel.is_open:
                 self.registered = False
-                self.channel = await Channel.connect(self.address, timeout=_CONNECT_S, tls=self._tls)
+                self.channel = await Channel.connect(
+                    self.address, timeout=_CONNECT_S, tls=self._tls, on_closed=self._closed
+                )
+                self.takes_beats, self.missed = True, 0
             return self.channel
+
+    def _closed(self, channel: Channel) -> None:
+        if channel is self.channel:
+            self.registered = False
+            self.wake.set()
 
     @property
     def local_ip(self) -> str | None:
@@ -81,9 +108,13 @@ class _NameServer:
 
 class Registration:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, address: Address, ha_port: int, worker: Worker, tls: ssl.SSLContext | None
+        self, config: BrokerConfig, topics: Topics, address: Address, ha_port: int, worker: Worker, tls: ssl.SSLContext | None,
+        role: RoleNow, events: Events,
     ) -> None:  # fmt: skip
         self._config = config
+        self._role = role
+        self._events = events
+        self._master: MasterFound | None = None  # what was published last
         self._tls = tls
         self._topics = topics
         self._address = address
@@ -97,7 +128,9 @@ class Registration:
         self._answered = asyncio.Event()  # a name server knows us
         self._tried = asyncio.Event()  # all of them have been asked, whatever they said
         self._encoding = asyncio.Lock()
-        self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
+        self._encoded: tuple[tuple[DataVersion, int], bytes] | None = (
+            None  # version, which has the term in it, and permission
+        )
 
     async def learn_address(self) -> None:
         """Find out under which ip name servers see us, as soon as one of them can be reached, if any can."""
@@ -130,7 +163,7 @@ class Registration:
         """Returns when every name server knows us; but with those that hang or cannot be reached we go on later."""
         self._running = True
         for server in self._servers:
-            server.task = asyncio.create_task(self._serve(server))
+            server.task = asyncio.create_task(self._keep(server))
         self._look_who_waits()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
@@ -147,6 +180,13 @@ class Registration:
         for server in self._servers:
             server.changed.pop(topic.name, None)
             server.changed[topic.name] = self._topics.version
+            server.wake.set()
+
+    def role_changed(self) -> None:
+        """Register the role that we have now, at once."""
+        self._changes += 1
+        self._master = None
+        for server in self._servers:
             server.wake.set()
 
     def settings_changed(self, event: SettingsChanged) -> None:
@@ -174,7 +214,7 @@ class Registration:
         if self._running:
             for server in self._servers:
                 if server.task is None:
-                    server.task = asyncio.create_task(self._serve(server))
+                    server.task = asyncio.create_task(self._keep(server))
         self._look_who_waits()
 
     async def told(self) -> None:
@@ -205,6 +245,64 @@ class Registration:
 
     # -- one name server ---------------------------------------------------------------------------------------------------
 
+    async def _keep(self, server: _NameServer) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._serve(server))
+            group.create_task(self._beat(server))
+
+    async def _beat(self, server: _NameServer) -> None:
+        """Say every second that we are alive, for ever; over the same connection, whatever else is under way there."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                if server.registered and server.takes_beats and not await self._beat_once(server):
+                    server.registered = False
+                    server.wake.set()
+            except Exception:
+                log.exception("sending a beat to name server %s failed", server.address)
+            await asyncio.sleep(max(0.0, BEAT_S - (loop.time() - began)))
+
+    async def _beat_once(self, server: _NameServer) -> bool:
+        """Return whether the name server still knows us."""
+        channel, role = server.channel, self._role
+        assert channel is not None
+        beat = BrokerHeartbeat(
+            broker_name=self._config.name, broker_address=self._address.of(local_ip(channel)), cluster=self._config.cluster,
+            broker_id=role.broker_id, epoch=role.version, timeout_ms=_TIMEOUT_MS,
+        )  # fmt: skip
+        try:
+            answer = await channel.request(request(beat), timeout=BEAT_S)
+        except RequestTimeout:
+            server.missed += 1
+            if server.missed >= MISSED_MAX:
+                log.warning("name server %s answers no beats, connecting again", server.address)
+                channel.close()
+            return server.missed < MISSED_MAX
+        except (KappaError, OSError):
+            return False
+        server.missed = 0
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            server.takes_beats = False
+            return True
+        if answer.code == ResponseCode.SUCCESS:
+            self._hear_of_master(answer)
+        return answer.code == ResponseCode.SUCCESS
+
+    def _hear_of_master(self, answer: Frame) -> None:
+        if self._role.is_master:
+            return
+        told = RegisterBrokerResponse.decode(answer.ext)
+        known, version = self._master, told.master_version
+        if not told.master_address:
+            return  # it knows of none: it has just been started, or we are about to elect one
+        if known is not None and known.version is not None and version is not None and version < known.version:
+            return  # one name server has not heard of the new one yet
+        found = MasterFound(told.master_address, told.ha_address, version)
+        if found != known:
+            self._master = found
+            self._events.publish(found)
+
     async def _serve(self, server: _NameServer) -> None:
         """Keep one name server informed, for ever."""
         while True:
@@ -233,14 +331,21 @@ class Registration:
             self._address.learn(self.local_ip)
             # From here on what changes is told the next time; what is read later may be newer, never older.
             change, (changed, server.changed) = self._changes, (server.changed, {})
+            role, permission = (self._role.broker_id, self._role.version), self._config.permission
+            if server.registered and server.role != role:
+                # First the role alone: clients wait for that, and thousands of topics take a while. Its version is no other's.
+                await self._register(channel, encoded([], DataVersion(role[1]), permission), role)
+                server.all_due = True
             if server.all_due or not server.registered or len(changed) > _SINGLES_MAX:
                 server.all_due = False
-                await self._register(channel, await self._everything())
+                await self._register(channel, await self._everything(role), role)
             else:
                 for name, version in changed.items():
                     topic = self._topics.get(name)
                     if topic is not None:
-                        await self._register(channel, encoded([topic], version, self._config.permission))
+                        one = encoded([topic], replace(version, state_version=role[1]), permission)
+                        await self._register(channel, one, role)
+            server.role = role
             server.told, server.registered, server.late, server.complained = change, True, False, False
         except (KappaError, OSError) as error:
             server.registered = False
@@ -250,27 +355,28 @@ class Registration:
                 log.warning("registration at name server %s failed, trying again: %s", server.address, error)
                 server.complained = True
 
-    async def _everything(self) -> bytes:
+    async def _everything(self, role: tuple[int, int]) -> bytes:
         """All topics, encoded once for all name servers, and by a worker: that takes long if there are many."""
         async with self._encoding:
-            key = (self._topics.version, self._config.permission)
+            key = (replace(self._topics.version, state_version=role[1]), self._config.permission)
             if self._encoded is None or self._encoded[0] != key:
                 topics = list(self._topics.table.values())  # together with the version: they belong together
                 self._encoded = (key, await self._worker(encoded, topics, *key))
             return self._encoded[1]
 
-    async def _register(self, channel: Channel, body: bytes) -> None:
+    async def _register(self, channel: Channel, body: bytes, role: tuple[int, int]) -> None:
         ours = self._address.of(local_ip(channel))
         header = RegisterBroker(
             broker_name=self._config.name, broker_address=ours, cluster=self._config.cluster,
-            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}", broker_id=self._config.broker_id,
-            timeout_ms=None, acting_master=False, compressed=False, body_crc=0,
+            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}", broker_id=role[0],
+            timeout_ms=_TIMEOUT_MS, acting_master=False, compressed=False, body_crc=0,
         )  # fmt: skip
         answer = await channel.request(request(header, body), timeout=self._config.register_timeout_ms / 1000)
         if answer.code != 0:
             raise KappaError(f"code {answer.code}: {answer.remark}")
         if answer.remark:
             log.warning("name server %s says: %s", channel.address, answer.remark)
+        self._hear_of_master(answer)
         if answer.body:
             self._topics.make_ordered(list(KVTable.decode(answer.body).table))
 
@@ -289,7 +395,7 @@ class Registration:
             if server.registered:
                 header = UnregisterBroker(
                     broker_name=self._config.name, broker_address=self._address.of(server.local_ip),
-                    cluster=self._config.cluster, broker_id=self._config.broker_id,
+                    cluster=self._config.cluster, broker_id=self._role.broker_id,
                 )  # fmt: skip
                 await server.channel.request(request(header), timeout=_UNREGISTER_S)
         except (KappaError, OSError) as error:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from kappamq.broker.events import ConnectionLost
+from kappamq.broker.events import ConnectionLost, KernelNoted
 from kappamq.broker.requests.declaration import Declaration
 from kappamq.broker.requests.request import Handler, merged
 from kappamq.broker.requests.table import REQUESTS
@@ -104,7 +104,7 @@ class Bursts:
         while True:
             # One time for all that is appended in a turn: the clock is asked once, not once per connection.
             now_ms = self._clock.message_ms() if writer.turn_ms is None else writer.turn_ms
-            position, verdict, acks, end, replies, pulls, commits = kernel.burst(
+            position, verdict, acks, end, replies, pulls, commits, notes = kernel.burst(
                 data, position, connection.born, now_ms
             )
             if end != before:
@@ -112,6 +112,8 @@ class Bursts:
                 if acks:
                     writer.park(connection, acks, end, end - before)
                 before = end
+            if notes:
+                self._events.publish(KernelNoted(notes))
             if commits:
                 self._on_commits(connection, commits)
             if replies:

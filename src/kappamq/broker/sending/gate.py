@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kappamq.errors import KappaError, NotMaster
 from kappamq.native.interface import Kernel
+from kappamq.protocol.leader_hint import with_leader
 
 # The reasons there are.
 DISK_FULL = "disk full"  # the guard says so; opens when there is space again
@@ -11,16 +12,16 @@ NO_ROOM = "no room"  # the next log file could not be made; tried again every se
 FILES = "files"  # queue, index or settings files cannot be written; tried again every second
 CONGESTED = "congested"  # the disk does not keep up; opens when it has caught up
 FAILED = "failed"  # a write or sync of the log failed: until a restart
+TRANSFERRING = "transferring"  # another member of the group is to lead; opens when it does, or when that has failed
 NOT_MASTER = (
     "not the master"  # this node does not have the role that may write; opens when it gets it (`broker/roles.py`)
 )
 
 
-def not_master() -> NotMaster:
-    """What is said to whoever wants something stored by a node that may not write."""
-    return NotMaster(
-        "this broker is not the master now: it stores no messages and changes no settings. Look up the route again and ask the master"
-    )
+def not_master(leader: str | None = None) -> NotMaster:
+    """What is said to whoever wants something stored by a node that may not write. `leader`: the address of the one that may."""
+    text = "this broker is not the master now: it stores no messages and changes no settings. Look up the route again and ask the master"
+    return NotMaster(with_leader(text, leader))
 
 
 class Gate:

@@ -136,18 +136,29 @@ class LogWriter:
         while len(incoming.data):
             if store.log.is_cramped_behind(incoming.start + len(incoming.data)):
                 self._finish_preparing()  # an end mark among them needs the next file, and nobody else may make it then
-            try:
-                end, reached = store.receive(incoming.start, incoming.data)
-            except StoreReadOnly as error:
-                if store.failed is not None:
-                    self._fail(str(error))
-                raise
-            release(reached)
+            end = self.store_copy(incoming.start, incoming.data)
             if end == incoming.start:
                 break  # the rest of it is still to come
             incoming.stored(end)
         # Nothing was received, but the master may show more of what we have.
         self.follow_marks()
+
+    def store_copy(self, log_offset: int, data: memoryview) -> int:
+        """Store what is whole of a leader's log, up to the end of a file; returns the log's new end. Raises StoreReadOnly, ForeignBytes."""
+        try:
+            end, reached = self._store.receive(log_offset, data)
+        except StoreReadOnly as error:
+            if self._store.failed is not None:
+                self._fail(str(error))
+            raise
+        release(reached)
+        return end
+
+    def cut(self, offset: int) -> None:
+        """End the log there; whoever waits for what lies behind hears that it is not known to be stored. Raises StoreReadOnly."""
+        for waiting, answers, _since, size in self._store.cut(offset):
+            waiting.send(unknown(answers, "another broker leads now"))
+            waiting.settle(size)
 
     def take_mode(self, mode: Mode) -> None:
         """The marks of the log move by another mode from now on."""
@@ -163,6 +174,7 @@ class LogWriter:
         """Send `answers` when the log is answerable up to `end` (with flushed=False: as soon as it is written).
 
         `size` bytes are charged to `waiting` for as long as that takes longer than this turn."""
+        flushed = flushed or self._marks.mode.waits_always
         mark = self._marks.answerable if flushed else self._marks.written
         if flushed and answers and self._marks.mode.may_lack:
             waiting = _Promised(waiting, self._marks.mode, end)
@@ -179,7 +191,7 @@ class LogWriter:
     def answerable(self, end: int, *, flushed: bool = True) -> asyncio.Future[None]:
         """Done when a message up to `end` may be answered (with flushed=False: is written); fails with NotAvailable."""
         self.set_turn()
-        mark = self._marks.answerable if flushed else self._marks.written
+        mark = self._marks.answerable if flushed or self._marks.mode.waits_always else self._marks.written
         waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
         self.park(waiter, b"", end, 0, flushed=flushed)
         return waiter.future

@@ -12,6 +12,8 @@ def is_done(said: Parked, log_offset: int, at_ms: int, steps: ClockSteps, progre
     """Whether a timer that acts at `at_ms` has done so, now or before the clock was set."""
     if progress.is_done(at_ms, log_offset):
         return True
+    if not progress.passed:
+        return False
     return any(
         log_offset < below and (acts(said, log_offset, steps, below).at_ms, log_offset) <= (due_ms, last)
         for below, due_ms, last in progress.passed

@@ -17,7 +17,8 @@ from kappamq.errors import StoreDamaged, StoreFormatError
 from kappamq.native.layout import ENTRY, FILLER_BYTES
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.records.tags import java_hash
-from kappamq.protocol.timing import Parked, parked
+from kappamq.protocol.records.view import RecordView, walk
+from kappamq.protocol.timing import Parked, parked, parked_in
 from kappamq.store.message_store import MessageStore
 from kappamq.store.timer.acts import acts, not_after, not_before
 from kappamq.store.timer.entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, Unit, slot_ms
@@ -148,10 +149,12 @@ class TimerBook:
     # -- entering ------------------------------------------------------------------------------------------------------------
 
     def enter(
-        self, first: int, count: int, entries: bytes, loaded_ms: int, progress: TimerProgress, now_ms: int, pending_ms: int
+        self, first: int, count: int, entries: bytes, loaded_ms: int, progress: TimerProgress, now_ms: int, pending_ms: int,
+        records: bytes = b"",
     ) -> Entered:  # fmt: skip
-        """Bring messages [first, first + count) of the timer topic into the files. `entries` if the queue's memory has them; of
-        those before, all that are due before `pending_ms` are delivered."""
+        """Bring messages [first, first + count) of the timer topic into the files. `entries` if the queue's memory has them, and
+        of their `records` those that were at hand, back to back; of those before, all that are due before `pending_ms` are
+        delivered."""
         near: list[Timer] = []
         slots: set[int] = set()
         cancels: list[tuple[str, int]] = []
@@ -159,7 +162,7 @@ class TimerBook:
         stored_ms = 0
         entries = entries or self._entries(first, count)
         steps = self._store.clock_steps
-        for log_offset, size, said in self._parked(entries, now_ms):
+        for log_offset, size, said in self._parked(entries, now_ms, records):
             stored_ms = steps.floor_ms(log_offset, said.stored_ms)
             act = acts(said, log_offset, steps)
             at_ms = act.at_ms
@@ -200,12 +203,16 @@ class TimerBook:
         ]
         return (late.first + len(entries) // ENTRY.size) if entries else late.stop, found
 
-    def _parked(self, entries: bytes, now_ms: int = FOREVER) -> list[tuple[int, int, Parked]]:
+    def _parked(self, entries: bytes, now_ms: int = FOREVER, records: bytes = b"") -> list[tuple[int, int, Parked]]:
         """What records of the timer topic say. None was stored after `now_ms`, whatever its stamp says."""
         found: list[tuple[int, int, Parked]] = []
+        at_hand = {view.log_offset: view for view in walk(records, check_crc=False) if isinstance(view, RecordView)}
         for log_offset, size, _code in ENTRY.iter_unpack(entries):
             said = None
-            if 0 < size < FILLER_BYTES:
+            record = at_hand.get(log_offset)
+            if record is not None:
+                said = parked_in(record)
+            elif 0 < size < FILLER_BYTES:
                 with self._store.log.slice(log_offset, size) as view:
                     said = parked(view)
             if said is None:

@@ -27,6 +27,7 @@ from kappamq.broker.timers.window import TimerWindow
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import TOLERANCE_MS
 from kappamq.errors import KappaError, StoreDamaged
+from kappamq.native.layout import FOUND
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.state.topics import Topics
 from kappamq.store.log.clock_steps import ClockStep
@@ -37,6 +38,7 @@ from kappamq.store.timer.entries import TimerCheckpoint, slot_ms
 log = logging.getLogger(__name__)
 
 _ENTER_MAX = 1024
+_FETCH_MAX = 512  # records of usual size fit into what is fetched at once
 _LOAD_MAX = 50_000
 _LOAD_BELOW = 20_000  # more is loaded when fewer are left
 _NEAR_MAX = 200_000  # then what can be delivered goes before what could be entered
@@ -255,8 +257,19 @@ class Timers:
             return
         self._window.grow(self._reach_ms(now_ms))
         entries = kernel.tail_entries(TIMER_TOPIC, 0, first, count)
+        # One call for many of them, as far as they are in memory; the others are read one by one.
+        found = [kernel.fetch(TIMER_TOPIC, 0, at, _FETCH_MAX, False) for at in range(first, first + count, _FETCH_MAX)]
+        records = b"".join(payload for verdict, payload in found if verdict == FOUND)
         entered: Entered = await self.on_files(
-            self._book.enter, first, count, entries, self._window.upto_ms, self._progress, now_ms, self._pending_ms()
+            self._book.enter,
+            first,
+            count,
+            entries,
+            self._window.upto_ms,
+            self._progress,
+            now_ms,
+            self._pending_ms(),
+            records,
         )
         if generation != self._generation:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kappamq.broker.sending.appending import Appender, Draft, Placed
 from kappamq.broker.sending.gate import not_master
@@ -20,6 +20,7 @@ from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, InvalidParameter, ProtocolError, TopicNotFound
+from kappamq.native.layout import SYS_COMMIT, HalfEnded, HalfOpened
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record, decode
@@ -223,13 +224,35 @@ class HalfLog:
         return self._opened(draft, placed)
 
     def _opened(self, draft: Draft, placed: Placed) -> Placed:
-        half = half_records.opened(draft, *placed, self._clock.message_ms())
-        half.due_ms = self._due_ms(half, half.since_ms)
-        before = self.halves.due_ms()
-        self.halves.open(half)
-        if before is None or half.due_ms < before:
-            self._on_due()
+        self._open([half_records.opened(draft, *placed, self._clock.message_ms())])
         return placed
+
+    def _open(self, halves: list[Half]) -> None:
+        before = self.halves.due_ms()
+        for half in halves:
+            half.due_ms = self._due_ms(half, half.since_ms)
+            self.halves.open(half)
+        if before is None or any(half.due_ms < before for half in halves):
+            self._on_due()
+
+    def noted(self, notes: Iterable[HalfOpened | HalfEnded], now_ms: int) -> None:
+        """The kernel has opened transactions, or ended some of those."""
+        opened: list[Half] = []
+        for note in notes:
+            if isinstance(note, HalfOpened):
+                log_offset, queue_offset, size, group, topic = note
+                opened.append(Half(log_offset, log_offset, queue_offset, size, group, topic, now_ms))
+                continue
+            if opened:
+                self._open(opened)
+                opened = []
+            root, decision, op_offset, end = note
+            outcome = Outcome.COMMITTED if decision == SYS_COMMIT else Outcome.ROLLED_BACK
+            half = self.halves.get(root)
+            assert half is not None, f"the kernel has ended transaction {root}, which was not open"
+            self.halves.end(half, Op(op_offset, (half.queue_offset,), root, outcome, end))
+        if opened:
+            self._open(opened)
 
     def commit(self, half: Half, record: Record) -> int:
         """Store what consumers get, and that it was done; returns the log offset at which that is safe."""
@@ -255,6 +278,7 @@ class HalfLog:
 
     def _end(self, half: Half, outcome: Outcome, drafts: list[Draft], *, own: bool = False) -> int:
         self._check_open(half)
+        self._store.kernel.forget_half(half.root)
         # The op record first: it bears the mark of the group, and the message stays as its producer made it.
         placed = self._appender.append_group([self._op(half, outcome), *drafts], own=own)
         end = placed[-1].end
@@ -280,6 +304,7 @@ class HalfLog:
 
     def _move(self, half: Half, record: Record, checks: int, due_ms: int) -> Draft:
         self._check_open(half)
+        self._store.kernel.forget_half(half.root)
         draft = half_records.copied(half, record, checks)
         op, placed = self._appender.append_group([self._op(half, Outcome.MOVED), draft], own=True)
         settled = Op(op.queue_offset, (half.queue_offset,), half.root, Outcome.MOVED, op.end)

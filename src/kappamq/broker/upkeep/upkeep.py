@@ -6,7 +6,8 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from kappamq.broker.events import LogShortened, Tick
@@ -167,6 +168,13 @@ class Upkeep:
         self._held.add(held)
         held.add_done_callback(self._held.discard)
         return held
+
+    @asynccontextmanager
+    async def files_at_rest(self) -> AsyncIterator[None]:
+        """Within this no thread works on files that are derived from the log."""
+        async with self._cleaning, self._derived:
+            await self._write(lambda: None)  # its turn comes when what was handed in before is done
+            yield
 
     async def write_derived(self) -> None:
         """Bring queue entries and keys into their files. What cannot be written now waits for the next time."""

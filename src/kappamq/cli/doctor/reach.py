@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kappamq.cli.doctor.checks import Finding, bad, note, ok
 from kappamq.cli.shared.output import counted
 from kappamq.config import properties
+from kappamq.config.shapes import CAUTION
 from kappamq.errors import KappaError, NotConnected, NotUnderstood, for_code
 from kappamq.net.channel import Channel, split_address
 from kappamq.net.serving.exposure import ADVICE, exposure
@@ -62,7 +63,7 @@ async def check_nameserver(nameserver: str, timeout: float, tls: ssl.SSLContext 
                 "why it cannot",
             ),
         ]
-    found = [ok(what, f"answers and knows {counted(len(brokers), 'broker address')}")]
+    found = [ok(what, f"answers and knows {counted(len(brokers), 'broker address')}"), *check_masters(brokers)]
     for (name, broker_id), address in sorted(brokers.items())[:BROKERS_MAX]:
         found += await check_broker(name, broker_id, address, nameserver, timeout, tls)
     return found
@@ -168,7 +169,35 @@ def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, 
                 "its log names the slowest request and its peer if one was the cause; a busy machine or a slow disk can be it, too",
             )
         )
-    return found + check_wall_clock(what, about) + check_damage(what, about)
+    return found + check_copies(what, about) + check_wall_clock(what, about) + check_damage(what, about)
+
+
+def check_copies(what: str, about: Mapping[str, str]) -> list[Finding]:
+    """Report what a broker warns of at its start about the configuration of its copies."""
+    cautions = [text for name, text in sorted(about.items()) if name.startswith(CAUTION)]
+    found = [note(f"{what}: copies", *text.split("; ", 1)) for text in cautions if "; " in text]
+    missing = about.get("kappamqCopiesMissing", "nothing")
+    if missing != "nothing":
+        advice = "start the slaves and see their logs; until then senders hear code 11"
+        found.append(bad(f"{what}: copies", missing, advice))
+    return found
+
+
+def check_masters(brokers: Iterable[tuple[str, int]]) -> list[Finding]:
+    """Report each broker name of which only slaves are registered."""
+    ids: dict[str, set[int]] = {}
+    for name, broker_id in brokers:
+        ids.setdefault(name, set()).add(broker_id)
+    return [
+        bad(
+            f"broker {name}",
+            f"has no master: only {'slave' if len(found) == 1 else 'slaves'} {', '.join(map(str, sorted(found)))} registered, "
+            "so nothing can be sent to it",
+            "start its master (brokerId=0), see why it does not register in its log, or make a slave the master",
+        )
+        for name, found in sorted(ids.items())
+        if 0 not in found
+    ]
 
 
 def check_wall_clock(what: str, about: Mapping[str, str]) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from kappamq.cli.shared.exits import Exit
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
 
 class Format(enum.StrEnum):
@@ -63,20 +64,18 @@ class Output:
             for row in rows:
                 self.raw(row)
             return
-        from rich.table import Table
-        from rich.text import Text
+        self.console().print(_table(title, columns, rows))
 
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-        numeric = {
-            column for column in columns if rows and all(isinstance(row.get(column), (int, float)) for row in rows)
-        }
-        for column in columns:
-            table.add_column(
-                column.replace("_", " "), justify="right" if column in numeric else "left", overflow="fold"
-            )
-        for row in rows:
-            table.add_row(*(Text(show(row.get(column))) for column in columns))
-        self.console().print(table)
+    @contextmanager
+    def live(self) -> Iterator[Callable[[str, Sequence[str], Sequence[Mapping[str, Any]]], None]]:
+        """Yield a function that shows a table in place of the one before; where there is no terminal, it prints each."""
+        if self.json or not self.console().is_terminal:
+            yield self.table
+            return
+        from rich.live import Live
+
+        with Live(console=self.console(), auto_refresh=False) as shown:
+            yield lambda title, columns, rows: shown.update(_table(title, columns, rows), refresh=True)
 
     def note(self, text: str) -> None:
         """Print information that is not a result. Not printed for programs."""
@@ -126,6 +125,19 @@ class Output:
             yield lambda done, total=None: bar.update(
                 task, completed=done, **({} if total is None else {"total": total})
             )
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    numeric = {column for column in columns if rows and all(isinstance(row.get(column), (int, float)) for row in rows)}
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right" if column in numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(show(row.get(column))) for column in columns))
+    return table
 
 
 def _plain(value: Any) -> Any:

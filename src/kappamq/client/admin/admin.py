@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Self, Unpack
 
 from kappamq.client.admin.groups import GroupAdmin
+from kappamq.client.admin.members import Members
 from kappamq.client.admin.resizing import Resizing
 from kappamq.client.batches import administration
 from kappamq.client.core import arguments
@@ -56,7 +57,7 @@ VISIBLE_S: Final = 5.0
 LOOK_S: Final = 0.05
 
 
-class AsyncAdmin(TraceQueries, GroupAdmin, Resizing):
+class AsyncAdmin(TraceQueries, GroupAdmin, Resizing, Members):
     """Queries and administers name servers and brokers.
 
     >>> async with AsyncAdmin("127.0.0.1:9876") as admin:  # doctest: +SKIP

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kappamq.client.batches.patience import PATIENCE_S, Patience
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
-from kappamq.errors import GoingAway, IllegalOperation, NoRoute, NotConnected, NotSupported, RequestTimeout
+from kappamq.errors import IllegalOperation, KappaError, NoRoute, NotConnected, NotSupported, RequestTimeout
 from kappamq.protocol.bodies.batches import BatchOutcome, ChunkList
 from kappamq.protocol.bodies.topics import ClusterInfo
 from kappamq.protocol.frame import Frame
@@ -26,13 +27,14 @@ from kappamq.protocol.headers.batches import (
     DecideBatch,
     OpenScope,
     OpenScopeResponse,
+    QueryScopes,
 )
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.headers.nameserver import GetClusterInfo
 
-_TRIES: Final = 5
-_PAUSE_S: Final = 0.5
 _WAIT_S: Final = 10.0
+_WAIT_ONCE_S: Final = 10.0
+"""A longer wait is several requests."""
 CHECKSUM_MASK: Final = (1 << 63) - 1
 
 
@@ -74,19 +76,24 @@ class Outcome:
 
 
 class Scope:
-    """Created by `open_scope`."""
+    """Created by `open_scope`. `patience_s`: how long its coordinator may be away."""
 
-    def __init__(self, core: ClientCore, name: str, owner: str, coordinator: str, rows_max: int, last: int) -> None:
+    def __init__(
+        self, core: ClientCore, name: str, owner: str, coordinator: str, rows_max: int, last: int, patience_s: float
+    ) -> None:
         self._core = core
+        self.patience_s = patience_s
         self.name = name
         self.owner = owner
         self.coordinator = coordinator
         self.last = last  # number of the last decided batch when the scope was opened, -1: none
         self._rows_max = rows_max
 
-    async def begin(self, number: int) -> Ticket:
-        """Begin to write a batch; what an earlier attempt has staged for it, or for another one, will be dropped."""
-        answer = await self._ask(BeginBatch(scope=self.name, owner=self.owner, number=number))
+    async def begin(self, number: int, *, attempt: str | None = None) -> Ticket:
+        """Begin to write a batch; what an earlier attempt has staged for it, or for another one, will be dropped.
+
+        Several writers who name the same attempt write the same batch, whoever of them comes first."""
+        answer = await self._ask(BeginBatch(scope=self.name, owner=self.owner, number=number, attempt=attempt))
         transaction = BeginBatchResponse.decode(answer.ext).transaction
         return Ticket(self.name, self.owner, number, transaction, self._rows_max)
 
@@ -107,23 +114,35 @@ class Scope:
         outcome = BatchOutcome.decode(answer.body)
         if not outcome.published and wait_s > 0:
             outcome = await self._published(ticket.number, wait_s)
-        repeated = ticket.transaction is None
-        return Outcome(outcome.number, outcome.rows, repeated, outcome.published, outcome.dropped)
+        return _outcome(outcome, repeated=ticket.transaction is None)
+
+    async def published(self, number: int, *, wait_s: float = _WAIT_S) -> Outcome:
+        """Wait, at most `wait_s`, until a batch that was decided before is published."""
+        return _outcome(await self._published(number, wait_s), repeated=True)
 
     async def _published(self, number: int, wait_s: float) -> BatchOutcome:
-        header = AwaitBatch(scope=self.name, owner=self.owner, number=number, wait_ms=int(wait_s * 1000))
-        return BatchOutcome.decode((await self._ask(header, timeout=wait_s + self._core.request_timeout)).body)
+        while True:
+            once = min(wait_s, _WAIT_ONCE_S)
+            header = AwaitBatch(scope=self.name, owner=self.owner, number=number, wait_ms=int(once * 1000))
+            answer = await self._ask(header, timeout=once + self._core.request_timeout)
+            outcome = BatchOutcome.decode(answer.body)
+            wait_s -= once
+            if outcome.published or wait_s <= 0:
+                return outcome
 
     async def abort(self, ticket: Ticket) -> bool:
-        """Drop what was staged; False if the batch was decided before."""
+        """Drop what was staged; False if the batch was decided before. Not asked for long: time, or the next attempt, does it too."""
         if ticket.transaction is None:
             return False
         header = AbortBatch(scope=self.name, owner=self.owner, number=ticket.number, transaction=ticket.transaction)
-        return not AbortBatchResponse.decode((await self._ask(header)).ext).decided
+        return not AbortBatchResponse.decode((await self._ask(header, patience_s=PATIENCE_S)).ext).decided
 
-    async def _ask(self, header: Header, body: bytes = b"", timeout: float | None = None) -> Frame:
+    async def _ask(
+        self, header: Header, body: bytes = b"", timeout: float | None = None, patience_s: float | None = None
+    ) -> Frame:
         """Ask the coordinator, again if it cannot be reached: every request of a scope may be repeated."""
-        for tries_left in reversed(range(_TRIES)):
+        patience = Patience(self.patience_s if patience_s is None else patience_s)
+        while True:
             try:
                 address = (await masters(self._core)).get(self.coordinator)
                 if address is None:
@@ -131,11 +150,12 @@ class Scope:
                         f"broker {self.coordinator}, which coordinates scope {self.name}, is not registered"
                     )
                 return await self._core.ask(address, header, body, timeout=timeout)
-            except (NotConnected, RequestTimeout, NoRoute, GoingAway):
-                if not tries_left:
-                    raise
-                await asyncio.sleep(_PAUSE_S)
-        raise AssertionError("the last try returns or raises")
+            except KappaError as error:
+                await patience.wait_after(error)
+
+
+def _outcome(found: BatchOutcome, *, repeated: bool) -> Outcome:
+    return Outcome(found.number, found.rows, repeated, found.published, found.dropped)
 
 
 async def masters(core: ClientCore) -> dict[str, str]:
@@ -149,14 +169,19 @@ async def masters(core: ClientCore) -> dict[str, str]:
     return found
 
 
-async def open_scope(core: ClientCore, name: str, owner: str) -> Scope:
+async def check_masters(core: ClientCore, name: str) -> None:
+    """Raises NotConnected if a master cannot be reached, NotSupported if one is not a KappaMQ broker: a scope needs all."""
+    await _ask_all(core, await masters(core), QueryScopes(scope=name), name)
+
+
+async def open_scope(core: ClientCore, name: str, owner: str, *, patience_s: float = PATIENCE_S) -> Scope:
     """Open a scope on all masters, choosing its coordinator if it is new.
 
     Raises IllegalOperation if it belongs to another owner, NotConnected if a master cannot be reached, NotSupported if one is
     not a KappaMQ broker.
     """
     found = await masters(core)
-    known = await _ask_all(core, found, OpenScope(scope=name, owner=owner))
+    known = await _open(core, found, OpenScope(scope=name, owner=owner))
     chosen = {answer.coordinator for answer in known.values() if answer.coordinator}
     if len(chosen) > 1:
         raise IllegalOperation(f"scope {name} has several coordinators ({', '.join(sorted(chosen))}): reset it")
@@ -168,19 +193,25 @@ async def open_scope(core: ClientCore, name: str, owner: str) -> Scope:
         header = OpenScope(scope=name, owner=owner, coordinator=coordinator)
         order = {coordinator: found[coordinator]}, {broker: found[broker] for broker in found if broker != coordinator}
         for some in order:
-            known |= await _ask_all(core, some, header)
+            known |= await _open(core, some, header)
         if {answer.coordinator for answer in known.values()} != {coordinator}:
             raise IllegalOperation(f"scope {name} was opened by somebody else at the same time: try again")
     rows_max = min(answer.chunk_rows_max or 1 for answer in known.values())
     last = known[coordinator].last
-    return Scope(core, name, owner, coordinator, rows_max, -1 if last is None else last)
+    return Scope(core, name, owner, coordinator, rows_max, -1 if last is None else last, patience_s)
 
 
-async def _ask_all(core: ClientCore, brokers: Mapping[str, str], header: OpenScope) -> dict[str, OpenScopeResponse]:
-    answers: dict[str, OpenScopeResponse] = {}
-    for broker, address in brokers.items():
+async def _open(core: ClientCore, brokers: Mapping[str, str], header: OpenScope) -> dict[str, OpenScopeResponse]:
+    answers = await _ask_all(core, brokers, header, header.scope)
+    return {broker: OpenScopeResponse.decode(answer.ext) for broker, answer in answers.items()}
+
+
+async def _ask_all(core: ClientCore, brokers: Mapping[str, str], header: Header, scope: str) -> dict[str, Frame]:
+    """The answers of these brokers, asked at once. Raises what the first of them that fails has to say."""
+
+    async def ask(broker: str, address: str) -> Frame:
         try:
-            answers[broker] = OpenScopeResponse.decode((await core.ask(address, header)).ext)
+            return await core.ask(address, header)
         except NotSupported as error:
             raise NotSupported(
                 f"broker {broker} at {address} does not know batch transactions, only KappaMQ brokers do: write with "
@@ -188,6 +219,13 @@ async def _ask_all(core: ClientCore, brokers: Mapping[str, str], header: OpenSco
             ) from error
         except (NotConnected, RequestTimeout) as error:
             raise NotConnected(
-                f"broker {broker} at {address} cannot be reached, and might know more of scope {header.scope}: {error}"
+                f"broker {broker} at {address} cannot be reached, and might know more of scope {scope}: {error}"
             ) from error
-    return answers
+
+    answers = await asyncio.gather(
+        *(ask(broker, address) for broker, address in brokers.items()), return_exceptions=True
+    )
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return {broker: answer for broker, answer in zip(brokers, answers, strict=True) if isinstance(answer, Frame)}

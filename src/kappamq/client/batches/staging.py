@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from kappamq.client.batches.scope import CHECKSUM_MASK, Part, Ticket
+from kappamq.client.batches.patience import PATIENCE_S, Patience
+from kappamq.client.batches.scope import CHECKSUM_MASK, Part, Ticket, open_scope
 from kappamq.client.core.core import ClientCore
 from kappamq.client.producer.outgoing import member
 from kappamq.client.producer.selection import RoundRobin, by_key
 from kappamq.client.producer.sending import Key
 from kappamq.config.client import ClientConfig
-from kappamq.errors import Busy, IllegalMessage, KappaError, NoRoute, Retry
+from kappamq.errors import Busy, InvalidParameter, KappaError, NoRoute
 from kappamq.message import Message, MessageQueue
 from kappamq.protocol.headers.batches import StageChunk, StageChunkResponse
 from kappamq.protocol.records import batch
@@ -26,8 +27,6 @@ from kappamq.protocol.records import batch
 CHUNK_BYTES_MAX: Final = 256 << 10
 IN_FLIGHT_MAX: Final = 8
 """Chunks on their way at a time."""
-_TRIES: Final = 6
-_PAUSE_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -52,13 +51,16 @@ class Stager:
         *,
         partition: int = 0,
         attempt: int = 0,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        """`patience_s`: how long a broker may be away."""
         self._core = core
         self._config = config
         self._ticket = ticket
         self._next_id = next_id
         self._partition = partition
         self._attempt = attempt
+        self._patience_s = patience_s
         self._filling: dict[tuple[str, MessageQueue | None], _Filling] = {}
         self._selection = RoundRobin()
         self._staged: list[tuple[str, int, int] | None] = []  # broker, place, CRC; by number of the chunk
@@ -89,11 +91,13 @@ class Stager:
         self.rows += 1
         self._checksum = (self._checksum + zlib.crc32(made.body)) & CHECKSUM_MASK
 
-    async def add_encoded(self, queue: MessageQueue, body: bytes, rows: int, checksum: int) -> None:
-        """Take a chunk whose body is already encoded: `rows` messages whose CRCs add up to `checksum`."""
+    async def add_encoded(
+        self, topic: str, body: bytes, rows: int, checksum: int, *, queue: MessageQueue | None = None
+    ) -> None:
+        """Take a chunk whose body is already encoded: `rows` messages, for a queue or for any, whose CRCs add up to `checksum`."""
         self.rows += rows
         self._checksum = (self._checksum + checksum) & CHECKSUM_MASK
-        await self._stage(queue.topic, queue, body, rows)
+        await self._stage(topic, queue, body, rows)
 
     async def finish(self) -> Part:
         """Stage what is left, wait until all is stored, and return what it takes to decide the batch."""
@@ -145,8 +149,11 @@ class Stager:
         ticket, crc = self._ticket, zlib.crc32(body)
         assert ticket.transaction is not None
         avoid: str | None = None
-        for tried in range(_TRIES):
+        patience, outdated, reopened = Patience(self._patience_s), False, False
+        while True:
             try:
+                if outdated:
+                    await self._core.routes.refresh(topic)
                 route = await self._core.routes.find_for_sending(topic)
                 if not route.publish:
                     raise NoRoute(f"topic {topic} has no queue to write to")
@@ -157,15 +164,19 @@ class Stager:
                     transaction=ticket.transaction, partition=self._partition, attempt=self._attempt, sequence=number,
                     rows=rows, crc=crc, born_ms=self._core.clock.message_ms(),
                 )  # fmt: skip
-                answer = await self._core.ask(route.master(chosen.broker), header, body, timeout=self._timeout)
+                answer = await self._core.ask_master(
+                    topic, chosen.broker, header, body, timeout=self._timeout, patient=queue is not None
+                )
                 self._staged[number] = chosen.broker, StageChunkResponse.decode(answer.ext).place, crc
                 return
-            except KappaError as error:
-                if tried == _TRIES - 1 or isinstance(error, IllegalMessage) or error.retry is Retry.NEVER:
+            except InvalidParameter:
+                if reopened:
                     raise
-                if not isinstance(error, Busy):
-                    await self._core.routes.refresh(topic)
-                await asyncio.sleep(_PAUSE_S * 2**tried)
+                reopened = True  # a broker that is new since the scope was opened does not know it
+                await open_scope(self._core, ticket.scope, ticket.owner)
+            except KappaError as error:
+                await patience.wait_after(error)
+                outdated = not isinstance(error, Busy)
 
     @property
     def _timeout(self) -> float:

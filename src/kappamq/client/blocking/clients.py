@@ -10,6 +10,10 @@ from concurrent.futures import Future
 from typing import Any, Self, Unpack
 
 from kappamq.client.admin.admin import AsyncAdmin
+from kappamq.client.batches.patience import PATIENCE_S
+from kappamq.client.batches.scope import Ticket
+from kappamq.client.batches.staging import Stager
+from kappamq.client.blocking.batch_scope import BatchScope, BatchStager
 from kappamq.client.blocking.batch_transaction import BatchTransaction
 from kappamq.client.blocking.loop_thread import Blocking, blocking
 from kappamq.client.core import arguments
@@ -60,6 +64,22 @@ class Producer(Blocking[AsyncProducer]):
 
         See AsyncProducer.batch_transaction."""
         return BatchTransaction(self._run, self.inner.batch_transaction(scope, number, owner=owner))
+
+    def open_scope(self, name: str, owner: str, *, patience_s: float = PATIENCE_S) -> BatchScope:
+        """Open a scope whose batches several processes write. See AsyncProducer.open_scope."""
+        return BatchScope(self._run, self._run(self.inner.open_scope(name, owner, patience_s=patience_s)))
+
+    check_masters = blocking(AsyncProducer.check_masters)
+
+    def stager(
+        self, ticket: Ticket, *, partition: int = 0, attempt: int = 0, patience_s: float = PATIENCE_S
+    ) -> BatchStager:
+        """Stages a part of a batch. See AsyncProducer.stager."""
+
+        async def make() -> Stager:  # on the loop that it is used on
+            return self.inner.stager(ticket, partition=partition, attempt=attempt, patience_s=patience_s)
+
+        return BatchStager(self._run, self._run(make()))
 
     def send_async(
         self,
@@ -128,6 +148,7 @@ class Admin(Blocking[AsyncAdmin]):
 
     cluster = blocking(AsyncAdmin.cluster)
     masters = blocking(AsyncAdmin.masters)
+    members = blocking(AsyncAdmin.members)
     runtime_info = blocking(AsyncAdmin.runtime_info)
     broker_config = blocking(AsyncAdmin.broker_config)
     update_broker_config = blocking(AsyncAdmin.update_broker_config)

@@ -77,8 +77,7 @@ class Redelivery:
             logical_broker=message.queue.broker,
         )
         try:
-            route = await self._core.routes.find(message.queue.topic)
-            await self._core.ask(route.master(message.queue.broker), header)
+            await self._core.ask_master(message.queue.topic, message.queue.broker, header)
         except KappaError as error:
             log.info(
                 "the broker of message %s does not take it back (%s); sending a copy to the retry topic",
@@ -123,7 +122,7 @@ class Redelivery:
                 broker_name=queue.broker,
             )
             try:
-                await core.ask(route.master(queue.broker), header, body, accept=_STORED)
+                await core.ask_master(topic, queue.broker, header, body, accept=_STORED, patient=False)
                 return
             except KappaError as error:
                 failure = error

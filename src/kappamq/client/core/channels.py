@@ -29,14 +29,16 @@ class Channels:
         tls: ssl.SSLContext | None = None,
         on_request: OnRequest | None = None,
         on_open: OnOpen | None = None,
+        on_lost: Callable[[str], None] | None = None,
         role: str = "",
     ) -> None:
-        """`role`: what the peers are, for error messages."""
+        """`on_lost`: told the address when a connection ends that we did not close. `role`: what the peers are, for error messages."""
         self._connect_timeout = connect_timeout
         self._pending_max = pending_max
         self._tls = tls
         self._on_request = on_request
         self._on_open = on_open
+        self._on_lost = on_lost
         self._role = role
         self._open: dict[str, Channel] = {}
         self._opening: dict[str, asyncio.Task[Channel]] = {}
@@ -156,6 +158,8 @@ class Channels:
     def _lost(self, channel: Channel) -> None:
         if self._open.get(channel.address) is channel:
             del self._open[channel.address]
+            if self._on_lost is not None and not self._closed:
+                self._on_lost(channel.address)
 
     def _left(self, deadline: float, address: str) -> float:
         left = deadline - asyncio.get_running_loop().time()

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from kappamq.client.core import pauses, registry
 from kappamq.client.core.channels import Channels
 from kappamq.client.core.nameservers import NameServers
+from kappamq.client.core.patience import Patience
 from kappamq.client.core.routes import MASTER_ID, Route, Routes
 from kappamq.client.core.settings import tls_context
 from kappamq.client.producer.checks import Checks
@@ -41,6 +42,10 @@ from kappamq.protocol.headers.nameserver import GetRoute
 log = logging.getLogger(__name__)
 
 SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+MOMENT_S: Final = 0.001
+"""The shortest time a request is given, so that what is late fails with a text about it."""
+HEADLESS_S: Final = 1.0
+"""How often the routes of topics are refreshed that have a broker without a master."""
 GOODBYE_S: Final = 1.0
 """How long closing waits for brokers to unregister this client."""
 
@@ -79,6 +84,7 @@ class ClientCore:
             tls=tls,
             on_request=self._serve,
             on_open=self._greet,
+            on_lost=self._broker_lost,
             role="broker",
         )
         self.request_timeout = config.request_timeout_ms / 1000
@@ -106,6 +112,7 @@ class ClientCore:
         registry.add(self)
         self._tasks = [
             asyncio.create_task(every(self.config.route_poll_ms / 1000, self.routes.refresh_all, "route refresh")),
+            asyncio.create_task(every(HEADLESS_S, self.routes.refresh_headless, "looking for new masters")),
             asyncio.create_task(every(self.config.heartbeat_ms / 1000, self.heartbeat, "heartbeat")),
         ]
 
@@ -192,6 +199,39 @@ class ClientCore:
         address = route.reader(queue.broker, broker_id)
         return await self.ask(address, header, timeout=timeout, accept=accept, code=code)
 
+    async def ask_master(
+        self,
+        topic: str,
+        broker: str,
+        header: Header,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        accept: Collection[int] = SUCCESS,
+        again: bool = True,
+        patient: bool = True,
+    ) -> Frame:
+        """Send a request to the master of `broker`, wherever it is by then.
+
+        `again`: the request may be executed twice, so it is repeated even if the connection was lost before the answer.
+        `patient`: wait for a master, within the timeout. Raises the error of the last try."""
+        limit = self.request_timeout if timeout is None else timeout
+        now = self.clock.liveness
+        deadline = now() + limit
+        patience = Patience(self.routes, topic, now, deadline if patient else None)
+        while True:
+            address, sent = None, False
+            try:
+                address = await self.routes.find_master(topic, broker)
+                await self.brokers.get(address, max(MOMENT_S, deadline - now()))
+                sent = True
+                left = max(MOMENT_S, deadline - now())
+                return await self.ask(address, header, body, timeout=left, accept=accept, again=again)
+            except KappaError as error:
+                ambiguous = sent and not again and isinstance(error, ClientError)
+                if ambiguous or not await patience.after(error, broker, address):
+                    raise
+
     def connection_to(self, queue: MessageQueue) -> int | None:
         """Return the number of the open connection to the master of `queue`, None if there is none.
 
@@ -204,6 +244,9 @@ class ClientCore:
         if self._closed:
             raise ClientClosed("this client is closed: create a new one")
         return await self.nameservers.request(header, body)
+
+    def _broker_lost(self, address: str) -> None:
+        self.routes.lost(address)
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
         answer = await self.ask_nameserver(GetRoute(topic=topic, standard_json=True))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kappamq.client.core import arguments
-from kappamq.errors import InvalidParameter, NoRoute, TopicNotFound, UnknownTopic
+from kappamq.errors import InvalidParameter, KappaError, NoMaster, NoRoute, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.topics import PERMISSION_READ, PERMISSION_WRITE, TopicRouteData
 from kappamq.protocol.names import check_topic
@@ -19,6 +19,14 @@ UNUSED_S: Final = 600.0
 """A topic that was not used for this long is no longer refreshed."""
 ASK_AGAIN_S: Final = 0.1
 """The shortest interval between two fetches of a topic's route, however many requests fail."""
+STALE_WAIT_S: Final = 0.5
+"""How long a request waits for a fresh route, after a connection was lost, before it uses the old one."""
+REMEMBERED_S: Final = 60.0
+"""How long a topic whose brokers have all gone counts as one that had a route a moment ago."""
+HEADLESS_TOPICS_MAX: Final = 100
+"""So many topics without a master are looked up at once."""
+HEADLESS_WAIT_MAX_S: Final = 30.0
+"""A topic that has been without a master for long is looked up as seldom as this."""
 PROVISIONAL_S: Final = 1.0
 """How long a route borrowed from the default topic is used; meanwhile the first send creates the real one."""
 
@@ -35,49 +43,74 @@ class Route:
     subscribe: tuple[MessageQueue, ...]  # readable queues, sorted
     provisional: bool = False  # borrowed from the default topic: this one does not exist yet
     clusters: frozenset[str] = frozenset()  # of its brokers
+    writable: tuple[MessageQueue, ...] = ()  # with those of brokers that have no master now, sorted
+    fixed: bool = False  # `publish` is what the configuration of an ordered topic says, whoever is there
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, borrowed_queues_max: int | None = None) -> Route:
         """Convert a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`."""
         addresses = {broker.broker_name: dict(broker.addresses) for broker in data.brokers}
-        publish: list[MessageQueue] = []
+        writable: list[MessageQueue] = []
         subscribe: list[MessageQueue] = []
         for queues in data.queues:
             name = queues.broker_name
-            if queues.permission & PERMISSION_WRITE and MASTER_ID in addresses.get(name, ()):
+            if queues.permission & PERMISSION_WRITE:
                 count = queues.write_queues
                 if borrowed_queues_max is not None:
                     count = min(count, borrowed_queues_max)
-                publish += (MessageQueue(topic, name, number) for number in range(count))
+                writable += (MessageQueue(topic, name, number) for number in range(count))
             if queues.permission & PERMISSION_READ and addresses.get(name):
                 subscribe += (MessageQueue(topic, name, number) for number in range(queues.read_queues))
-        if data.order_conf:
-            publish = _ordered(topic, data.order_conf)
+        fixed = _ordered(topic, data.order_conf) if data.order_conf else []
         return cls(
             topic,
             addresses,
-            tuple(sorted(publish)),
+            tuple(sorted(fixed)) if fixed else _with_master(sorted(writable), addresses),
             tuple(sorted(subscribe)),
             borrowed_queues_max is not None,
             frozenset(broker.cluster for broker in data.brokers),
+            tuple(sorted(writable)),
+            bool(fixed),
         )
 
     def master(self, broker: str) -> str:
-        """Return the address of the master of `broker`. Raises NoRoute."""
+        """Return the address of the master of `broker`. Raises NoMaster."""
         address = self.addresses.get(broker, {}).get(MASTER_ID)
         if address is None:
-            raise NoRoute(f"broker {broker!r} has no master at the moment: its queues are not writable")
+            raise NoMaster(f"broker {broker!r} has no master at the moment: its queues are not writable")
         return address
 
-    def reader(self, broker: str, broker_id: int = MASTER_ID) -> str:
-        """Return an address to read from: `broker_id` if registered, else any other of the broker. Raises NoRoute."""
+    def reader_id(self, broker: str, broker_id: int = MASTER_ID) -> int:
+        """Return the id to read from: `broker_id` if registered, else any other of the broker. Raises NoRoute."""
         known = self.addresses.get(broker)
         if not known:
             raise NoRoute(f"broker {broker!r} of topic {self.topic!r} is no longer registered with the name server")
-        address = known.get(broker_id)
-        if address is None:
-            address = known[min(known, key=lambda other: (other < broker_id, other))]
-        return address
+        if broker_id in known:
+            return broker_id
+        return min(known, key=lambda other: (other < broker_id, other))
+
+    def reader(self, broker: str, broker_id: int = MASTER_ID) -> str:
+        """Return the address of `reader_id`. Raises NoRoute."""
+        chosen = self.reader_id(broker, broker_id)
+        return self.addresses[broker][chosen]
+
+    @property
+    def headless(self) -> bool:
+        """Whether a broker has no master at the moment."""
+        return any(MASTER_ID not in known for known in self.addresses.values())
+
+    def with_master(self, broker: str, address: str) -> Route:
+        """Return this route after the node at `address` has become the master of `broker`."""
+        known = {number: other for number, other in self.addresses[broker].items() if other != address}
+        addresses = {**self.addresses, broker: {**known, MASTER_ID: address}}
+        publish = self.publish if self.fixed else _with_master(self.writable, addresses)
+        return replace(self, addresses=addresses, publish=publish)
+
+
+def _with_master(
+    queues: Iterable[MessageQueue], addresses: Mapping[str, Mapping[int, str]]
+) -> tuple[MessageQueue, ...]:
+    return tuple(queue for queue in queues if MASTER_ID in addresses.get(queue.broker, ()))
 
 
 def no_broker(nameservers: str) -> NoRoute:
@@ -128,6 +161,9 @@ class Routes:
         self._asked: dict[str, float] = {}
         self._used: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[Route | None]] = {}
+        self._had: dict[str, float] = {}  # when it last had a route
+        self._headless: dict[str, float] = {}  # topics that have a broker without a master -> since when
+        self._stale: set[str] = set()  # topics whose route is doubtful, since a connection was lost
 
     @property
     def known(self) -> list[Route]:
@@ -140,6 +176,8 @@ class Routes:
         """Return the route, fetching it if it is not cached. Raises NoRoute, whose text says what to do."""
         arguments.text("topic", topic)
         self._used[topic] = self._now()
+        if topic in self._stale:
+            await self._freshen(topic)
         route = self._known.get(topic)
         if route is None or route.provisional:
             route = await self._ask_once(topic)
@@ -150,6 +188,12 @@ class Routes:
             )
         return route
 
+    async def find_master(self, topic: str, broker: str) -> str:
+        """Return the address of the master of `broker`, which has `topic` or is about to create it. Raises NoRoute."""
+        if topic in self._stale:
+            await self._freshen(topic)
+        return (self._known.get(topic) or await self.find(topic)).master(broker)
+
     async def check_any_broker(self) -> None:
         """Raise NoRoute if no broker is registered: topics of a broker that is down must not be reported as missing."""
         if not await self._any_broker():
@@ -158,7 +202,7 @@ class Routes:
     def ready(self, topic: str) -> Route | None:
         """Return the route if it is cached and usable for sending, without I/O; called for every message."""
         route = self._known.get(topic)
-        if route is None or route.provisional or not route.publish:
+        if route is None or route.provisional or not route.publish or topic in self._stale:
             return None
         self._used[topic] = self._now()
         return route
@@ -167,10 +211,18 @@ class Routes:
         """Like `find`, but for a topic that does not exist yet return the route of the default topic."""
         now = self._now()
         self._used[topic] = now
+        if topic in self._stale:
+            await self._freshen(topic)
         route = self._known.get(topic)
         if route is None or (route.provisional and now - self._asked.get(topic, 0.0) >= PROVISIONAL_S):
             asked = await self._ask_once(topic)
             route = asked if asked is not None else await self._borrow(topic)
+        if not route.publish and route.writable:
+            brokers = sorted({queue.broker for queue in route.writable})
+            raise NoMaster(
+                f"no queue of topic {topic!r} is writable at the moment: {', '.join(brokers)} has no master. Look at "
+                f"`kappamq cluster`"
+            )
         if not route.publish:
             raise NoRoute(
                 f"no queue of topic {topic!r} is writable: its brokers are read-only or have no master. Look at "
@@ -195,6 +247,7 @@ class Routes:
         route = await self._ask_once(topic)
         if route is None:
             self._known.pop(topic, None)
+            self._headless.pop(topic, None)
         return route
 
     async def refresh_all(self) -> None:
@@ -202,10 +255,49 @@ class Routes:
         oldest = self._now() - UNUSED_S
         for topic in list(self._known):
             if self._used.get(topic, 0.0) < oldest:
-                for table in (self._known, self._used, self._asked):
+                for table in (self._known, self._used, self._asked, self._had, self._headless):
                     table.pop(topic, None)
+                self._stale.discard(topic)
                 continue
             await self._ask_once(topic)
+
+    def lost(self, address: str) -> None:
+        """The connection to a broker was lost, or it does not answer: look up its topics again before they are used."""
+        for topic, route in self._known.items():
+            if any(address in known.values() for known in route.addresses.values()):
+                self._stale.add(topic)
+
+    def follow(self, broker: str, address: str) -> None:
+        """A broker says that the node at `address` is its master now; until the name server says otherwise."""
+        for topic, route in self._known.items():
+            if broker in route.addresses and route.addresses[broker].get(MASTER_ID) != address:
+                self._known[topic] = route.with_master(broker, address)
+
+    def had_route(self, topic: str) -> bool:
+        """Whether the topic had a route a moment ago: its only broker may be restarting."""
+        last = self._had.get(topic)
+        return last is not None and self._now() - last < REMEMBERED_S
+
+    async def refresh_headless(self) -> None:
+        """Refresh topics in use that have a broker without a master. The longer that lasts, the less often each is looked up."""
+        now = self._now()
+        due = [
+            topic
+            for topic, since in self._headless.items()
+            if now - self._used.get(topic, 0.0) < UNUSED_S
+            and now - self._asked.get(topic, 0.0) >= min((now - since) / 10, HEADLESS_WAIT_MAX_S)
+        ]
+        for topic in sorted(due, key=lambda one: self._asked.get(one, 0.0))[:HEADLESS_TOPICS_MAX]:
+            await self._ask_once(topic)
+
+    async def _freshen(self, topic: str) -> None:
+        """Fetch a doubtful route again. If that fails, or its broker is not registered just now, the old one is kept."""
+        try:
+            async with asyncio.timeout(STALE_WAIT_S):
+                await self._ask_once(topic)
+        except (TimeoutError, KappaError):
+            pass
+        self._stale.discard(topic)
 
     def keep(self, topic: str) -> None:
         """Mark the topic as used."""
@@ -243,6 +335,12 @@ class Routes:
             self._asked[topic] = self._now()
         route = Route.of(topic, data)
         self._known[topic] = route
+        self._had[topic] = self._now()
+        self._stale.discard(topic)
+        if route.headless:
+            self._headless.setdefault(topic, self._now())
+        else:
+            self._headless.pop(topic, None)
         return route
 
     def _answered(self, topic: str, task: asyncio.Task[Route | None]) -> None:

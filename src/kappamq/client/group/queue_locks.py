@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kappamq.client.core.core import ClientCore
-from kappamq.errors import KappaError, NotConnected, Retry
+from kappamq.errors import KappaError
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.clients import LockBatch, LockBatchResponse
 from kappamq.protocol.headers.client import LockQueues, UnlockQueues
@@ -72,8 +72,8 @@ class QueueLocks:
             if not held:
                 continue
             try:
-                route = await self._core.routes.find(next(iter(held)).topic)
-                await self._core.ask(route.master(broker), UnlockQueues(), self._body(held))
+                topic = next(iter(held)).topic
+                await self._core.ask_master(topic, broker, UnlockQueues(), self._body(held), patient=False)
             except KappaError as error:
                 log.info(
                     "group %s could not release its locks at broker %s; they will expire: %s",
@@ -124,13 +124,8 @@ class QueueLocks:
 
     async def _ask(self, broker: str, queues: set[MessageQueue]) -> set[MessageQueue]:
         topic = next(iter(queues)).topic
-        try:
-            route = await self._core.routes.find(topic)
-            answer = await self._core.ask(route.master(broker), LockQueues(), self._body(queues))
-        except KappaError as error:
-            if isinstance(error, NotConnected) or error.retry is Retry.AFTER_ROUTE_REFRESH:
-                await self._core.routes.refresh(topic)
-            raise
+        # Who waits for a lock is asked again soon, so there is nothing to wait for here.
+        answer = await self._core.ask_master(topic, broker, LockQueues(), self._body(queues), patient=False)
         return LockBatchResponse.decode(answer.body).locked & queues
 
     def _body(self, queues: set[MessageQueue]) -> bytes:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from typing import Final, Self, Unpack
 
 from kappamq.client.batches.batch_transaction import AsyncBatchTransaction
+from kappamq.client.batches.patience import PATIENCE_S
+from kappamq.client.batches.scope import Scope, Ticket, check_masters, open_scope
+from kappamq.client.batches.staging import Stager
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
@@ -179,6 +182,21 @@ class AsyncProducer(Requesting):
         arguments.text("scope", scope)
         arguments.number("number", number)
         return AsyncBatchTransaction(self.start, self.config, self._next_id, scope, number, owner or self.group)
+
+    async def open_scope(self, name: str, owner: str, *, patience_s: float = PATIENCE_S) -> Scope:
+        """Open a scope whose batches several processes write: one begins a batch, each stages its part, one decides."""
+        return await open_scope(self.start(), name, owner, patience_s=patience_s)
+
+    async def check_masters(self, scope: str) -> None:
+        """Raises NotConnected or NotSupported, which name the broker, where batch transactions are not possible now."""
+        await check_masters(self.start(), scope)
+
+    def stager(self, ticket: Ticket, *, partition: int = 0, attempt: int = 0, patience_s: float = PATIENCE_S) -> Stager:
+        """Stages a part of a batch; only what the decision lists of it is published."""
+        core = self.start()
+        return Stager(
+            core, self.config, ticket, self._next_id, partition=partition, attempt=attempt, patience_s=patience_s
+        )
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Split any number of messages of one topic into lists that fit into a `send_batch` each."""

@@ -7,9 +7,8 @@ import asyncio
 from kappamq.client.core import arguments
 from kappamq.client.core.core import ClientCore
 from kappamq.client.trace.tracing import Tracer
-from kappamq.errors import IllegalOperation, KappaError, RequestTimeout, for_code
+from kappamq.errors import IllegalOperation, KappaError, RequestTimeout
 from kappamq.message import SendResult
-from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.client import RecallMessage, RecallMessageResponse
 from kappamq.protocol.recall import RecallHandle
 
@@ -35,15 +34,12 @@ async def recall(core: ClientCore, group: str, sent: SendResult | str, limit: fl
 
 
 async def _ask(core: ClientCore, group: str, text: str, handle: RecallHandle, limit: float) -> str:
-    deadline = core.clock.liveness() + limit
+    header = RecallMessage(producer_group=group, topic=handle.topic, recall_handle=text)
     try:
         async with asyncio.timeout(limit):
-            route = await core.routes.find(handle.topic)
-            channel = await core.brokers.get(route.master(handle.broker), limit)
-    except TimeoutError:
+            answer = await core.ask_master(handle.topic, handle.broker, header, timeout=limit, again=False)
+    except TimeoutError as error:
+        if isinstance(error, RequestTimeout):
+            raise
         raise RequestTimeout(f"broker {handle.broker!r} could not be reached within {limit:g} s") from None
-    header = RecallMessage(producer_group=group, topic=handle.topic, recall_handle=text)
-    answer = await channel.request(header, timeout=max(0.001, deadline - core.clock.liveness()))
-    if answer.code != ResponseCode.SUCCESS:
-        raise for_code(answer.code, answer.remark)
     return RecallMessageResponse.decode(answer.ext).message_id

@@ -3,6 +3,9 @@
 Errors that may not occur elsewhere or later (`KappaError.retry`) are retried: lost connections, and answers such as
 "busy" or "no permission here". A message that may already be stored keeps its id in every attempt, so consumers can detect
 duplicates. A send to a queue the caller chose, by `queue` or `key`, is not retried: another queue would break the order.
+
+What was certainly not stored, since there is no master, it cannot be reached, or it is another node, does not count as an attempt:
+other brokers are tried at once, and if there is none the send waits for a master (`core/patience.py`) within its timeout.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Final
 
 from kappamq.client.core import arguments
 from kappamq.client.core.core import ClientCore
+from kappamq.client.core.patience import Patience, is_about_master
 from kappamq.client.core.routes import Route
 from kappamq.client.producer.faults import Failing, Faults, LatencyFaults
 from kappamq.client.producer.outgoing import Outgoing
@@ -27,6 +31,7 @@ from kappamq.errors import (
     NoRoute,
     NotAvailable,
     NotConnected,
+    NotMaster,
     RequestTimeout,
     Retry,
     SendTimeout,
@@ -42,6 +47,8 @@ Key = str | int | bytes
 
 PAUSE_S: Final = 0.05
 """Pause before the same broker is tried again; doubles each time."""
+FAILURES_MAX: Final = 10
+"""So many failed attempts are told about, should all fail."""
 REFRESH_S: Final = 0.5
 """How long a retry waits for a fresh route before it uses the old one."""
 
@@ -107,40 +114,71 @@ class Sending:
         limit: float,
         deadline: float,
     ) -> list[SendResult]:
-        chosen_by_caller = key is not None or queue is not None
+        pinned = key is not None or queue is not None
         tries = 1 if queue is not None else 1 + self.config.send_retries
-        failures: list[KappaError] = []
+        now, topic = core.clock.liveness, outgoing.topic
+        patience: Patience | None = None  # made when something fails, which is seldom
+        failures = _Failures()
         failed_broker: str | None = None
-        sent = False
+        masterless: set[str] = set()  # groups that were found without a master since the last pause
+        maybe_stored = False
+        number = 0
         try:
-            for number in range(tries):
-                route = core.routes.ready(outgoing.topic) or await self._route(core, outgoing.topic, deadline)
-                chosen = self.choose(route, key, queue, failed_broker, core.clock.liveness())
-                if chosen.broker == failed_broker:
+            while number < tries:
+                route = core.routes.ready(topic) or await self.route(core, topic, deadline)
+                chosen = self.choose(route, key, queue, failed_broker, now())
+                if number and chosen.broker == failed_broker:
                     await asyncio.sleep(PAUSE_S * 2**number)
-                left = deadline - core.clock.liveness()
+                left = deadline - now()
                 if left <= 0:
                     break
+                address, unsent = None, True
                 try:
-                    last = chosen_by_caller or number == tries - 1
-                    attempt = self._attempt(route, chosen, left, core.clock.liveness(), last=last)
+                    last = pinned or number == tries - 1
+                    attempt = self._attempt(route, chosen, left, now(), last=last)
+                    address = attempt.address
                     channel = await self._connect(core, attempt)
-                    sent = True
+                    unsent = False
                     return await self._ask(core, outgoing, attempt, channel)
                 except RequestTimeout as error:
                     failures.append(error)
-                    if core.clock.liveness() >= deadline or chosen_by_caller:
+                    maybe_stored |= not unsent
+                    core.routes.lost(address or "")  # it may be cut off, and have a successor
+                    if now() >= deadline or pinned:
                         break  # the attempt used up all the time
                 except KappaError as error:
                     failures.append(error)
+                    maybe_stored |= not unsent and isinstance(error, NotConnected)
+                    if (unsent or isinstance(error, NotMaster)) and is_about_master(error):
+                        masterless.add(chosen.broker)
+                        others = {other.broker for other in route.publish} - masterless
+                        failed_broker = chosen.broker
+                        if others and not pinned:
+                            core.routes.lost(address or "")
+                            continue
+                        masterless.clear()
+                        if pinned:
+                            queue = chosen  # also with a key: when the route is shorter, that would mean another queue
+                        patience = patience or Patience(core.routes, topic, now, deadline)
+                        if await patience.after(error, chosen.broker, address):
+                            continue
+                        if maybe_stored:
+                            break  # an earlier attempt may have succeeded
+                        raise
                     if isinstance(error, InvalidParameter) and queue is None:
                         if number == tries - 1 or not await self._has_gone(core, chosen):
                             raise
+                        number += 1
                         continue  # the topic has fewer queues now: choose again
-                    if number == tries - 1 or chosen_by_caller or not _may_work_elsewhere(error):
+                    if number == tries - 1 or pinned or not _may_work_elsewhere(error):
                         raise
-                    if error.retry is Retry.AFTER_ROUTE_REFRESH or isinstance(error, NotConnected):
-                        await self._refresh(core, outgoing.topic)
+                    if isinstance(error, NotConnected):
+                        if {other.broker for other in route.publish} == {chosen.broker}:
+                            patience = patience or Patience(core.routes, topic, now, deadline)
+                            await patience.after(error, chosen.broker, address)
+                    elif error.retry is Retry.AFTER_ROUTE_REFRESH:
+                        await self._refresh(core, topic)
+                number += 1
                 failed_broker = chosen.broker
         except KappaError as error:
             for number, earlier in enumerate(failures):
@@ -152,7 +190,7 @@ class Sending:
         tried = "; ".join(str(failure) for failure in failures) or "no attempt was made in time"
         raise SendTimeout(
             f"no broker confirmed message {outgoing.message_ids[0]} for {outgoing.topic!r} within {limit:g} s "
-            f"({tried}): " + (_MAYBE if sent else "nothing was sent, so it is not stored and may be sent again")
+            f"({tried}): " + (_MAYBE if maybe_stored else "nothing was sent, so it is not stored and may be sent again")
         )
 
     async def once(
@@ -197,8 +235,8 @@ class Sending:
 
     async def _connect(self, core: ClientCore, attempt: Attempt) -> Channel:
         try:
-            # As long as nothing was sent it is safe to give up early, which leaves time for another broker.
-            return await core.brokers.get(attempt.address, attempt.left if attempt.last else attempt.left / 2)
+            # As long as nothing was sent it is safe to give up early, which leaves time for another broker, or another master.
+            return await core.brokers.get(attempt.address, attempt.left / 2)
         except NotConnected:
             self.faults.failed(attempt.queue.broker, core.clock.liveness(), reachable=False)
             raise
@@ -226,9 +264,17 @@ class Sending:
             raise NotAvailable(f"{queue.broker} has stored the message, but: {status}")
         return _results(answer, outgoing, queue, status)
 
-    async def _route(self, core: ClientCore, topic: str, deadline: float) -> Route:
-        async with asyncio.timeout(deadline - core.clock.liveness()):
-            return await core.routes.find_for_sending(topic)
+    async def route(self, core: ClientCore, topic: str, deadline: float) -> Route:
+        """Return a route with writable queues; if its brokers have no master, wait for one. Raises NoRoute or TimeoutError."""
+        patience: Patience | None = None
+        while True:
+            try:
+                async with asyncio.timeout(deadline - core.clock.liveness()):
+                    return await core.routes.find_for_sending(topic)
+            except NoRoute as error:
+                patience = patience or Patience(core.routes, topic, core.clock.liveness, deadline)
+                if not await patience.after(error):
+                    raise
 
     async def _has_gone(self, core: ClientCore, queue: MessageQueue) -> bool:
         """Return whether the topic no longer has the queue."""
@@ -242,6 +288,14 @@ class Sending:
                 await core.routes.refresh(topic)
         except (TimeoutError, KappaError):
             pass  # keep the old route
+
+
+class _Failures(list[KappaError]):
+    """What failed so far; of many failures alike, one after the other, only the first: a wait may end after hundreds."""
+
+    def append(self, error: KappaError) -> None:
+        if len(self) < FAILURES_MAX and not (self and str(self[-1]) == str(error)):
+            super().append(error)
 
 
 def _check(key: object, queue: object, timeout: object) -> None:

@@ -31,16 +31,16 @@ from kappamq.errors import (
     ConfigError,
     IllegalMessage,
     KappaError,
+    NoMaster,
     NotAvailable,
     NotConnected,
     ProtocolError,
     Retry,
+    SendTimeout,
     TransactionFailed,
-    for_code,
 )
 from kappamq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
 from kappamq.protocol import trace
-from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.client import EndTransaction
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.ids import parse_offset_id
@@ -296,17 +296,24 @@ class AsyncTransactionProducer(AsyncProducer):
         failed: str | None = None
         while True:
             tries -= 1
-            route = core.routes.ready(outgoing.topic) or await core.routes.find_for_sending(outgoing.topic)
+            try:
+                route = await self.sending.route(core, outgoing.topic, deadline)
+            except TimeoutError:
+                raise SendTimeout(
+                    f"the name server did not return the route of {outgoing.topic!r} within {limit:g} s; nothing was sent"
+                ) from None
             chosen = self.sending.choose(route, key, queue, failed, core.clock.liveness())
             left = deadline - core.clock.liveness()
             try:
                 await core.brokers.get(route.master(chosen.broker), left if not tries else left / 2)
-            except NotConnected:
+            except (NotConnected, NoMaster):
                 self.sending.faults.failed(chosen.broker, core.clock.liveness(), reachable=False)
-                if not tries or core.clock.liveness() >= deadline:
+                if core.clock.liveness() >= deadline:
                     raise
-                failed = chosen.broker
-                continue
+                if tries > 0 and any(other.broker != chosen.broker for other in route.publish):
+                    failed = chosen.broker
+                    continue
+                # There is no other broker: sending to this queue waits for the master.
             try:
                 left = max(0.001, deadline - core.clock.liveness())
                 return (await self._deliver(core, [message], outgoing, None, chosen, left))[0]
@@ -333,16 +340,15 @@ class AsyncTransactionProducer(AsyncProducer):
                 transaction_id=result.transaction_id or result.message_id,
                 logical_broker=result.queue.broker,
             )
-            route = core.routes.cached(message.topic) or await core.routes.find(message.topic)
-            channel = await core.brokers.get(route.master(result.queue.broker))
             if decision is Decision.UNKNOWN:
+                route = await core.routes.find(message.topic)
+                channel = await core.brokers.get(route.master(result.queue.broker))
                 await channel.oneway(header, timeout=core.request_timeout)  # RocketMQ's brokers do not reply to this
                 return False
-            answer = await channel.request(header, timeout=core.request_timeout)
-            if answer.code == ResponseCode.SUCCESS:
-                self._known.confirm(result.message_id)
-                return True
-            raise for_code(answer.code, answer.remark)
+            # Not repeated if the answer is lost: a broker refuses to settle a half message twice.
+            await core.ask_master(message.topic, result.queue.broker, header, again=False)
+            self._known.confirm(result.message_id)
+            return True
         except TransactionFailed:
             raise
         except KappaError as error:

@@ -12,7 +12,7 @@ from typing import Final
 from kappamq.client.consumer.consume_stats import ConsumeStats
 from kappamq.client.consumer.inbox import Inbox
 from kappamq.client.core.core import ClientCore
-from kappamq.client.core.routes import MASTER_ID
+from kappamq.client.core.routes import MASTER_ID, Route
 from kappamq.client.pulling.process_queue import ProcessQueue
 from kappamq.client.pulling.pulling import Interest, PullStyle, pull
 from kappamq.errors import (
@@ -24,6 +24,7 @@ from kappamq.errors import (
     NoPermission,
     NotConnected,
     NotSupported,
+    RequestTimeout,
     Retry,
     SubscriptionOutdated,
     SubscriptionUnknown,
@@ -40,6 +41,8 @@ OVERFULL_S: Final = 0.05
 """How often to check whether the reader of all queues has caught up."""
 STRANGER_S: Final = 0.1
 """Pause after sending a heartbeat to a broker that did not know us."""
+AVOID_S: Final = 5.0
+"""How long the others of a group are asked instead of one that does not answer."""
 COMPLAIN_S: Final = 60.0
 """The same problem is logged at most this often."""
 
@@ -68,7 +71,9 @@ class PullLoop:
         self._restart = restart
         self._style = style
         self._stats = stats
-        self._broker_id = MASTER_ID
+        self._broker_id = MASTER_ID  # the one that the last answer suggested
+        self._asked: str | None = None  # the address of the last pull
+        self._avoided = ("", 0.0)  # an address that does not answer, and until when another one is asked
         self._told = queue.next_offset  # the offset last committed by a pull, initially the start offset
         self._complained = ""
         self._complained_at = 0.0
@@ -120,9 +125,12 @@ class PullLoop:
 
     async def _pull_as(self, interest: Interest, *, lite: bool) -> PullResult:
         config, queue, style = self._core.config, self._queue, self._style
-        # A slave accepts no offsets. An offset committed already is not repeated: Apache's broker processes pulls and commits
-        # concurrently, and the one that finishes last wins, even if it is older.
-        commit = queue.committable if style.commits and self._broker_id == MASTER_ID else 0
+        route = await self._core.routes.find(queue.queue.topic)
+        broker_id = self._reader_id(route)
+        self._asked = route.addresses[queue.queue.broker][broker_id]
+        # A slave accepts no offsets with pulls. An offset committed already is not repeated: Apache's broker processes pulls and
+        # commits concurrently, and the one that finishes last wins, even if it is older.
+        commit = queue.committable if style.commits and broker_id == MASTER_ID else 0
         if commit > self._told:
             self._told = commit
         else:
@@ -137,10 +145,20 @@ class PullLoop:
             hold_ms=config.pull_hold_ms,
             timeout=config.pull_timeout_ms / 1000,
             commit_offset=commit or None,
-            broker_id=self._broker_id,
+            broker_id=broker_id,
             introduced=style.introduced,
             lite=lite,
         )
+
+    def _reader_id(self, route: Route) -> int:
+        """Return the member of the group to pull from: the suggested one, unless it did not answer a moment ago."""
+        broker = self._queue.queue.broker
+        wanted = route.reader_id(broker, self._broker_id)
+        address, until = self._avoided
+        known = route.addresses[broker]
+        if known[wanted] != address or until <= self._core.clock.liveness():
+            return wanted
+        return min((other for other in known if known[other] != address), default=wanted)
 
     def _use(self, result: PullResult) -> None:
         queue = self._queue
@@ -184,16 +202,26 @@ class PullLoop:
         try:
             if isinstance(error, (SubscriptionUnknown, SubscriptionOutdated, GroupNotFound)):
                 route = await self._core.routes.find(queue.topic)
-                await self._core.heartbeat_to(await self._core.brokers.get(route.reader(queue.broker)))
+                address = self._asked or route.reader(queue.broker)
+                await self._core.heartbeat_to(await self._core.brokers.get(address))
                 await asyncio.sleep(STRANGER_S)
                 return
-            if isinstance(error, NotConnected) or error.retry is Retry.AFTER_ROUTE_REFRESH:
+            if isinstance(error, (NotConnected, RequestTimeout)) or error.retry is Retry.AFTER_ROUTE_REFRESH:
                 await self._core.routes.refresh(queue.topic)
             if isinstance(error, (NotConnected, GoingAway)) and self._failures == 1:
                 return  # connections may break at any time; reconnect at once
+            if isinstance(error, (NotConnected, RequestTimeout)) and self._asked is not None:
+                self._avoided = self._asked, self._core.clock.liveness() + AVOID_S
+                if 1 < self._members() >= self._failures:
+                    return  # others of the group may have the messages, too
         except KappaError as another:
             self._complain(another)
         await self._pause()
+
+    def _members(self) -> int:
+        """How many brokers the group of this queue has."""
+        route = self._core.routes.cached(self._queue.queue.topic)
+        return len(route.addresses.get(self._queue.queue.broker, ())) if route is not None else 0
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._core.config.pull_pause_on_error_ms / 1000)

@@ -22,9 +22,12 @@ class OpenScopeResponse(Header):
 
 
 class BeginBatch(Header, code=RequestCode.BEGIN_BATCH):
+    """Those who name the same attempt get the same transaction: the writers of a batch need not know of each other."""
+
     scope: str
     owner: str
     number: int
+    attempt: str | None = None  # None: a new one
 
 
 class BeginBatchResponse(Header):

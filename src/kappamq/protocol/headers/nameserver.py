@@ -46,8 +46,11 @@ class RegisterBroker(Header, code=RequestCode.REGISTER_BROKER):
 
 
 class RegisterBrokerResponse(Header):
+    """Also in our answer to a beat. Where the master of a slave's group is; the last field is not RocketMQ's."""
+
     ha_address: str | None = wire("haServerAddr", default=None)
     master_address: str | None = wire("masterAddr", default=None)
+    master_version: int | None = wire("masterStateVersion", default=None)
 
 
 class UnregisterBroker(Header, code=RequestCode.UNREGISTER_BROKER):

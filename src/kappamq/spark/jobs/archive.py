@@ -7,7 +7,6 @@ retention may delete these messages. A record with a bad checksum is never writt
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from kappamq.spark.jobs.archive_folder import ArchiveFile, ArchiveFolder, Manife
 from kappamq.spark.topic.checkpoints import Checkpoint
 from kappamq.spark.topic.known_topics import KnownTopics
 from kappamq.spark.topic.options import ReadOptions
-from kappamq.spark.topic.planning import Gap, QueueRange, name_of
+from kappamq.spark.topic.pinned import pinned
+from kappamq.spark.topic.planning import Gap, QueueRange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -238,14 +238,12 @@ class _Run:
     def _write(self, ranges: Sequence[QueueRange], stage: Path) -> None:
         from pyspark.sql import functions as sql
 
+        from kappamq.spark.topic.topics import Topics
+
         total = sum(one.count for one in ranges)
-        begin, end = self._pinned(ranges)
         options = {name: value for name, value in self._options.items() if name not in ("topicPattern", "group")}
-        options |= {
-            "topic": ",".join(sorted(begin)),
-            "startingOffsets": json.dumps(begin),
-            "endingOffsets": json.dumps(end),
-        }
+        # A tail that was lost just now cannot be asked for; that it is missing is found when the round is verified.
+        options |= pinned(Topics(self._stream.options), ranges)
         before = self._spark.conf.get(_TIMESTAMPS, None)
         # Spark's own default is a type that no other reader takes for a moment in time.
         self._spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
@@ -276,21 +274,6 @@ class _Run:
             return self._spark.sparkContext.defaultParallelism
         except PySparkException:
             return 1  # a session of Spark Connect does not tell
-
-    def _pinned(self, ranges: Sequence[QueueRange]) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
-        """The ranges as the options startingOffsets and endingOffsets, which name every queue that a topic has."""
-        from kappamq.spark.topic.topics import Topics
-
-        wanted = {one.queue: one for one in ranges}
-        topics = {queue.topic for queue in wanted}
-        begin: dict[str, dict[str, int]] = {topic: {} for topic in topics}
-        end: dict[str, dict[str, int]] = {topic: {} for topic in topics}
-        for queue, at in Topics(self._stream.options).bounds_with(wanted).items():
-            one = wanted.get(queue, QueueRange(queue, at.min, at.min))
-            # A tail that was lost just now cannot be asked for; that it is missing is found when the round is verified.
-            begin[queue.topic][name_of(queue)] = min(one.start, at.max)
-            end[queue.topic][name_of(queue)] = min(one.stop, at.max)
-        return begin, end
 
     def _lost(self, missing: Sequence[QueueRange]) -> list[Gap]:
         """What of these messages the brokers cannot give, asked again here. Raises ConfigError unless losses may be skipped."""

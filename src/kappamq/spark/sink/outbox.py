@@ -29,6 +29,7 @@ class Parcel:
     topic: str
     body: bytes
     queue: MessageQueue | None
+    rows: int
 
     def start(self, producer: Producer) -> Future[SendResult]:
         return producer.send_encoded_async(self.topic, self.body, queue=self.queue)

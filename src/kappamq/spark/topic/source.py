@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from kappamq.errors import ConfigError, KappaError
 from kappamq.spark.columns import schema as schemas
 from kappamq.spark.failures import without_traceback
+from kappamq.spark.sink.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from kappamq.spark.sink.options import WriteOptions
 from kappamq.spark.sink.sink import BatchWriter, StreamWriter
 from kappamq.spark.topic.options import BATCH_ONLY, STREAM_ONLY, ReadOptions, refuse_options
@@ -67,17 +68,19 @@ class KappaMQSource(DataSource):
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(self._write_options(schema, overwrite))
+        options = self._write_options(schema, overwrite, streaming=False)
+        return BatchWriter(options) if options.exactly_once is None else ExactlyOnceBatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(self._write_options(schema, overwrite=False))
+        options = self._write_options(schema, overwrite=False, streaming=True)
+        return StreamWriter(options) if options.exactly_once is None else ExactlyOnceStreamWriter(options)
 
-    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+    def _write_options(self, schema: StructType, overwrite: bool, streaming: bool) -> WriteOptions:
         from kappamq.spark.sink.rows import check_written
 
         if overwrite:
             raise ConfigError("a topic cannot be overwritten: use mode('append')")
-        options = WriteOptions.parse(self.options)
+        options = WriteOptions.parse(self.options, streaming=streaming)
         check_written(schema, options.topic)
         return options
 
@@ -127,5 +130,5 @@ class PushingReader(BatchReader):
         return filters  # all of them: what is read may still hold other rows
 
 
-for _kind in (RefusedStream, StreamReader, BatchWriter, StreamWriter):
+for _kind in (RefusedStream, StreamReader, BatchWriter, StreamWriter, ExactlyOnceBatchWriter, ExactlyOnceStreamWriter):
     without_traceback(_kind)

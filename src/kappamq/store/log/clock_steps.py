@@ -60,6 +60,8 @@ class ClockSteps:
     def shift_ms(self, log_offset: int, below: int | None = None) -> int:
         """What to add to a time of the clock that stamped the record at `log_offset` to get the time of the current clock, or of the
         clock just before the step at `below`."""
+        if not self.steps:
+            return 0  # nearly always: nobody has set the clock
         return sum(
             step.step_ms
             for step in self.steps
@@ -68,6 +70,8 @@ class ClockSteps:
 
     def floor_ms(self, log_offset: int, stored_ms: int) -> int:
         """The lowest store time possible after the record at `log_offset`, which was stored at `stored_ms`."""
+        if not self.steps:
+            return stored_ms
         return min([stored_ms, *(step.to_ms for step in self.steps if step.log_offset > log_offset)])
 
     def within(self, log_offset: int, stored_ms: int, begin_ms: int, end_ms: int) -> bool:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kappamq.errors import StoreDamaged, StoreError
-from kappamq.native.interface import Kernel
-from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK
+from kappamq.native.interface import Kernel, KernelModule
+from kappamq.native.layout import BLANK_BYTES, MAGIC_BLANK, SCAN_BLANK, SCAN_MORE
 from kappamq.store.files import FileMap, Files
 
 _END_MARK = struct.Struct(">ii")
 _CRAMPED_BYTES_MAX = 32 << 20
 _LOOK_BYTES = 4096
+_PIECE_BYTES = 32 << 20
 
 
 def file_name(offset: int) -> str:
@@ -121,8 +122,9 @@ class CommitLog:
         # Last file first: an interruption must not leave a gap in the middle.
         for start, segment in reversed(list(self._segments.items())):
             if start > end or (start == end and start > self.min):
-                # Files prepared ahead, or truncated to nothing: the first of them is reused once it is zeroed.
+                # Files prepared ahead, or truncated to nothing.
                 self._drop(segment)
+                self._files.sync_folder(self.folder)  # else a power cut could bring a later file back without this one
         holder = self._segments.get(end - end % self.segment_bytes)
         if holder is not None:
             self._files.zero(holder.fd, end - holder.start, self.segment_bytes)
@@ -250,6 +252,33 @@ class CommitLog:
         self._kernel.open_segment(self.end, self.segment_end)
         return self.end
 
+    # -- cutting ---------------------------------------------------------------------------------------------------------------
+
+    def cut(self, offset: int) -> None:
+        """Durably end the log at `offset`, where a record ends. Nothing may be pending, in the kernel or for the flusher.
+
+        A crash leaves what was there, the first part of it, or nothing of it: never a gap with records behind it."""
+        assert self.min <= offset <= self.end, f"the log [{self.min}, {self.end}) cannot be cut to {offset}"
+        try:
+            if self._next is not None:
+                unused, self._next = self._next, None
+                self.discard(unused)
+            for start, segment in reversed(list(self._segments.items())):
+                if start > offset:
+                    self._drop(segment)
+                    self._files.sync_folder(self.folder)  # else a crash could bring a later file back without this one
+            holder = self._segments[offset - offset % self.segment_bytes]
+            # Behind the end of the log a file is zeros already; to zero all of it would take seconds.
+            stop = min(self.end - holder.start, self.segment_bytes)
+            self._files.zero(holder.fd, offset - holder.start, stop)
+            self._files.sync(holder.fd)
+        except OSError:
+            self.damaged = True
+            raise
+        self._current = holder
+        self.end = offset
+        self._kernel.open_segment(offset, self.segment_end)
+
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def fd_at(self, offset: int) -> int | None:
@@ -269,6 +298,30 @@ class CommitLog:
         """From `offset` to the end of its file, written or not. For recovery."""
         segment = self._segments.get(offset - offset % self.segment_bytes)
         return memoryview(segment.view)[offset - segment.start :] if segment is not None else memoryview(b"")
+
+    def whole_pieces(self, module: KernelModule, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """Whole records and batches in [start, end), which begins with one: (their offset, bytes), up to the first that is not. Behind
+        an end mark comes an empty piece, where the next file begins."""
+        while start < end:
+            view = self.slice(start, min(end - start, _PIECE_BYTES))
+            size, why, _records, _ms = module.scan(view, start, False)
+            if not size and why == SCAN_MORE and len(view) == _PIECE_BYTES:
+                view = self.slice(start, end - start)
+                size, why, _records, _ms = module.scan(view, start, False)
+            if size:
+                yield start, view[:size]
+                start += size
+            elif why == SCAN_BLANK:
+                start += self.segment_bytes - start % self.segment_bytes
+                yield start, view[:0]
+            else:
+                return
+
+    def whole_until(self, module: KernelModule, start: int, end: int) -> int:
+        """Where the last whole record or batch of [start, end) ends, or the file behind its end mark begins."""
+        for at, piece in self.whole_pieces(module, start, end):
+            start = at + len(piece)
+        return start
 
     def segments(self) -> Iterator[Segment]:
         yield from self._segments.values()

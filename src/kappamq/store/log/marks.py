@@ -43,6 +43,8 @@ class Mode(Protocol):
     """Whether messages cannot be answered before an fdatasync: then one is asked for in each turn."""
     may_lack: bool
     """Whether `shortfall` may ever tell something."""
+    waits_always: bool
+    """Whether also a sender that asked for an answer as soon as the message is written has to wait."""
 
     def follow(self, written: int, flushed: int) -> Following: ...
 
@@ -62,6 +64,7 @@ class AsyncFlush:
     in_turn = True
     needs_flush = False
     may_lack = False
+    waits_always = False
 
     def follow(self, written: int, flushed: int) -> Following:
         return written, written, flushed
@@ -80,6 +83,7 @@ class SyncFlush:
     in_turn = False
     needs_flush = True
     may_lack = False
+    waits_always = False
 
     def follow(self, written: int, flushed: int) -> Following:
         return flushed, flushed, flushed
@@ -109,6 +113,7 @@ class SyncCopies:
 
     in_turn = False
     may_lack = True
+    waits_always = False
 
     def __init__(self, own: Mode, copies: Copies) -> None:
         self.name = f"{own.name}, synchronous copies"
@@ -138,6 +143,7 @@ class Follower:
     name = "follower"
     in_turn = False
     may_lack = False
+    waits_always = False
 
     def __init__(self, own: Mode, master: Callable[[], tuple[int, int]]) -> None:
         """`master`: how far it shows its log, and how far nobody can take it back."""
@@ -160,6 +166,33 @@ class Follower:
 def mode_of(flush: str) -> Mode:
     """The mode for the setting `flush`, which is checked where settings are read."""
     return SyncFlush() if flush == "sync" else AsyncFlush()
+
+
+class RaftGroup:
+    """The log is one of several in a Raft group: what a majority has on disk is answered, shown and confirmed, nothing before."""
+
+    name = "raft"
+    in_turn = False
+    needs_flush = True
+    may_lack = False
+    waits_always = True
+
+    def __init__(self, confirmed: Callable[[], int]) -> None:
+        """`confirmed`: as the group has told us."""
+        self._confirmed = confirmed
+
+    def follow(self, written: int, flushed: int) -> Following:
+        confirmed = min(self._confirmed(), written)
+        return confirmed, confirmed, min(confirmed, flushed)  # what we persist of it must be on our own disk, too
+
+    def late(self, written: int, flushed: int) -> Verdict:
+        return Verdict(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "not known to be stored: no majority of the group has confirmed it in time",
+        )
+
+    def shortfall(self, end: int) -> Verdict | None:
+        return None
 
 
 class Marks:

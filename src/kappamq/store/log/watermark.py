@@ -50,6 +50,14 @@ class Watermark(Generic[Waiter]):
             given.append(waiting.popleft()[1])
         return given
 
+    def cut(self, offset: int) -> list[Waiter]:
+        """What lies behind `offset` is gone: go back there, and return the waiters for what will not come."""
+        gone = [waiter for end, waiter in self._waiting if end > offset]
+        if gone:
+            self._waiting = deque(waiting for waiting in self._waiting if waiting[0] <= offset)
+        self.offset = min(self.offset, offset)
+        return gone
+
     def reset(self, offset: int) -> None:
         """Set the mark where recovery found it. There must be no waiters."""
         assert not self._waiting

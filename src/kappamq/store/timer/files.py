@@ -108,8 +108,7 @@ class TimerFiles:
         """Write what was added; then the files reflect the timer topic up to `queue_offset`, and the slots before that of `read_ms` are
         done."""
         self._log.flush()
-        for slot in self._slots.values():
-            self._wheel.put(slot)
+        self._wheel.put_all(self._slots.values())
         self._slots.clear()
         self.checkpoint = self.checkpoint.next(now_ms, slot_ms(read_ms), self._log.end, queue_offset)
         if clean:
@@ -198,8 +197,7 @@ class TimerFiles:
             self._slots[second] = slot._replace(last=unit.position, units=slot.units + 1)
 
     def _write_slots(self) -> None:
-        for slot in self._slots.values():
-            self._wheel.put(slot)
+        self._wheel.put_all(self._slots.values())
         self._slots.clear()
 
     # -- what stays ----------------------------------------------------------------------------------------------------------

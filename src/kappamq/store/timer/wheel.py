@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from kappamq.errors import StoreFormatError
@@ -9,6 +10,9 @@ from kappamq.store.files import Files
 from kappamq.store.timer.entries import PRECISION_MS, SLOT, SLOTS, Slot
 
 WHEEL_BYTES = SLOTS * SLOT.size
+_PAGE_BYTES = 4096
+_PAGES_MAX = 1024
+_SLOTS_OF_PAGE = _PAGE_BYTES // SLOT.size
 _LOOK_SLOTS = 4096
 
 
@@ -19,6 +23,7 @@ class TimerWheel:
         self._path = path
         self._files = files
         self._fd: int | None = None
+        self._pages: dict[int, bytearray] = {}  # as they are in the file; forgotten when something was written
 
     def open(self) -> None:
         """Raises StoreFormatError if there is a file that cannot be a wheel."""
@@ -38,14 +43,41 @@ class TimerWheel:
 
     def get(self, slot_ms: int) -> Slot | None:
         second = slot_ms // PRECISION_MS
-        slot = Slot._make(SLOT.unpack(self._files.pread(self.fd, SLOT.size, second % SLOTS * SLOT.size)))
-        return slot if slot.second == second else None
+        page, place = divmod(second % SLOTS, _SLOTS_OF_PAGE)
+        fields = SLOT.unpack_from(self._page(page), place * SLOT.size)
+        return Slot._make(fields) if fields[0] == second else None
+
+    def _page(self, number: int) -> bytearray:
+        """Neighbours are asked for together: one read serves them all."""
+        page = self._pages.get(number)
+        if page is None:
+            if len(self._pages) >= _PAGES_MAX:
+                self._pages.clear()
+            page = self._pages[number] = bytearray(self._files.pread(self.fd, _PAGE_BYTES, number * _PAGE_BYTES))
+        return page
 
     def put(self, slot: Slot) -> None:
-        self._files.pwrite(self.fd, SLOT.pack(*slot), slot.second % SLOTS * SLOT.size)
+        self.put_all([slot])
+
+    def put_all(self, slots: Iterable[Slot]) -> None:
+        """Write slots; those of one page with one write."""
+        changed: dict[int, list[Slot]] = {}
+        for slot in slots:
+            changed.setdefault(slot.second % SLOTS // _SLOTS_OF_PAGE, []).append(slot)
+        for number, of_page in changed.items():
+            if len(of_page) == 1:
+                (slot,) = of_page
+                self._files.pwrite(self.fd, SLOT.pack(*slot), slot.second % SLOTS * SLOT.size)
+                continue
+            page = self._page(number)
+            for slot in of_page:
+                SLOT.pack_into(page, slot.second % SLOTS % _SLOTS_OF_PAGE * SLOT.size, *slot)
+            self._files.pwrite(self.fd, bytes(page), number * _PAGE_BYTES)
+        self._pages.clear()
 
     def clear(self, slot_ms: int) -> None:
         """Mark this second as done."""
+        self._pages.clear()
         self._files.pwrite(self.fd, bytes(SLOT.size), slot_ms // PRECISION_MS % SLOTS * SLOT.size)
 
     def next_used(self, from_ms: int, to_ms: int) -> Slot | None:
@@ -94,6 +126,7 @@ class TimerWheel:
             self._files.sync(self._fd)
 
     def close(self) -> None:
+        self._pages.clear()
         if self._fd is not None:
             self._files.close(self._fd)
             self._fd = None

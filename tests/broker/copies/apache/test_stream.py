@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.copies.classic_stream import ClassicStream
+from kappamq.broker.copies.apache.stream import ClassicStream
 from kappamq.broker.copies.incoming import NotKnown, connected
 from kappamq.config.copies import SLAVE, CopiesConfig
 from tests.broker.copies.copying import copies_port, same_logs

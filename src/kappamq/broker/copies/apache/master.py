@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kappamq.broker.copies.adopting import ASKED, Adopting
-from kappamq.broker.copies.classic_stream import ClassicStream
+from kappamq.broker.copies.apache.adopting import ASKED, Adopting
+from kappamq.broker.copies.apache.stream import ClassicStream
 from kappamq.broker.copies.incoming import NotKnown
 from kappamq.errors import KappaError
 from kappamq.net.channel import Channel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.copies.adopting import ASKED, TOPICS, Adopting
+from kappamq.broker.copies.apache.adopting import ASKED, TOPICS, Adopting
 from kappamq.config.copies import SLAVE, CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol.frame import Frame

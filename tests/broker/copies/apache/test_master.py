@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.copies.adopting import Adopting
-from kappamq.broker.copies.apache_master import ApacheMaster
+from kappamq.broker.copies.apache.adopting import Adopting
+from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.errors import NotConnected
 from kappamq.replication.greeting import Refusal
 from tests.broker.copies.copying import copies_port

@@ -1,0 +1,523 @@
+"""A member of a Raft group: does what `raft.Node` decides, with the store, the disk and the connections of this broker.
+
+Each event (a message, a tick, a flush, a write) goes into the node, and the effects that come back are done here, in order, before the
+next event; `raft/__init__.py` says what each of them demands. What only the leader may do is the role of `broker.roles`: it begins when
+the term record is confirmed, and ends, at once for whoever wants something stored, when the node steps down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kappamq.broker.copies.member_files import MemberFiles
+from kappamq.broker.copies.node_role import NodeRole
+from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.peers import MemberLink, Peer
+from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
+from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
+from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.broker.tables import Tables
+from kappamq.broker.upkeep.next_file import NextLogFile
+from kappamq.broker.upkeep.slices import Worker
+from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.clock import Clock
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import CopiesConfig
+from kappamq.errors import Busy, KappaError, NotAvailable, StoreError
+from kappamq.protocol.leader_hint import with_leader
+from kappamq.raft import (
+    Append,
+    AppendRecord,
+    Confirmed,
+    Cut,
+    Effect,
+    HoldAppends,
+    LeaderReady,
+    Log,
+    MemberId,
+    Members,
+    Node,
+    Persist,
+    Replicate,
+    Role,
+    RoleChanged,
+    Seed,
+    Send,
+    TermRecord,
+    Terms,
+    Write,
+)
+from kappamq.raft.effects import Ballot
+from kappamq.replication import raft_messages
+from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream
+from kappamq.replication.greeting import MemberHello
+from kappamq.replication.vote_file import Vote
+from kappamq.state.metadata import Metadata
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.05
+_LINKS_MAX: Final = 64
+
+
+class Group:
+    def __init__(
+        self,
+        config: CopiesConfig,
+        broker: BrokerConfig,
+        store: MessageStore,
+        writer: LogWriter,
+        metadata: Metadata,
+        tables: Tables,
+        upkeep: Upkeep,
+        next_file: NextLogFile,
+        gate: Gate,
+        clock: Clock,
+        outlet: Outlet,
+        role: NodeRole,
+        address: Callable[[], str],
+        worker: Worker,
+    ) -> None:
+        self.config = config
+        self._broker = broker
+        self._store = store
+        self._writer = writer
+        self._metadata = metadata
+        self._tables = tables
+        self._upkeep = upkeep
+        self._next_file = next_file
+        self._gate = gate
+        self._clock = clock
+        self._outlet = outlet
+        self._role = role
+        self._address = address
+        self._worker = worker
+        self._checksum = store.kernel_module.crc32
+        self._files = MemberFiles(store.config.root, store.files)
+        self._vote: Vote | None = None
+        self.node: Node | None = None
+        self.confirmed = store.marks.confirmed.offset
+        self._peers: dict[str, Peer] = {}
+        self._links: set[MemberLink] = set()
+        self._hellos: dict[str, MemberHello] = {}
+        self._todo: deque[Effect] = deque()
+        self._doing = False
+        self._ordering = False  # an append of our own that the node has ordered
+        self._incoming: memoryview = memoryview(b"")
+        self._ticking: asyncio.TimerHandle | None = None
+        self._cutting: asyncio.Task[None] | None = None
+        self._why_stopped: str | None = None
+        self._seeding_told: set[MemberId] = set()
+
+    # -- its life ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> str:
+        assert self.config.member is not None
+        return self.config.member
+
+    def start(self) -> None:
+        """Raises StoreError if the data directory does not belong to a member that may take part."""
+        self._vote = self._files.load_vote()
+        if self._vote is not None:
+            self._begin(self._vote)
+        elif self._store.log.end:
+            raise StoreError(
+                f"{self._store.config.root} holds messages that no Raft group has written (there is no {self._files.vote_path.name}). Start "
+                f"the member with an empty data directory; or start this store as a broker of its own"
+            )
+        for name, place in self.config.members.items():
+            if name != self.me:
+                self._peers[name] = Peer(self, name, place, self._checksum)
+        self._outlet.followers.append(self)
+        self._outlet.groups.append(self)
+        self._tick()
+
+    def _begin(self, vote: Vote) -> None:
+        """A member that belongs to the group, for the first time or again."""
+        if vote.member.name != self.me:
+            raise StoreError(
+                f"{self._store.config.root} belongs to member {vote.member.name}, this broker is member {self.me} (dLegerSelfId)"
+            )
+        end = self._store.log.end
+        loaded = self._files.load_terms()
+        terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, self._founders(vote)))
+        terms.cut(max(end, terms.base.start))
+        find_terms(self._store, terms)
+        confirmed = min(self._store.marks.confirmed.offset, end)
+        self.node = Node(vote.member, vote.ballot, Log(terms, end, confirmed), now=self._now(), dice=random.random)
+        self.confirmed = confirmed
+        log.info(
+            "raft: member %s of group %s, term %d, log to %d", vote.member, self.config.group, vote.ballot.term, end
+        )
+
+    def _founders(self, vote: Vote) -> Members:
+        """The members of a group that begins. One that comes later is in no list until the leader takes it in."""
+        if vote.member.incarnation != 1:
+            return Members()
+        return Members(frozenset(MemberId(name, 1) for name in self.config.members))
+
+    async def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        for group in (self._outlet.followers, self._outlet.groups):
+            if self in group:
+                group.remove(self)
+        await asyncio.gather(*(peer.stop() for peer in self._peers.values()))
+        for link in list(self._links):
+            link.abort()
+        if self._cutting is not None:
+            await asyncio.gather(self._cutting, return_exceptions=True)
+
+    def link(self) -> MemberLink:
+        """For each connection that is made to us."""
+        if len(self._links) >= _LINKS_MAX:
+            next(iter(self._links)).abort()
+        made = MemberLink(self, self._checksum, self._links.discard)
+        self._links.add(made)
+        return made
+
+    # -- what connections ask and tell -------------------------------------------------------------------------------------
+
+    def ours(self) -> MemberHello:
+        vote = self._vote
+        return MemberHello(
+            cluster=self._broker.cluster,
+            name=self._broker.name,
+            group=self.config.group or "",
+            members=",".join(sorted(self.config.members)),
+            member=self.me,
+            address=self._address(),
+            segment_bytes=self._store.config.segment_bytes,
+            delay_levels=self._broker.delay_levels,
+            term=vote.ballot.term if vote is not None else 0,
+            end=self._store.log.end,
+            group_id=vote.group_id if vote is not None else "",
+        )
+
+    def connected(self, hello: MemberHello) -> None:
+        self._hellos[hello.member] = hello
+        if self._vote is None:
+            self._found_or_join()
+        node = self.node
+        if node is not None and node.leader is not None and node.leader.name == hello.member:
+            self._name_leader(node.leader)
+
+    def disconnected(self, member: str) -> None:
+        node = self.node
+        if node is None:
+            return
+        known = node.members.named(member)
+        if known is not None:
+            self._event(lambda: node.connection_lost(known, self._now()))
+
+    def received(self, member: str, content: bytes) -> None:
+        node = self.node
+        if node is None:
+            return  # it does not belong to the group yet, and says so when it does
+        message, data = raft_messages.decode(content)
+        if message.source.name != member:
+            raise BadStream(f"member {member} speaks for {message.source.name}")
+        self._incoming = data
+        self._event(lambda: node.step(message, self._now()))
+
+    def _found_or_join(self) -> None:
+        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and asks to be taken in."""
+        others = [self._hellos.get(name) for name in self._peers]
+        if any(hello is not None and not hello.is_new for hello in others):
+            group_id = next(hello.group_id for hello in others if hello is not None and not hello.is_new)
+            member = MemberId(self.me, time.time_ns() // 1_000_000)
+            log.warning(
+                "raft: the group exists, and this member is new in it: it joins as %s and gets everything", member
+            )
+        elif all(hello is not None for hello in others):
+            group_id = f"{self.config.group}:{','.join(sorted(self.config.members))}"
+            member = MemberId(self.me, 1)
+            log.info("raft: all members of group %s are new: the group begins", self.config.group)
+        else:
+            return
+        self._vote = Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
+        self._files.save_vote(self._vote)
+        self._begin(self._vote)
+
+    # -- events ------------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._clock.liveness() * 1000
+
+    def _tick(self) -> None:
+        self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        node = self.node
+        if node is not None:
+            self._event(lambda: node.tick(self._now()))
+
+    def written(self, start: int, data: bytes) -> None:
+        """A turn of the leader has written."""
+        node = self.node
+        if node is not None and node.leadership is not None and not self._ordering:
+            self._do(node.appended(self._store.log.end))
+
+    def flushed(self, offset: int) -> None:
+        node = self.node
+        if node is not None and not node.log.cutting:
+            self._do(node.flushed(min(offset, node.log.end), node.log.generation))
+
+    def _event(self, call: Callable[[], list[Effect]]) -> None:
+        if self._why_stopped is not None:
+            return
+        if self.node is not None and self.node.leadership is not None:
+            self._writer.end_turn()  # the node must know the end of its log before it hears anything else
+        self._do(call())
+
+    # -- operators ---------------------------------------------------------------------------------------------------------
+
+    def transfer(self, name: str) -> None:
+        """Have another member lead. Raises raft.Refused, or NotAvailable if there is no such member."""
+        node = self.node
+        target = node.members.named(name) if node is not None else None
+        if node is None or target is None:
+            raise NotAvailable(
+                f"there is no member {name} in group {self.config.group}: {', '.join(self.config.members)}"
+            )
+        self._event(lambda: node.transfer(target, self._now()))
+
+    # -- effects -----------------------------------------------------------------------------------------------------------
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        self._todo.extend(effects)
+        if self._doing:
+            return
+        self._doing = True
+        try:
+            while self._todo:
+                self._one(self._todo.popleft())
+        except (KappaError, OSError) as error:
+            self._stop_taking_part(str(error))
+        finally:
+            self._doing = False
+
+    def _stop_taking_part(self, why: str) -> None:
+        """What the node believes of our disk may not be true any more: it must not vote or report."""
+        self._why_stopped = why
+        self._todo.clear()
+        log.error("raft: this member takes no part until a restart: %s", why)
+        self._step_down(None)
+
+    def _one(self, effect: Effect) -> None:
+        match effect:
+            case Persist():
+                assert self._vote is not None
+                self._vote = self._vote.with_ballot(effect.ballot)
+                self._files.save_vote(self._vote)
+            case Send():
+                self._say(effect.message.target, raft_messages.encode(effect.message))
+            case Replicate():
+                self._replicate(effect.append)
+            case Write():
+                self._write(effect)
+            case AppendRecord():
+                self._append_record(effect)
+            case Cut():
+                self._cutting = asyncio.create_task(self._cut(effect))
+            case Confirmed():
+                self._confirm(effect.offset)
+            case RoleChanged():
+                self._role_changed(effect)
+            case LeaderReady():
+                log.info("raft: this broker leads group %s in term %d", self.config.group, effect.term)
+                self._follow_tables()  # what earlier leaders have recorded and nobody knew to be confirmed until now
+                self._role.lead(effect.term)
+            case HoldAppends():
+                self._hold(effect.holding)
+            case Seed():
+                self._seed(effect.member)
+
+    def _say(self, target: MemberId, content: bytes) -> None:
+        peer = self._peers.get(target.name)
+        if peer is not None:
+            peer.say(content)
+
+    def _replicate(self, append: Append) -> None:
+        peer, store, node = self._peers.get(append.target.name), self._store, self.node
+        assert node is not None
+        if peer is None:
+            return
+        if append.start >= store.kernel.hot_from:
+            end = self._whole_end(append)
+            data = b"".join(self._pieces(append.start, end))
+            peer.say(raft_messages.encode(append.ending(end), data))
+            self._do(node.sent(append.target, append.stream, end))
+        else:
+            peer.say_later(self._read(append))
+
+    def _whole_end(self, append: Append) -> int:
+        """Where the last whole group of records ends that this may bring; the first one, however long it is."""
+        store = self._store
+        if append.end == store.log.end:
+            return append.end
+        stop = append.end
+        while True:
+            end = store.log.whole_until(store.kernel_module, append.start, stop)
+            if end > append.start:
+                return end
+            if stop == store.log.end:
+                raise StoreError(f"the log cannot be read at {append.start}")
+            stop = min(store.log.end, stop + PIECE_BYTES_MAX)
+
+    def _pieces(self, start: int, end: int) -> list[bytes]:
+        pieces = []
+        while start < end:
+            piece = bytes(self._store.log.slice(start, end - start))
+            if not piece:
+                raise StoreError(f"the log cannot be read at {start}")
+            pieces.append(piece)
+            start += len(piece)
+        return pieces
+
+    async def _read(self, append: Append) -> bytes | None:
+        """Bytes that may have to come from the disk: by a worker."""
+        node, end = self.node, await self._worker(self._whole_end, append)
+        data = b"".join(await self._worker(self._pieces, append.start, end))
+        if node is not None:
+            self._do(node.sent(append.target, append.stream, end))
+        return raft_messages.encode(append.ending(end), data)
+
+    def _write(self, effect: Write) -> None:
+        if self._store.log.is_cramped_behind(effect.end):
+            self._next_file.finish()
+        at, data = effect.start, self._incoming
+        while at < effect.end:
+            part = data[at - effect.start :]
+            end = self._writer.store_copy(at, part)
+            if end == at:
+                raise StoreError(f"what the leader has sent from {at} on ends within a record")
+            at = end
+        if at != effect.end:
+            raise StoreError(f"what the leader has sent was to end at {effect.end} and ends at {at}")
+        if effect.records:
+            self._save_terms()
+
+    def _append_record(self, effect: AppendRecord) -> None:
+        """The first record of our term, or a change of members."""
+        node, kernel = self.node, self._store.kernel
+        assert node is not None
+        now_ms = max(self._clock.message_ms(), self._store.last_ms)
+        change = term_change(effect.term, node.me, effect.members, self._vote.group_id if self._vote else "")
+        member = self._metadata.member(TERM_KIND, change, now_ms)
+        self._ordering = True
+        try:
+            try:
+                start, _number, size = kernel.append(*member, now_ms)
+            except self._store.kernel_module.SegmentFull:
+                if not self._writer.make_room():
+                    raise StoreError("there is no room for the record of a new term") from None
+                self._do(node.appended(self._store.log.end))
+                start, _number, size = kernel.append(*member, now_ms)
+            self._writer.end_turn()
+        finally:
+            self._ordering = False
+        self._do(node.record_appended(start, start + size, effect.members, self._now()))
+        self._save_terms()
+
+    def _save_terms(self) -> None:
+        assert self.node is not None
+        self._files.save_terms(self.node.log.terms, self._vote.group_id if self._vote else "")
+
+    async def _cut(self, effect: Cut) -> None:
+        """Shorten our log to what the leader's contains, too. Nothing above was shown or entered anywhere."""
+        node = self.node
+        assert node is not None
+        try:
+            async with self._upkeep.files_at_rest():
+                self._next_file.finish()
+                log.warning(
+                    "raft: the log is cut from %d to %d: what lies behind was never confirmed",
+                    self._store.log.end,
+                    effect.offset,
+                )
+                self._writer.cut(effect.offset)
+                self._save_terms()
+        except (KappaError, OSError) as error:
+            self._stop_taking_part(str(error))
+            return
+        self._event(lambda: node.cut_done(effect.generation, self._now()))
+
+    def _confirm(self, offset: int) -> None:
+        self.confirmed = offset
+        self._writer.follow_marks()
+        if self.node is not None and self.node.leadership is None:
+            self._follow_tables()
+
+    def _follow_tables(self) -> None:
+        """Apply changes that others have recorded."""
+        for change in self._metadata.follow():
+            self._tables.followed(*change)
+
+    def _role_changed(self, effect: RoleChanged) -> None:
+        log.info("raft: term %d, %s, leader %s", effect.term, effect.role, effect.leader or "unknown")
+        if effect.role is not Role.LEADER:
+            self._step_down(effect.leader)
+        else:
+            # The leader applies changes when it appends them; whatever came before it must be in the tables by then.
+            self._gate.open(TRANSFERRING)
+
+    def _step_down(self, leader: MemberId | None) -> None:
+        self._name_leader(leader)
+        self._gate.open(TRANSFERRING)
+        if self._role.is_master:
+            self._writer.give_up(
+                with_leader("this broker is not the leader of its group any more", self._client_address(leader))
+            )
+        self._role.follow(self.node.term if self.node is not None else 0)
+
+    def _name_leader(self, leader: MemberId | None) -> None:
+        """Whoever wants something stored hears whom to ask."""
+        self._gate.close(NOT_MASTER, not_master(self._client_address(leader)), for_all=True)
+
+    def _client_address(self, leader: MemberId | None) -> str | None:
+        hello = self._hellos.get(leader.name) if leader is not None else None
+        return hello.address if hello is not None else None
+
+    def _hold(self, holding: bool) -> None:
+        if holding:
+            self._gate.close(
+                TRANSFERRING, Busy("the leadership of this broker's group is being transferred: try again")
+            )
+        else:
+            self._gate.open(TRANSFERRING)
+
+    def _seed(self, member: MemberId) -> None:
+        if member not in self._seeding_told:
+            self._seeding_told.add(member)
+            log.error(
+                "raft: member %s needs the log from before %d, which is deleted here: copy the data directory of a stopped member to it",
+                member, self._store.log.min,
+            )  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        """For operators."""
+        node = self.node
+        if node is None:
+            return {"member": self.me, "state": "waits for the other members", "connected": self._connected()}
+        return {
+            "member": str(node.me),
+            "role": str(node.role),
+            "term": node.term,
+            "leader": str(node.leader or ""),
+            "voters": [str(member) for member in sorted(node.members.voters)],
+            "learners": [str(member) for member in sorted(node.members.learners)],
+            "connected": self._connected(),
+            "end": self._store.log.end,
+            "confirmed": self.confirmed,
+            "stopped": self._why_stopped or "",
+        }
+
+    def _connected(self) -> list[str]:
+        return sorted(name for name, peer in self._peers.items() if peer.is_connected)

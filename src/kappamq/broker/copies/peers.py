@@ -1,0 +1,294 @@
+"""Connections between the members of a Raft group. Each member connects to every other one and speaks on its own connection; what comes
+back there is the greeting only. What the others say arrives on connections that they have made."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol, cast
+
+from kappamq.config.copies import CopiesConfig
+from kappamq.errors import KappaError
+from kappamq.protocol import address
+from kappamq.replication.frames import OPENING, VERSION, BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
+from kappamq.replication.greeting import NONCE_BYTES, MemberHello, Refusal, check_member, is_proof, proof
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 1.0
+_GREETING_S = 3.0
+_AGAIN_S = 0.2
+_UNSENT_BYTES_MAX = 64 << 20
+_CLOSE_S = 1.0
+
+
+class Member(Protocol):
+    """This member, as its connections know it."""
+
+    config: CopiesConfig
+
+    def ours(self) -> MemberHello: ...
+
+    def connected(self, hello: MemberHello) -> None:
+        """We can speak to that member."""
+        ...
+
+    def disconnected(self, member: str) -> None: ...
+
+    def received(self, member: str, content: bytes) -> None:
+        """Raises BadStream for what no member would say."""
+        ...
+
+
+class Peer:
+    """Our connection to one other member: kept up for ever, and what is to be said on it, in order."""
+
+    def __init__(self, member: Member, name: str, place: str, checksum: Checksum) -> None:
+        self._member = member
+        self.name = name
+        self._place = place
+        self._checksum = checksum
+        self._out: asyncio.StreamWriter | None = None
+        self._waiting: deque[bytes | asyncio.Future[bytes | None]] = deque()
+        self._told: str | None = None
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._out is not None
+
+    # -- speaking ----------------------------------------------------------------------------------------------------------
+
+    def say(self, content: bytes) -> None:
+        """Said if there is a connection, else dropped: whoever needs an answer says it again."""
+        if self._out is None:
+            return
+        if self._waiting:
+            self._waiting.append(content)
+        else:
+            self._write(content)
+
+    def say_later(self, content: Awaitable[bytes | None]) -> None:
+        """What is still being read; everything behind it waits for it. None: it cannot be said."""
+        if self._out is None:
+            asyncio.ensure_future(content).add_done_callback(_forget)
+            return
+        task = asyncio.ensure_future(content)
+        self._waiting.append(task)
+        task.add_done_callback(lambda _task: self._go_on())
+
+    def _go_on(self) -> None:
+        while self._waiting:
+            first = self._waiting[0]
+            if isinstance(first, bytes):
+                self._write(first)
+            elif not first.done():
+                return
+            elif not first.cancelled() and first.exception() is None and (content := first.result()) is not None:
+                self._write(content)
+            self._waiting.popleft()
+
+    def _write(self, content: bytes) -> None:
+        out = self._out
+        if out is None or out.transport.is_closing():
+            return
+        if out.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+            self._tell(f"{self.name} takes nothing")
+            out.transport.abort()
+            return
+        out.write(frame(Kind.RAFT, content, self._checksum))
+
+    # -- keeping the connection --------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                await self._once()
+            except (KappaError, OSError, EOFError, TimeoutError) as error:
+                self._tell(str(error) or "it does not answer in time")
+            except Exception:
+                log.exception("raft: the connection to member %s failed", self.name)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _tell(self, why: str) -> None:
+        if why != self._told:
+            self._told = why
+            log.warning("raft: member %s (%s) cannot be reached: %s", self.name, self._place, why)
+
+    async def _once(self) -> None:
+        host, port = address.split(self._place)
+        async with asyncio.timeout(_CONNECT_S):
+            reader, out = await asyncio.open_connection(host, port)
+        try:
+            async with asyncio.timeout(_GREETING_S):
+                theirs = await self._greet(reader, out)
+            self._told = None
+            self._out = out
+            self._member.connected(theirs)
+            while await reader.read(4096):
+                raise BadStream(f"member {self.name} speaks on our connection")
+            raise EOFError("the connection was closed")
+        finally:
+            was_connected, self._out = self._out is not None, None
+            for waiting in self._waiting:
+                if not isinstance(waiting, bytes):
+                    waiting.add_done_callback(_forget)
+            self._waiting.clear()
+            out.transport.abort()
+            if was_connected:
+                self._member.disconnected(self.name)
+
+    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> MemberHello:
+        frames = Frames(self._checksum)
+        hello = replace(self._member.ours(), nonce=secrets.token_hex(NONCE_BYTES))
+        out.write(OPENING.pack(-VERSION) + text_frame(Kind.MEMBER, hello.values(), self._checksum))
+        secret, nonce = self._member.config.secret, ""
+        while True:
+            data = await reader.read(1 << 16)
+            if not data:
+                raise EOFError("the connection was closed during the greeting")
+            for kind, content in frames.feed(data):
+                values = values_of(content)
+                if kind is Kind.REFUSED:
+                    raise Refusal(f"it refuses: {str(values.get('why'))[:2000]}")
+                if kind is Kind.CHALLENGE and not nonce:
+                    nonce = str(values.get("nonce"))
+                    if secret is None:
+                        raise Refusal("it asks for the secret of the group: set replicationSecret here, too")
+                    proved = proof(secret, "caller", hello.nonce, nonce)
+                    out.write(text_frame(Kind.PROOF, {"proof": proved}, self._checksum))
+                elif kind is Kind.WELCOME:
+                    theirs = MemberHello.of(values)
+                    if secret is not None and not is_proof(theirs.proof, secret, "called", hello.nonce, nonce):
+                        raise Refusal("it does not know the secret of this group (replicationSecret)")
+                    check_member(theirs, self._member.ours())
+                    if theirs.member != self.name:
+                        raise Refusal(f"at this address is member {theirs.member}")
+                    return theirs
+                else:
+                    raise BadStream(f"a frame {kind.name} is not what comes now")
+
+
+def _forget(task: asyncio.Future[bytes | None]) -> None:
+    """What was being read for a connection that is gone; its error, if any, is nobody's."""
+    if not task.cancelled():
+        task.exception()
+
+
+class MemberLink(asyncio.Protocol):
+    """A connection that another member has made to us."""
+
+    def __init__(self, member: Member, checksum: Checksum, lost: Callable[[MemberLink], None]) -> None:
+        self._member = member
+        self._checksum = checksum
+        self._lost = lost
+        self._frames = Frames(checksum)
+        self._opening = b""
+        self._hello: MemberHello | None = None
+        self._nonce = ""
+        self._greeted = False
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.peer = "?"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+        self.peer = f"{host}:{port}"
+        self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self._too_late)
+
+    def _too_late(self) -> None:
+        if not self._greeted:
+            log.info("raft: %s did not say within %g s who it is", self.peer, _GREETING_S)
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if len(self._opening) < OPENING.size:
+                data = self._open(data)
+            for kind, content in self._frames.feed(data):
+                self._take(kind, content)
+        except Refusal as error:
+            log.warning("raft: %s does not belong here: %s", self.peer, error)
+            self._say(Kind.REFUSED, {"why": str(error)})
+            self.close()
+        except KappaError as error:
+            log.warning("raft: the connection of %s is closed: %s", self.peer, error)
+            self.close()
+
+    def _open(self, data: bytes) -> bytes:
+        whole = self._opening + data
+        self._opening = whole[: OPENING.size]
+        if len(whole) < OPENING.size:
+            return b""
+        (number,) = OPENING.unpack(self._opening)
+        if number >= 0:
+            raise BadStream(
+                "it speaks the protocol of Apache's slaves; members of a Raft group serve their own kind only"
+            )
+        if -number != VERSION:
+            raise Refusal(
+                f"it speaks version {-number} of the protocol for copies, this broker version {VERSION}: run the same release on both"
+            )
+        return whole[OPENING.size :]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._transport = None
+        self._lost(self)
+        if self._greeted and self._hello is not None:
+            self._member.disconnected(self._hello.member)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(_CLOSE_S, self.abort)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _say(self, kind: Kind, values: dict[str, object]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(text_frame(kind, values, self._checksum))
+
+    def _take(self, kind: Kind, content: bytes) -> None:
+        secret = self._member.config.secret
+        if kind is Kind.RAFT and self._greeted and self._hello is not None:
+            self._member.received(self._hello.member, content)
+        elif kind is Kind.MEMBER and self._hello is None:
+            self._hello = MemberHello.of(values_of(content))
+            if secret is None:
+                self._welcome(self._hello, "")
+            else:
+                self._nonce = secrets.token_hex(NONCE_BYTES)
+                self._say(Kind.CHALLENGE, {"nonce": self._nonce})
+        elif kind is Kind.PROOF and self._hello is not None and self._nonce and not self._greeted:
+            theirs = self._hello.nonce
+            if not is_proof(values_of(content).get("proof"), secret or "", "caller", theirs, self._nonce):
+                raise Refusal(
+                    "it does not know the secret of this group: replicationSecret must be the same on all members"
+                )
+            self._welcome(self._hello, proof(secret or "", "called", theirs, self._nonce))
+        elif kind is Kind.HELLO:
+            raise Refusal("this broker is a member of a Raft group: it has no slaves, only other members (dLegerPeers)")
+        else:
+            raise BadStream(f"a frame {kind.name} is not what comes now")
+
+    def _welcome(self, hello: MemberHello, proved: str) -> None:
+        ours = self._member.ours()
+        check_member(hello, ours)
+        if hello.member not in self._member.config.members:
+            raise Refusal(f"there is no member {hello.member} in this group")
+        self._greeted = True
+        self._frames.trust()
+        self._say(Kind.WELCOME, replace(ours, proof=proved).values())

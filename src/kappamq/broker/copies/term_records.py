@@ -1,0 +1,84 @@
+"""Term records in the log: metadata records of the kind `term`, which every broker stores and only members of a Raft group read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from kappamq.errors import ProtocolError
+from kappamq.protocol.names import METADATA_TOPIC
+from kappamq.protocol.records.record import Record, decode, iter_records
+from kappamq.raft import MemberId, Members, TermRecord, Terms
+from kappamq.replication.vote_file import member_from
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+TERM_KIND: Final = "term"
+
+
+def term_change(term: int, leader: MemberId, members: Members, group_id: str) -> dict[str, Any]:
+    return {
+        "term": term,
+        "leader": list(leader),
+        "voters": [list(member) for member in sorted(members.voters)],
+        "learners": [list(member) for member in sorted(members.learners)],
+        "group": group_id,
+    }
+
+
+def find_terms(store: MessageStore, terms: Terms) -> None:
+    """Add the term records of the log that are behind the last one in `terms`: the file of terms may be older than the log."""
+    known = terms.last.start if terms.records else -1
+    found = [record for record in _in_queue(store, known) if record is not None]
+    found += _behind(store, max(known + 1, store.marks.dispatched.offset))
+    for record in sorted(found, key=lambda record: record.start):
+        if record.start > known:
+            terms.append(record)
+            known = record.start
+
+
+def _in_queue(store: MessageStore, known: int) -> Iterator[TermRecord | None]:
+    first, end, _next, _stored = store.kernel.queue_state(METADATA_TOPIC, 0)
+    for number in range(end - 1, first - 1, -1):
+        entry = store.entry(METADATA_TOPIC, 0, number)
+        if entry is None:
+            continue
+        if entry[0] <= known:
+            return
+        data = store.record(entry[0])
+        if data is not None:
+            yield _term_of(decode(data))
+
+
+def _behind(store: MessageStore, start: int) -> list[TermRecord]:
+    """Those that are not in a queue yet."""
+    found = []
+    for _at, piece in store.log.whole_pieces(
+        store.kernel_module, max(start, store.marks.dispatched.offset), store.log.end
+    ):
+        try:
+            found += [term for record in iter_records(bytes(piece)) if (term := _term_of(record)) is not None]
+        except ProtocolError as error:  # an end mark
+            log.debug("no records: %s", error)
+    return found
+
+
+def _term_of(record: Record) -> TermRecord | None:
+    if record.topic != METADATA_TOPIC or b'"term"' not in record.body:
+        return None
+    try:
+        content = msgspec.json.decode(record.body)
+        if content["kind"] != TERM_KIND:
+            return None
+        change = content["change"]
+        voters, learners = (
+            frozenset(member_from(member, side) for member in change[side]) for side in ("voters", "learners")
+        )
+        return TermRecord(record.log_offset, int(change["term"]), Members(voters, learners))
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+        log.warning("the term record at %d is malformed: %s", record.log_offset, error)
+        return None

@@ -1,0 +1,104 @@
+"""`kappamq cluster`: all brokers with their roles, and how far slaves are behind; once, or live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kappamq.cli.shared.cluster import Cluster, clustered
+from kappamq.cli.shared.options import OutputOption, TimeoutOption, spoken
+from kappamq.cli.shared.output import Format, Output, size
+
+if TYPE_CHECKING:
+    from kappamq.client.admin.admin import AsyncAdmin
+    from kappamq.client.admin.members import Member
+
+COLUMNS = ("group", "id", "role", "address", "version", "term", "log_end", "lag", "in_sync")
+
+
+@spoken
+@clustered
+def cluster(
+    cluster: Cluster,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=3600.0, help="With --follow: seconds between two looks.")
+    ] = 1.0,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-c", min=1, help="With --follow: exit after so many looks.", show_default=False),
+    ] = None,
+    timeout: TimeoutOption = 5.0,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """List all brokers by group: which is the master, and how far its slaves are behind."""
+    out = Output(output)
+    if not follow:
+        found = cluster.ask(timeout, lambda admin: admin.members())
+        out.table("", COLUMNS, _rows(found, text=not out.json))
+        _note_problems(out, found)
+        return
+    try:
+        cluster.ask(timeout, lambda admin: _follow(admin, out, interval, count))
+    except KeyboardInterrupt:
+        out.note("stopped")  # the usual way to end it
+
+
+async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | None) -> None:
+    from kappamq.errors import KappaError
+
+    looks = 0
+    with out.live() as show:
+        while True:
+            try:
+                found, problem = await admin.members(), ""
+            except KappaError as error:  # it may come back, and then this goes on
+                found, problem = [], str(error)
+            at = time.strftime("%H:%M:%S")
+            show(f"{at}  {problem}", COLUMNS, [{"time": at, **row} for row in _rows(found, text=not out.json)])
+            if problem and out.json:
+                out.warn(problem)
+            looks += 1
+            if looks == count:
+                return
+            await asyncio.sleep(interval)
+
+
+def _rows(members: list[Member], *, text: bool) -> list[dict[str, Any]]:
+    several = len({member.cluster for member in members}) > 1
+    rows = []
+    for member in members:
+        row: dict[str, Any] = {
+            "cluster": member.cluster,
+            "group": f"{member.cluster}/{member.group}" if text and several else member.group,
+            "id": member.broker_id,
+            "role": member.role,
+            "address": member.address,
+            "version": member.version,
+            "term": member.term,
+            "log_end": member.log_end,
+            "lag": member.behind,
+            "in_sync": member.in_sync,
+            "problem": member.problem,
+        }
+        if text:
+            row["version"] = "no answer" if member.problem else row["version"]
+            row["lag"] = None if member.behind is None else size(member.behind)
+        rows.append(row)
+    return rows
+
+
+def _note_problems(out: Output, members: list[Member]) -> None:
+    groups: dict[str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.group, []).append(member)
+        if member.problem:
+            out.warn(f"{member.group} {member.broker_id} at {member.address} does not answer: {member.problem}")
+    for name, group in groups.items():
+        if all(member.role != "master" for member in group):
+            out.warn(f"{name} has no master at the moment: nothing can be sent to it, consumers go on from its slaves")
+    if not members:
+        out.note("no broker is registered with this name server")

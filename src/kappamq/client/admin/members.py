@@ -1,0 +1,136 @@
+"""The members of all broker groups: who is the master, and how far the others have got."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from kappamq.client.core.core import ClientCore
+from kappamq.client.core.routes import MASTER_ID
+from kappamq.errors import KappaError
+from kappamq.protocol.address import split
+from kappamq.protocol.bodies.body import Body
+from kappamq.protocol.bodies.replicas import EpochCache, HaStatus
+from kappamq.protocol.bodies.topics import ClusterInfo, KVTable
+from kappamq.protocol.headers.admin import GetBrokerEpochs, GetBrokerRuntimeInfo, GetHaStatus
+from kappamq.protocol.headers.header import Header
+from kappamq.protocol.headers.nameserver import GetClusterInfo
+
+ASKED_AT_ONCE: Final = 32
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One broker. None: it did not answer, or does not know."""
+
+    cluster: str
+    group: str
+    broker_id: int
+    address: str
+    version: str | None = None
+    term: int | None = None  # the last one that it knows of
+    log_end: int | None = None
+    behind: int | None = None  # bytes of the log that a slave does not have yet
+    in_sync: bool | None = None  # whether the master counts it as a copy
+    problem: str | None = None  # why it did not answer
+
+    @property
+    def role(self) -> str:
+        return "master" if self.broker_id == MASTER_ID else "slave"
+
+
+class Members(ABC):
+    """The method of an admin about the members of groups."""
+
+    @abstractmethod
+    def start(self) -> ClientCore: ...
+
+    async def members(self) -> list[Member]:
+        """Return all registered brokers, by cluster, group and id. One that does not answer is among them, with its `problem`."""
+        core = self.start()
+        info = ClusterInfo.decode((await core.ask_nameserver(GetClusterInfo())).body)
+        known = [
+            Member(group.cluster, name, number, address)
+            for name, group in info.brokers.items()
+            for number, address in group.addresses.items()
+        ]
+        room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(member: Member) -> tuple[Member, HaStatus | None]:
+            async with room:
+                return await _ask(core, member)
+
+        answers = await asyncio.gather(*(ask(member) for member in known))
+        masters = {member.group: (member, status) for member, status in answers if member.broker_id == MASTER_ID}
+        slaves = [(member, status) for member, status in answers if member.broker_id != MASTER_ID]
+        hosts = _hosts(member for member, _ in slaves)
+        found = [master for master, _ in masters.values()]
+        found += [_with_lag(slave, status, masters.get(slave.group), hosts) for slave, status in slaves]
+        return sorted(found, key=lambda member: (member.cluster, member.group, member.broker_id))
+
+
+async def _ask(core: ClientCore, member: Member) -> tuple[Member, HaStatus | None]:
+    try:
+        table = KVTable.decode((await core.ask(member.address, GetBrokerRuntimeInfo())).body).table
+    except KappaError as error:
+        return replace(member, problem=str(error)), None
+    status = await _told(core, member.address, GetHaStatus(), HaStatus)
+    epochs = await _told(core, member.address, GetBrokerEpochs(), EpochCache)
+    end = table.get("commitLogMaxOffset", "")
+    return (
+        replace(
+            member,
+            version=table.get("brokerVersionDesc"),
+            term=epochs.epochs[-1].epoch if epochs is not None and epochs.epochs else None,
+            log_end=int(end) if end.isdecimal() else None,
+        ),
+        status,
+    )
+
+
+async def _told(core: ClientCore, address: str, header: Header, kind: type[B]) -> B | None:
+    """Return what a broker knows of copies; None if it does not answer that, as brokers without copies do."""
+    try:
+        return kind.decode((await core.ask(address, header)).body)
+    except KappaError:
+        return None
+
+
+def _hosts(slaves: Iterable[Member]) -> Mapping[tuple[str, str], int]:
+    """How many slaves each group has on a host: a master names its slaves by host only."""
+    counts: dict[tuple[str, str], int] = {}
+    for slave in slaves:
+        place = slave.group, _host(slave.address)
+        counts[place] = counts.get(place, 0) + 1
+    return counts
+
+
+def _host(address: str) -> str:
+    try:
+        return split(address.removeprefix("/"))[0]
+    except KappaError:
+        return address
+
+
+def _with_lag(
+    slave: Member,
+    status: HaStatus | None,
+    master: tuple[Member, HaStatus | None] | None,
+    hosts: Mapping[tuple[str, str], int],
+) -> Member:
+    if master is None:
+        return slave
+    of_master, host = master[1], _host(slave.address)
+    if of_master is not None and hosts[slave.group, host] == 1:
+        seen = [one for one in of_master.connections if _host(one.address) == host]
+        if len(seen) == 1:
+            return replace(slave, behind=max(0, seen[0].behind), in_sync=seen[0].in_sync)
+    if status is not None and status.client.master_flushed > 0:
+        return replace(slave, behind=max(0, status.client.master_flushed - status.client.max_offset))
+    if slave.log_end is not None and master[0].log_end is not None:
+        return replace(slave, behind=max(0, master[0].log_end - slave.log_end))
+    return slave

@@ -1,0 +1,41 @@
+/* Small things that every part of the kernel uses. */
+#ifndef KAPPAMQ_BASICS_H
+#define KAPPAMQ_BASICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* No memory: nothing has been changed by the call that says so. */
+enum { NO_MEMORY = -100 };
+
+struct span {
+    const uint8_t *at;
+    size_t size;
+};
+
+struct bytes {
+    uint8_t *data;
+    size_t size, room;
+};
+
+/* Doubly linked ring; an element that is in no list points to itself. */
+struct link {
+    struct link *next, *previous;
+};
+
+struct crc {
+    uint32_t table[8][256];
+    uint32_t (*run)(const struct crc *crc, const uint8_t *data, size_t size);
+};
+void crc_init(struct crc *crc, bool portable);
+/* zlib's CRC-32 of `size` bytes. */
+static inline uint32_t crc32_of(const struct crc *crc, const uint8_t *data, size_t size) { return crc->run(crc, data, size); }
+
+bool utf8_valid(const uint8_t *data, size_t size);
+/* Copies `data` to `to`, broken pieces as U+FFFD each; `to` has room for three times the bytes. Returns how many were written. */
+size_t utf8_repair(const uint8_t *data, size_t size, uint8_t *to);
+/* java.lang.String.hashCode of a text that begins with one of hash `value` and goes on with `data`. */
+uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size);
+
+#endif

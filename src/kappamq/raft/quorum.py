@@ -1,0 +1,20 @@
+"""Majorities."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def is_majority(some: AbstractSet[_T], voters: AbstractSet[_T]) -> bool:
+    """Whether more than half of `voters` are among `some`. Nobody is no majority, not even of nobody."""
+    return 2 * len(some & voters) > len(voters)
+
+
+def held_by_majority(voters: Collection[_T], held: Mapping[_T, int]) -> int:
+    """The largest offset that more than half of `voters` hold. Who is not in `held` holds nothing; without voters it is 0."""
+    offsets = sorted(held.get(voter, 0) for voter in voters)
+    return offsets[(len(offsets) - 1) // 2] if offsets else 0

@@ -1,0 +1,95 @@
+"""What members of a Raft group say to each other, as the content of a frame: a JSON head, and behind an `Append` the bytes it names.
+
+length  u32   of the head
+head          {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record [start, term, voters, learners]
+bytes
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import typing
+from typing import Any, Final
+
+from kappamq.raft import MemberId, Members, Message, TermRecord
+from kappamq.raft import messages as raft
+from kappamq.replication.frames import BadStream
+from kappamq.replication.vote_file import member_from
+
+_LENGTH: Final = struct.Struct(">I")
+_HEAD_BYTES_MAX: Final = 64 << 10
+_NUMBER_MAX: Final = (1 << 62) - 1
+_KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in typing.get_args(raft.Message)}
+
+
+def encode(message: Message, data: bytes | memoryview = b"") -> bytes:
+    values = {name: _written(value) for name, value in message._asdict().items()}
+    head = json.dumps({"kind": type(message).__name__, **values}, separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, data))
+
+
+def decode(content: bytes) -> tuple[Message, memoryview]:
+    """(message, bytes behind it). Raises BadStream for anything that no member would say."""
+    if len(content) < _LENGTH.size:
+        raise BadStream("a message of a member without a length")
+    (size,) = _LENGTH.unpack_from(content)
+    if not 0 < size <= min(_HEAD_BYTES_MAX, len(content) - _LENGTH.size):
+        raise BadStream(f"a message of a member whose head has {size} of {len(content)} bytes")
+    data = memoryview(content)[_LENGTH.size + size :]
+    try:
+        values: Any = json.loads(content[_LENGTH.size : _LENGTH.size + size])
+        kind = _KINDS[values.pop("kind")]
+        if values.keys() != set(kind._fields):
+            raise ValueError(f"its fields are {', '.join(values)}")
+        message: Message = kind(**{name: _read(name, value) for name, value in values.items()})
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise BadStream(f"a message of a member that makes no sense: {error}") from None
+    if isinstance(message, raft.Append):
+        if len(data) != message.end - message.start:
+            raise BadStream(f"an append of {message.end - message.start} bytes comes with {len(data)}")
+    elif len(data):
+        raise BadStream(f"{type(message).__name__} comes with {len(data)} bytes")
+    return message, data
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, MemberId):
+        return list(value)
+    if isinstance(value, tuple):
+        return [
+            [record.start, record.term, _listed(record.members.voters), _listed(record.members.learners)]
+            for record in value
+        ]
+    return value
+
+
+def _listed(members: frozenset[MemberId]) -> list[list[str | int]]:
+    return [list(member) for member in sorted(members)]
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in ("source", "target"):
+        return member_from(value, name)
+    if name in ("granted", "forced"):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}")
+        return value
+    if name == "records":
+        return tuple(_record(record) for record in value)
+    return _number(name, value)
+
+
+def _record(value: Any) -> TermRecord:
+    start, term, voters, learners = value
+    members = Members(
+        frozenset(member_from(member, "voter") for member in voters),
+        frozenset(member_from(member, "learner") for member in learners),
+    )
+    return TermRecord(_number("start", start), _number("term", term), members)
+
+
+def _number(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _NUMBER_MAX:
+        raise ValueError(f"{name} is {value!r:.40}")
+    return value

@@ -1,0 +1,40 @@
+"""Many histories, and what is said of them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kappamq.sim.broker import Broker
+from kappamq.sim.checkers import Violation
+from kappamq.sim.cluster import Cluster, run
+
+WHERE_LINES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    seed: int
+    what: str
+    where: str  # empty if a checker found it: then it is no place in the code that is wrong, but a state
+
+
+def failure(seed: int, broker: type[Broker] = Broker, cluster: type[Cluster] = Cluster) -> Failure | None:
+    """What went wrong in one history. Whatever is raised is a failure: the core's own assertions, too."""
+    try:
+        run(seed, broker, cluster)
+    except Violation as violation:
+        return Failure(seed, str(violation), "")
+    except Exception as error:
+        where = "".join(traceback.format_tb(error.__traceback__)[-WHERE_LINES // 2 :])
+        return Failure(seed, f"{type(error).__name__}: {error}", where)
+    return None
+
+
+def failures(
+    seeds: Iterable[int], broker: type[Broker] = Broker, cluster: type[Cluster] = Cluster
+) -> Iterator[Failure]:
+    for seed in seeds:
+        if (found := failure(seed, broker, cluster)) is not None:
+            yield found

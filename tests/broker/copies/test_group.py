@@ -1,0 +1,224 @@
+"""A Raft group of real brokers on loopback: one leads, what a majority has is answered, and another leads when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kappamq.broker.broker import Broker
+from kappamq.broker.naming.ports import bind_free_ports, close_all
+from kappamq.config.copies import CopiesConfig
+from kappamq.errors import NotMaster
+from kappamq.protocol.codes import ResponseCode
+from tests.broker.copies.copying import same_logs
+from tests.broker.running import run, running, speaking
+from tests.store.stores import kernels
+from tests.waiting import eventually_async
+
+HOST = "127.0.0.1"
+
+
+class Members:
+    """Members of one group, started and stopped one by one."""
+
+    def __init__(self, root: Path, stack: AsyncExitStack, mode: str, count: int = 3) -> None:
+        self.root, self._stack, self._mode = root, stack, mode
+        self.names = [f"n{number}" for number in range(count)]
+        held = [bind_free_ports(HOST, 1) for _name in self.names]
+        self.ports = {
+            name: int(listeners[0].getsockname()[1]) for name, listeners in zip(self.names, held, strict=True)
+        }
+        for listeners in held:
+            close_all(listeners)
+        self.running: dict[str, Broker] = {}
+        self._stacks: dict[str, AsyncExitStack] = {}
+
+    async def start(self, name: str, **changes: Any) -> Broker:
+        copies = CopiesConfig(
+            group="g",
+            members={each: f"{HOST}:{port + 1}" for each, port in self.ports.items()},
+            member=name,
+        )
+        own = self._stacks[name] = AsyncExitStack()
+        self._stack.push_async_callback(own.aclose)
+        broker = await own.enter_async_context(
+            running(self.root / name, self._mode, port=self.ports[name], copies=copies, **changes)
+        )
+        self.running[name] = broker
+        return broker
+
+    async def stop(self, name: str) -> None:
+        del self.running[name]
+        await self._stacks[name].aclose()
+
+    async def leader(self) -> Broker:
+        """The one that leads, once it serves."""
+
+        def serving() -> list[Broker]:
+            return [broker for broker in self.running.values() if broker.node_role.is_master and broker.role.is_held]
+
+        await eventually_async(lambda: len(serving()) == 1, text="one member leads")
+        return serving()[0]
+
+    async def agree(self) -> None:
+        """Every member has, and shows, what the leader has."""
+        leader = await self.leader()
+
+        def same() -> bool:
+            leader.writer.end_turn()
+            end = leader.store.log.end
+            return all(broker.store.marks.dispatched.offset == end for broker in self.running.values())
+
+        await eventually_async(same, text="all members have and show the same")
+
+
+@asynccontextmanager
+async def members(root: Path, mode: str = "twin", count: int = 3) -> AsyncIterator[Members]:
+    async with AsyncExitStack() as stack:
+        group = Members(root, stack, mode, count)
+        await asyncio.gather(*(group.start(name) for name in group.names))
+        yield group
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_one_leads_and_the_others_have_what_it_stores(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with members(tmp_path, mode) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                await speaker.subscribe("g", "tea")
+                for number in range(20):
+                    assert (await speaker.send("tea", b"%d" % number)).code == 0
+                assert [record.body for record in await speaker.read("tea")] == [b"%d" % n for n in range(20)]
+            await group.agree()
+            same_logs(*group.running.values())
+            for broker in group.running.values():
+                async with speaking(broker) as reader:
+                    assert [record.body for record in await reader.read("tea")] == [b"%d" % n for n in range(20)]
+
+    run(test())
+
+
+def test_others_name_the_leader(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            for broker in group.running.values():
+                if broker is leader:
+                    continue
+
+                async def named(broker: Broker = broker) -> bool:
+                    async with speaking(broker) as speaker:
+                        answer = await speaker.send("tea", b"x")
+                        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                        return NotMaster(answer.remark or "").leader == leader.address
+
+                await eventually_async(named, text="a follower names the leader")
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", kernels())
+def test_another_leads_when_the_leader_is_gone_and_nothing_answered_is_lost(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with members(tmp_path, mode) as group:
+            sent: list[bytes] = []
+            for life in range(3):
+                leader = await group.leader()
+                async with speaking(leader) as speaker:
+                    await speaker.subscribe("g", "tea")
+                    for number in range(5):
+                        body = b"%d/%d" % (life, number)
+                        assert (await speaker.send("tea", body)).code == 0
+                        sent.append(body)
+                name = next(name for name, broker in group.running.items() if broker is leader)
+                await group.stop(name)
+                leader = await group.leader()
+                async with speaking(leader) as speaker:
+                    assert [record.body for record in await speaker.read("tea")] == sent
+                await group.start(name)
+            await group.agree()
+            same_logs(*group.running.values())
+
+    run(test())
+
+
+def test_a_leader_without_majority_answers_nothing_with_success(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            others = [name for name, broker in group.running.items() if broker is not leader]
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"with all")).code == 0
+                for name in others:
+                    await group.stop(name)
+                answer = await speaker.send("tea", b"alone")
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                await eventually_async(lambda: not leader.role.is_held, text="it steps down")
+            for name in others:
+                await group.start(name)
+            await group.agree()
+            async with speaking(await group.leader()) as speaker:
+                await speaker.subscribe("g", "tea")
+                bodies = [record.body for record in await speaker.read("tea")]
+                assert bodies[0] == b"with all"
+            same_logs(*group.running.values())
+
+    run(test())
+
+
+def test_a_whole_group_restarts(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            for life in range(3):
+                async with speaking(await group.leader()) as speaker:
+                    await speaker.subscribe("g", "tea")
+                    assert (await speaker.send("tea", b"%d" % life)).code == 0
+                    assert [record.body for record in await speaker.read("tea")] == [b"%d" % n for n in range(life + 1)]
+                await group.agree()
+                for name in list(group.running):
+                    await group.stop(name)
+                await asyncio.gather(*(group.start(name) for name in group.names))
+            await group.agree()
+            same_logs(*group.running.values())
+
+    run(test())
+
+
+def test_leadership_is_transferred(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            target = next(name for name, broker in group.running.items() if broker is not leader)
+            assert leader.copies.group is not None
+            leader.copies.group.transfer(target)
+            await eventually_async(lambda: group.running[target].role.is_held, text="the other one leads")
+            await eventually_async(lambda: not leader.role.is_held, text="the former one has stopped")
+
+    run(test())
+
+
+def test_a_member_with_an_empty_disk_joins_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            async with speaking(await group.leader()) as speaker:
+                for number in range(10):
+                    assert (await speaker.send("tea", b"%d" % number)).code == 0
+            await group.agree()
+            leader = await group.leader()
+            name = next(name for name, broker in group.running.items() if broker is not leader)
+            await group.stop(name)
+            (group.root / name).rename(group.root / "gone")
+            await group.start(name)
+            await group.agree()
+            node = group.running[name].copies.group
+            assert node is not None
+            await eventually_async(lambda: len(node.status()["voters"]) == 3, text="it is a voter again")
+            same_logs(*group.running.values())
+
+    run(test())

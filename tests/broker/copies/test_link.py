@@ -1,0 +1,144 @@
+"""The port for copies: strangers, wrong secrets and nonsense get a reason or are closed, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from kappamq.broker.broker import Broker
+from kappamq.config.copies import CopiesConfig
+from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, Report, frame, text_frame, values_of
+from tests.broker.copies.copying import caught_up, same_logs, slave_of
+from tests.broker.running import run, running, speaking
+from tests.waiting import eventually_async
+
+
+async def said(master: Broker, data: bytes) -> list[tuple[Kind, bytes]]:
+    """What the master answers to these bytes until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", master.port + 1)
+    frames = Frames(crc32)
+    try:
+        writer.write(data)
+        answers: list[tuple[Kind, bytes]] = []
+        while True:
+            try:
+                came = await asyncio.wait_for(reader.read(1 << 16), 10)
+            except ConnectionResetError:
+                return answers
+            if not came:
+                return answers
+            answers += frames.feed(came)
+    finally:
+        writer.close()
+
+
+def hello(master: Broker, **changes: Any) -> bytes:
+    ours = replace(master.copies.greeting(), broker_id=7, nonce="00", **changes)
+    return OPENING.pack(-VERSION) + text_frame(Kind.HELLO, ours.values(), crc32)
+
+
+async def refusal(master: Broker, data: bytes) -> str:
+    ((kind, content),) = await said(master, data)
+    assert kind is Kind.REFUSED
+    return str(values_of(content)["why"])
+
+
+def test_a_copy_that_does_not_fit_hears_why(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path / "m") as master, speaking(master) as speaker:
+            await speaker.send("tea", b"1")
+            master.writer.end_turn()
+            end = master.store.log.end
+            assert "cannot follow" in await refusal(master, hello(master, name="x"))
+            assert "mappedFileSizeCommitLog" in await refusal(master, hello(master, segment_bytes=4096))
+            assert "the master has lost messages" in await refusal(master, hello(master, end=end + 1))
+            assert "the two logs differ" in await refusal(master, hello(master, end=end, crc=1))
+            assert "version 9" in await refusal(master, OPENING.pack(-9))
+
+    run(test())
+
+
+def test_a_broker_that_is_no_master_says_so(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+            assert "not the master now" in await refusal(slave, hello(slave))
+
+    run(test())
+
+
+def test_nonsense_is_closed_and_nobody_else_notices(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    dice = random.Random(1)
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            master = await stack.enter_async_context(running(tmp_path / "m"))
+            slave = await stack.enter_async_context(slave_of(master, tmp_path / "s"))
+            await eventually_async(lambda: slave.copies.following.is_connected, text="the slave follows")
+            good = hello(master)
+            report = frame(Kind.REPORT, Report(0, 0, 0, 0).encode(), crc32)
+            for bad in (
+                OPENING.pack(-VERSION) + b"\xff" * 64,
+                OPENING.pack(-VERSION) + report,
+                OPENING.pack(-VERSION) + text_frame(Kind.HELLO, {"cluster": 5}, crc32),
+                good + good[8:],
+                good + frame(Kind.REPORT, Report(0, 0, 1 << 60, 0).encode(), crc32),
+                good + frame(Kind.LOG, b"", crc32),
+                *(dice.randbytes(200) for _ in range(20)),
+                *(OPENING.pack(-VERSION) + dice.randbytes(200) for _ in range(20)),
+            ):
+                answers = await asyncio.wait_for(said(master, bad), 15)
+                assert all(kind in (Kind.REFUSED, Kind.WELCOME, Kind.LOG) for kind, _content in answers)
+            async with speaking(master) as speaker:
+                assert (await speaker.send("tea", b"1")).code == 0
+            await caught_up(master, slave)
+            same_logs(master, slave)
+
+    run(test())
+    assert any("connection" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "text"),
+    [
+        ("s3cret", "wrong", "does not know the secret"),
+        ("s3cret", None, "asks for the secret"),
+        (None, "s3cret", "does not know the secret of this group"),
+    ],
+)
+def test_without_the_right_secret_nobody_follows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ours: str | None, theirs: str | None, text: str
+) -> None:
+    async def test() -> None:
+        async with (
+            running(tmp_path / "m", copies=CopiesConfig(secret=ours)) as master,
+            slave_of(master, tmp_path / "s", copies={"secret": theirs}) as slave,
+        ):
+            await eventually_async(lambda: text in caplog.text, text="the slave hears why")
+            assert not slave.copies.following.is_connected
+            assert slave.store.log.end == 0
+
+    run(test())
+    assert "s3cret" not in caplog.text
+
+
+def test_with_the_right_secret_it_does(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            running(tmp_path / "m", copies=CopiesConfig(secret="s3cret")) as master,
+            slave_of(master, tmp_path / "s", copies={"secret": "s3cret"}) as slave,
+            speaking(master) as speaker,
+        ):
+            await speaker.send("tea", b"1")
+            await caught_up(master, slave)
+            same_logs(master, slave)
+
+    run(test())

@@ -1,0 +1,53 @@
+"""`kappamq cluster`: a table of brokers, once and live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kappamq.broker.naming.registration import Registration
+from kappamq.broker.naming.role_now import FixedRole
+from kappamq.local import Local, LocalThread
+from tests.cli.conftest import run_kappamq, small_local
+from tests.waiting import eventually
+
+
+def test_a_broker_is_shown(kappamq: Any, cluster: Local) -> None:
+    (row,) = kappamq("cluster", "-o", "json").json
+    assert (row["group"], row["id"], row["role"], row["address"]) == ("broker-a", 0, "master", cluster.broker)
+    assert (row["cluster"], row["term"], row["lag"], row["in_sync"], row["problem"]) == ("DefaultCluster", *[None] * 4)
+    assert row["log_end"] >= 0
+    ran = kappamq("cluster")
+    head, line = (" ".join(text.split()) for text in ran.out.strip().splitlines())
+    assert head == "group id role address version term log end lag in sync"
+    assert line.startswith(f"broker-a 0 master {cluster.broker} ")
+    assert line.endswith("- -"), "no lag of a master"
+    assert ran.err == ""
+
+
+def test_followed(kappamq: Any) -> None:
+    rows = kappamq("cluster", "--follow", "--count", "2", "--interval", "0.1", "-o", "json").json
+    assert [row["group"] for row in rows] == ["broker-a", "broker-a"]
+    assert all(len(row["time"]) == 8 for row in rows)
+    text = kappamq("cluster", "-f", "-c", "2", "--interval", "0.1").out
+    assert text.count("broker-a") == 2, "where there is no terminal, one table after the other"
+
+
+async def _told(registration: Registration) -> None:
+    registration.role_changed()
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    thread = LocalThread(small_local(tmp_path))
+    with thread as local:
+        nameserver = local.nameserver
+        # The broker registers as a slave from now on: so its group has no master.
+        registration = local.running_broker.registration
+        registration._role = FixedRole(1)
+        thread.submit(_told(registration)).result(10)
+        eventually(lambda: "has no master" in run_kappamq("cluster", "-n", nameserver).err)
+    followed = run_kappamq("cluster", "-n", nameserver, "-f", "-c", "1", "--timeout", "1")
+    assert followed.exit_code == 0, "it goes on, since a name server may come back"
+    assert "name server" in followed.out
+    once = run_kappamq("cluster", "-n", nameserver, "--timeout", "1")
+    assert once.exit_code == 4

@@ -1,0 +1,92 @@
+"""What a leader does alone; what it does with others is in the dialogues of test_node.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from kappamq.raft import (
+    AppendRecord,
+    Confirmed,
+    Effect,
+    LeaderReady,
+    Log,
+    MemberId,
+    Members,
+    RaftSettings,
+    TermRecord,
+    Terms,
+)
+from kappamq.raft.leadership import Leadership, Refused
+from kappamq.raft.messages import Join, Position, Report
+
+A, B, C = (MemberId(name, 1) for name in "ABC")
+
+
+class Leader:
+    def __init__(self, members: Members) -> None:
+        self.effects: list[Effect] = []
+        self.log = Log(Terms(TermRecord(0, 0, members)), 100, 0)
+        self.it = Leadership(A, 5, self.log, RaftSettings(), self.effects.append, now=0)
+
+    def record(self) -> None:
+        ordered = next(effect for effect in self.effects if isinstance(effect, AppendRecord))
+        self.effects.clear()
+        start = self.log.end
+        self.log.record_appended(TermRecord(start, 5, ordered.members), start + 10)
+        self.it.record_appended(start, now=0)
+
+    def said(self, kind: type[Effect]) -> list[Effect]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+
+def test_earlier_terms_are_confirmed_with_the_first_record_of_our_own_only() -> None:
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.it.on_position(Position(B, A, 5, 0, 100, 100))
+    assert not leader.said(Confirmed), "two of three have 100 bytes on disk, of an earlier term"
+    leader.record()
+    leader.it.sent(B, 1, 110)
+    leader.it.on_report(Report(B, A, 5, 1, 110, 110))
+    assert not leader.said(Confirmed), "B alone has the record on disk"
+    assert leader.log.was_flushed(110, 0)
+    leader.it.count()
+    assert leader.effects[-2:] == [Confirmed(110), LeaderReady(5)]
+
+
+def test_strangers_are_not_heard() -> None:
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.record()
+    stranger = MemberId("X", 1)
+    before = list(leader.effects)
+    leader.it.on_position(Position(stranger, A, 5, 0, 100, 100))
+    leader.it.on_report(Report(stranger, A, 5, 1, 110, 110))
+    leader.it.sent(stranger, 1, 110)
+    leader.it.disconnected(stranger)
+    leader.it.on_join(Join(stranger, A, 0))
+    assert leader.effects == before
+
+
+def test_nothing_changes_before_the_leader_is_ready() -> None:
+    leader = Leader(Members(frozenset({A, B, C})))
+    for wish in (
+        lambda: leader.it.add(MemberId("D", 1)),
+        lambda: leader.it.remove(B, 0),
+        lambda: leader.it.transfer(B, 0),
+    ):
+        with pytest.raises(Refused, match="just been elected"):
+            wish()
+    leader.it.on_join(Join(MemberId("C", 2), A, 0))
+    assert len(leader.said(AppendRecord)) == 1, "that of the term"
+
+
+def test_an_earlier_incarnation_does_not_come_back() -> None:
+    again = MemberId("C", 3)
+    leader = Leader(Members(frozenset({A}), frozenset({again})))
+    leader.record()
+    assert leader.log.was_flushed(110, 0)
+    leader.it.count()
+    assert leader.it.ready
+    leader.it.on_join(Join(MemberId("C", 2), A, 0))
+    leader.it.on_join(Join(again, A, 0))
+    assert not leader.said(AppendRecord)
+    leader.it.on_join(Join(MemberId("C", 4), A, 0))
+    assert leader.said(AppendRecord) == [AppendRecord(5, Members(frozenset({A}), frozenset({MemberId("C", 4)})))]
