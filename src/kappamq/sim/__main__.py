@@ -1,3 +1,5 @@
+"""Starts the command."""
+
 from kappamq.sim.command import main
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from kappamq.sim.broker import Broker
 from kappamq.sim.checkers import Violation
 from kappamq.sim.cluster import Cluster, run
 
-WHERE_LINES = 6
+FRAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def failure(seed: int, broker: type[Broker] = Broker, cluster: type[Cluster] = C
     except Violation as violation:
         return Failure(seed, str(violation), "")
     except Exception as error:
-        where = "".join(traceback.format_tb(error.__traceback__)[-WHERE_LINES // 2 :])
+        where = "".join(traceback.format_tb(error.__traceback__)[-FRAMES_SHOWN:])
         return Failure(seed, f"{type(error).__name__}: {error}", where)
     return None
 

@@ -130,7 +130,7 @@ class Group:
             self._begin(self._vote)
         elif self._store.log.end:
             raise StoreError(
-                f"{self._store.config.root} holds messages that no Raft group has written (there is no {self._files.vote_path.name}). Start "
+                f"{self._store.config.root} holds messages that no Raft group has written ({self._files.vote_path.name} is missing). Start "
                 f"the member with an empty data directory; or start this store as a broker of its own"
             )
         for name, place in self.config.members.items():
@@ -229,7 +229,7 @@ class Group:
         self._event(lambda: node.step(message, self._now()))
 
     def _found_or_join(self) -> None:
-        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and asks to be taken in."""
+        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
         others = [self._hellos.get(name) for name in self._peers]
         if any(hello is not None and not hello.is_new for hello in others):
             group_id = next(hello.group_id for hello in others if hello is not None and not hello.is_new)
