@@ -29,7 +29,7 @@ from kappamq.native.layout import (
     WARM_BLOCK_BYTES,
     WARM_BLOCKS,
     QueueState,
-)  # fmt: skip
+)  # fmt: skip  # fmt: skip
 from kappamq.native.pure_record import (
     Buffer,
     Fields,

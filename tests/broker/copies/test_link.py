@@ -104,9 +104,9 @@ def test_nonsense_is_closed_and_nobody_else_notices(tmp_path: Path, caplog: pyte
 @pytest.mark.parametrize(
     ("ours", "theirs", "text"),
     [
-        ("s3cret", "wrong", "does not know the secret"),
-        ("s3cret", None, "asks for the secret"),
-        (None, "s3cret", "does not know the secret of this group"),
+        ("s3cret-word", "wrong-word", "does not know the secret"),
+        ("s3cret-word", None, "asks for the secret"),
+        (None, "s3cret-word", "does not know the secret of this group"),
     ],
 )
 def test_without_the_right_secret_nobody_follows(
@@ -122,14 +122,14 @@ def test_without_the_right_secret_nobody_follows(
             assert slave.store.log.end == 0
 
     run(test())
-    assert "s3cret" not in caplog.text
+    assert "s3cret-word" not in caplog.text
 
 
 def test_with_the_right_secret_it_does(tmp_path: Path) -> None:
     async def test() -> None:
         async with (
-            running(tmp_path / "m", copies=CopiesConfig(secret="s3cret")) as master,
-            slave_of(master, tmp_path / "s", copies={"secret": "s3cret"}) as slave,
+            running(tmp_path / "m", copies=CopiesConfig(secret="s3cret-word")) as master,
+            slave_of(master, tmp_path / "s", copies={"secret": "s3cret-word"}) as slave,
             speaking(master) as speaker,
         ):
             await speaker.send("tea", b"1")

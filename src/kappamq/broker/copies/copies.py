@@ -110,7 +110,11 @@ class Copies:
     def lead(self) -> None:
         """This node is the master: marks move by its mode, and followers are served."""
         own = mode_of(self._store.config.flush)
-        mode: Mode = SyncCopies(own, self.followers.held) if self.config.copies_awaited else own
+        mode: Mode = (
+            SyncCopies(own, self.followers.held, self.config.slave_timeout_ms / 1000)
+            if self.config.copies_awaited
+            else own
+        )
         self._writer.take_mode(mode)
         self._metadata.follow()  # what the former master had not shown yet
         self.followers.begin()
