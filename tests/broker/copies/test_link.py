@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,15 @@ from tests.waiting import eventually_async
 
 
 async def said(master: Broker, data: bytes) -> list[tuple[Kind, bytes]]:
-    """What the master answers to these bytes until it closes the connection."""
+    """What the master answers to these bytes until it closes the connection, behind its version."""
     reader, writer = await asyncio.open_connection("127.0.0.1", master.port + 1)
-    frames = Frames(crc32)
     try:
         writer.write(data)
-        answers: list[tuple[Kind, bytes]] = []
-        while True:
-            try:
-                came = await asyncio.wait_for(reader.read(1 << 16), 10)
-            except ConnectionResetError:
-                return answers
-            if not came:
-                return answers
-            answers += frames.feed(came)
+        came = b""
+        with suppress(ConnectionResetError):
+            while part := await asyncio.wait_for(reader.read(1 << 16), 10):
+                came += part
+        return list(Frames(crc32).feed(came.removeprefix(OPENING.pack(-VERSION))))
     finally:
         writer.close()
 
