@@ -19,6 +19,7 @@ from kappamq.broker.copies.member_files import MemberFiles
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.peers import MemberLink, Peer
+from kappamq.broker.copies.reading import pieces, whole_end
 from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -55,7 +56,7 @@ from kappamq.raft import (
 )
 from kappamq.raft.effects import Ballot
 from kappamq.replication import raft_messages
-from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream
+from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
@@ -350,41 +351,18 @@ class Group:
         if peer is None:
             return
         if append.start >= store.kernel.hot_from:
-            end = self._whole_end(append)
-            data = b"".join(self._pieces(append.start, end))
+            end = whole_end(store, append)
+            data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
             self._do(node.sent(append.target, append.stream, end))
         else:
             peer.say_later(self._read(append))
 
-    def _whole_end(self, append: Append) -> int:
-        """Where the last whole group of records ends that this may bring; the first one, however long it is."""
-        store = self._store
-        if append.end == store.log.end:
-            return append.end
-        stop = append.end
-        while True:
-            end = store.log.whole_until(store.kernel_module, append.start, stop)
-            if end > append.start:
-                return end
-            if stop == store.log.end:
-                raise StoreError(f"the log cannot be read at {append.start}")
-            stop = min(store.log.end, stop + PIECE_BYTES_MAX)
-
-    def _pieces(self, start: int, end: int) -> list[bytes]:
-        pieces = []
-        while start < end:
-            piece = bytes(self._store.log.slice(start, end - start))
-            if not piece:
-                raise StoreError(f"the log cannot be read at {start}")
-            pieces.append(piece)
-            start += len(piece)
-        return pieces
-
     async def _read(self, append: Append) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
-        node, end = self.node, await self._worker(self._whole_end, append)
-        data = b"".join(await self._worker(self._pieces, append.start, end))
+        store, node = self._store, self.node
+        end = await self._worker(whole_end, store, append)
+        data = b"".join(await self._worker(pieces, store, append.start, end))
         if node is not None:
             self._do(node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
