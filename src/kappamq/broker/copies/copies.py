@@ -76,7 +76,7 @@ class Copies:
             lambda: config.master_address or self._master_address, upkeep.delete_with_master,
             ApacheMaster(Adopting(metadata, tables, events, worker), lambda: self._master_clients, tls),
         )  # fmt: skip
-        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following)
+        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following, self.group)
 
     def greeting(self) -> Hello:
         """This broker, as it introduces itself to the other side."""

@@ -30,7 +30,7 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import Busy, KappaError, NotAvailable, StoreError
+from kappamq.errors import Busy, IllegalOperation, KappaError, RequestTimeout, StoreError
 from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
@@ -45,6 +45,7 @@ from kappamq.raft import (
     Members,
     Node,
     Persist,
+    Refused,
     Replicate,
     Role,
     RoleChanged,
@@ -66,6 +67,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
 _LINKS_MAX: Final = 64
+_TRANSFER_S: Final = 3.0
 
 
 class Group:
@@ -279,15 +281,44 @@ class Group:
 
     # -- operators ---------------------------------------------------------------------------------------------------------
 
-    def transfer(self, name: str) -> None:
-        """Have another member lead. Raises raft.Refused, or NotAvailable if there is no such member."""
+    async def transfer(self, name: str | None) -> None:
+        """Have another member lead; returns when it does. Raises IllegalOperation, or RequestTimeout if it did not happen."""
         node = self.node
-        target = node.members.named(name) if node is not None else None
-        if node is None or target is None:
-            raise NotAvailable(
-                f"there is no member {name} in group {self.config.group}: {', '.join(self.config.members)}"
+        if node is None or node.leadership is None:
+            raise not_master(self._client_address(node.leader if node is not None else None))
+        others = {peer.member.name: peer for peer in node.leadership.peers.values()}
+        if name is not None and name not in others:
+            raise IllegalOperation(
+                f"{name} is no other member of group {self.config.group}: {', '.join(sorted(others))}"
             )
-        self._event(lambda: node.transfer(target, self._now()))
+        target = others[name] if name is not None else max(others.values(), key=lambda peer: peer.flushed, default=None)
+        if target is None:
+            raise IllegalOperation(f"group {self.config.group} has no other member")
+        try:
+            self._event(lambda: node.transfer(target.member, self._now()))
+        except Refused as error:
+            raise IllegalOperation(str(error)) from None
+        until = self._clock.liveness() + _TRANSFER_S
+        while node.leadership is not None:
+            if self._clock.liveness() > until:
+                raise RequestTimeout(f"{target.member} does not lead after {_TRANSFER_S:g} s, this broker goes on")
+            await asyncio.sleep(_TICK_S)
+
+    def replicas(self) -> list[tuple[str, int, bool]]:
+        """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to
+        them)."""
+        leadership = self.node.leadership if self.node is not None else None
+        if leadership is None:
+            return []
+        return [
+            (
+                self._client_address(peer.member) or peer.member.name,
+                peer.flushed,
+                self._peers[peer.member.name].is_connected,
+            )
+            for peer in leadership.peers.values()
+            if peer.member.name in self._peers
+        ]
 
     # -- effects -----------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kappamq.broker.copies.following import Following
+from kappamq.broker.copies.group import Group
 from kappamq.broker.copies.log_sender import LogSender
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.serving import Followers
@@ -12,14 +13,16 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
+from kappamq.errors import IllegalOperation
 from kappamq.protocol.bodies.copies import BrokerEpochs, Epoch, HaClient, HaConnection, HaStatus
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus
+from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
 from kappamq.store.message_store import MessageStore
 
 MASTER, SLAVE = "master", "slave"
 _NAMED_MAX: Final = 16
+_TERMS_MAX: Final = 100
 
 
 class CopiesStatus:
@@ -32,6 +35,7 @@ class CopiesStatus:
         role: NodeRole,
         followers: Followers,
         following: Following,
+        group: Group | None,
     ) -> None:
         self._config = config
         self._broker = broker
@@ -40,11 +44,13 @@ class CopiesStatus:
         self._role = role
         self._followers = followers
         self._following = following
+        self._group = group
 
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.epochs,
+            RequestCode.TRANSFER_LEADER: self.transfer_leader,
         }
 
     @property
@@ -56,6 +62,8 @@ class CopiesStatus:
 
     def ha_status(self, request: Request[GetHaStatus]) -> Frame:
         slaves = [self._slave(link) for link in self._followers.following]
+        if self._group is not None:
+            slaves = [self._replica(*replica) for replica in self._group.replicas()]
         status = HaStatus(
             master=self.role == MASTER,
             end=self._store.log.end,
@@ -71,10 +79,41 @@ class CopiesStatus:
             cluster=broker.cluster,
             broker_name=broker.name,
             broker_id=self._role.broker_id,
-            epochs=[Epoch(self._role.version, store.log.min)],
+            epochs=[Epoch(term, start) for term, start in self._terms()],
             end=store.log.end,
         )
         return request.reply(body=epochs.encode())
+
+    async def transfer_leader(self, request: Request[TransferLeader]) -> Frame:
+        """Answered when the other member leads."""
+        if self._group is None:
+            raise IllegalOperation(
+                "this broker belongs to no Raft group: a slave is made the master by a restart with another role"
+            )
+        await self._group.transfer(request.header.member)
+        return request.reply()
+
+    def _terms(self) -> list[tuple[int, int]]:
+        """The last terms of the log, and where each begins."""
+        if self._group is None or self._group.node is None:
+            return [(self._role.version, self._store.log.min)]
+        terms = self._group.node.log.terms
+        starts: dict[int, int] = {}
+        for record in (terms.base, *terms.records):
+            starts.setdefault(record.term, record.start)
+        return list(starts.items())[-_TERMS_MAX:]
+
+    def _replica(self, address: str, flushed: int, connected: bool) -> HaConnection:
+        """Another member of a Raft group, as its leader knows it."""
+        behind = max(0, self._store.log.end - flushed)
+        return HaConnection(
+            address=address,
+            acknowledged=flushed,
+            diff=behind,
+            in_sync=connected and behind <= self._config.lag_bytes_max,
+            bytes_per_s=0,
+            sent=flushed,
+        )
 
     def _slave(self, link: LogSender) -> HaConnection:
         feed = link.feed
@@ -126,6 +165,10 @@ class CopiesStatus:
                 "kappamqMasterSpeaks": following.speaks or "nothing",
                 "kappamqMasterBehindBytes": str(max(0, following.master_end - self._store.log.end)),
                 "kappamqFollowing": following.told or ("yes" if following.is_connected else "not yet"),
+            }
+        if self._group is not None:
+            table |= {
+                f"kappamqRaft{name[0].upper()}{name[1:]}": str(value) for name, value in self._group.status().items()
             }
         return table
 
