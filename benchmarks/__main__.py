@@ -12,6 +12,7 @@ python -m benchmarks failover --rounds 100  kill -9 of a Raft group's leader und
 python -m benchmarks chaos --rounds 100   kills, pauses and cut connections in a Raft group; also `make chaos`
 python -m benchmarks flips --count 500    bit flips under a running broker, each noticed by its scrub
 python -m benchmarks spark-kills          kill -9 of a streaming query, 20 times, and count what it has read
+python -m benchmarks spark-kills-once     the same of a query from topic to topic, exactly once, with two brokers
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ from benchmarks.bench import SIZES, Bench, Figure
 from benchmarks.loader import LoadFailed
 from benchmarks.process import ProcessFailed
 
-PROGRAMS = ("peer", "spark", "versus", "crash", "power", "flips", "spark-kills", "failover", "chaos")
+PROGRAMS = (
+    "peer",
+    "spark",
+    "versus",
+    "crash",
+    "power",
+    "flips",
+    "spark-kills",
+    "spark-kills-once",
+    "failover",
+    "chaos",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -71,6 +83,8 @@ def _program(name: str, arguments: list[str]) -> int:
         from tests.crash.flips import main as program
     elif name == "spark-kills":
         from tests.spark.kills import main as program
+    elif name == "spark-kills-once":
+        from tests.spark.kills_exactly_once import main as program
     else:
         from tests.crash.power import main as program
     return program(arguments)

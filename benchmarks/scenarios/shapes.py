@@ -93,7 +93,9 @@ def measure(bench: Bench, shape: Shape) -> Measured:
             told, _seconds = process.wait_for_json(READY_S_MAX)
             masters = [(row["address"], row["pid"]) for row in told["brokers"] if row["role"] == MASTER]
             for address, _pid in masters:
-                _load(address, Load(connections=1, requests=Load().queues, seconds=0, warmup=0), home)  # makes the topic
+                _load(
+                    address, Load(connections=1, requests=Load().queues, seconds=0, warmup=0), home
+                )  # makes the topic
             settle(process)
             measured = _measure(bench, shape, masters, home)
             process.stop()

@@ -124,8 +124,8 @@ class History:
         wrong = self.problems[:]
         for sent in self.sent.values():
             places = self.places.get(sent.id, [])
-            acked = sent.outcome is Outcome.ACKED
-            if acked and sent.ended < read and sent.wanted and not places and (last or not sent.late):
+            acked = sent.outcome is Outcome.ACKED and sent.ended < read
+            if acked and sent.wanted and not places and (last or not sent.late):
                 wrong.append(Violation("lost", f"{sent.id} of {sent.topic} was acknowledged and is not there"))
             if not sent.wanted and places:
                 wrong.append(Violation("decided twice", f"{sent.id} was rolled back and is at {places}"))

@@ -58,6 +58,10 @@ def test_what_was_answered_while_reading_may_come_later() -> None:
     made.note("t", 0, [Found(sent[0].id, 0, 0)])
     assert [one.kind for one in made.judge(read=1.2)] == []
     assert [one.text.split()[0] for one in made.judge(read=2.2)] == [sent[1].id]
+    # Sent again to another queue, which was read before it was answered there.
+    made.troubles.append([0.0, 3.0])
+    made.note("t", 1, [Found(sent[1].id, 0, 0)])
+    assert made.judge(read=1.2) == []
 
 
 def test_twice_is_right_for_who_may_have_sent_again() -> None:

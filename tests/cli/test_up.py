@@ -146,13 +146,13 @@ def test_a_broker_stops_when_standard_input_ends(tmp_path: Path) -> None:
     assert "--stop-at-eof needs a pipe" in done.stderr
 
 
-def test_a_raft_group_is_refused_and_not_three_lone_masters(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, *UP, "--data", str(tmp_path), "--raft", "3"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "enableDLegerCommitLog=true (--raft) cannot be honoured yet" in done.stderr
+def test_a_raft_group_is_ready_with_a_leader(tmp_path: Path) -> None:
+    with started(*UP, "--data", str(tmp_path), "--raft", "3") as (told, process):
+        roles = sorted(row["role"] for row in told["brokers"])
+        assert roles == ["follower", "follower", "leader"]
+        (leader,) = (row for row in told["brokers"] if row["role"] == "leader")
+        assert leader["id"] == 0
+        assert {row["name"] for row in told["brokers"]} == {"broker-a"}
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=120)[0] == ""
+    assert not any(is_running(row["pid"]) for row in told["brokers"])

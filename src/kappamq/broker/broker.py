@@ -191,6 +191,7 @@ class Broker:
     def _build(self) -> None:
         """Everything that lives as long as the process; what needs the right to write is built by the role."""
         config, clock, store, events, reader = self.config, self.clock, self.store, self.events, self.reader
+        net = self.net_config
         clients, tables, writer, read, write = (
             self.clients, self.tables, self.writer, self.workers.read, self.workers.write
         )  # fmt: skip
@@ -209,7 +210,7 @@ class Broker:
         self._started.push_async_callback(self.upkeep.stop)
         self.copies = Copies(
             self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, self.next_file, self.gate, clock,
-            self.outlet, self.node_role, lambda: self.address, read,
+            self.outlet, self.node_role, lambda: self.address, read, events, outgoing_context(net),
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
         self.upkeep.keepers.append(self.copies.followers)
@@ -243,6 +244,7 @@ class Broker:
         )  # fmt: skip
         for part in (
             self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
+            self.copies.status,
         ):  # fmt: skip
             self.bursts.add_handlers(part.handlers())
         REQUESTS.check(self.bursts.handlers)
@@ -266,7 +268,7 @@ class Broker:
             wall_clock=self.clock_watch.runtime,
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
-            copies=self.copies.runtime,
+            copies=self.copies.status.runtime,
             cautions=self.cautions,
         )
 
@@ -288,7 +290,7 @@ class Broker:
         events.on(SentBack, self.stats.sent_back)
         events.on(ConnectionLost, self.client_expiry.connection_lost)
         events.on(MasterFound, self.copies.master_found)
-        events.on(MasterFound, lambda event: self.role.leader_is(event.address))
+        events.on(MasterFound, self.role.master_found)
         events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)

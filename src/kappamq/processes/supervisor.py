@@ -82,7 +82,6 @@ class Supervisor:
         self._children: dict[Place, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._nameserver: NameServer | None = None
-        self._stopping = False
 
     @classmethod
     def at(
@@ -130,7 +129,6 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Slaves first, then masters, then the name server, so that each can say goodbye to the next. May be called twice."""
-        self._stopping = True
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)

@@ -123,7 +123,7 @@ def check_member(theirs: MemberHello, ours: MemberHello) -> None:
         )
     if theirs.group_id and ours.group_id and theirs.group_id != ours.group_id:
         raise Refusal(
-            f"it belongs to another founding of group {ours.group} ({theirs.group_id}, ours {ours.group_id}): one of the two data directories "
+            f"it belongs to another founding of group {ours.group} ({theirs.group_id}, ours {ours.group_id}): one of the data directories "
             f"is from somewhere else"
         )
 

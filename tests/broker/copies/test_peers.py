@@ -1,20 +1,110 @@
-"""A member's connection to another one: what is said in order, also behind what is still being read, and what happens if that fails."""
+"""Connections between members: strangers and wrong members hear why not; nonsense is closed and the group goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
 
+import pytest
+
+from kappamq.broker.broker import Broker
 from kappamq.broker.copies.peers import MemberLink, Peer
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
-from kappamq.native import pure
+from kappamq.replication import raft_messages
+from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, frame, text_frame, values_of
 from kappamq.replication.greeting import MemberHello
-from tests.broker.running import run
+from tests.broker.copies.test_group import Members, members
+from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 
-HOST = "127.0.0.1"
+
+async def said(port: int, data: bytes) -> list[tuple[Kind, bytes]]:
+    """What a member answers to these bytes until it closes the connection, or for a second."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    frames = Frames(crc32)
+    answers: list[tuple[Kind, bytes]] = []
+    try:
+        writer.write(data)
+        async with asyncio.timeout(10):
+            while came := await reader.read(1 << 16):
+                answers += frames.feed(came)
+    except (TimeoutError, ConnectionResetError):
+        pass
+    finally:
+        writer.close()
+    return answers
+
+
+def hello(broker: Broker, **changes: Any) -> bytes:
+    assert broker.copies.group is not None
+    ours = replace(broker.copies.group.ours(), nonce="00", **changes)
+    return OPENING.pack(-VERSION) + text_frame(Kind.MEMBER, ours.values(), crc32)
+
+
+def place_of(group: Members, broker: Broker) -> int:
+    return next(port + 1 for name, port in group.ports.items() if group.running[name] is broker)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"group": "other", "member": "n1"}, "is no member of"),
+        ({"members": "n0,n1", "member": "n1"}, "dLegerPeers must be the same"),
+        ({}, "needs a dLegerSelfId of its own"),
+        ({"segment_bytes": 5, "member": "n1"}, "mappedFileSizeCommitLog"),
+        ({"delay_levels": "1s", "member": "n1"}, "messageDelayLevel"),
+        ({"group_id": "of somebody else", "member": "n1"}, "another founding"),
+    ],
+)
+def test_who_does_not_belong_hears_why(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            await group.leader()
+            ((kind, content),) = await said(group.ports["n0"] + 1, hello(group.running["n0"], **changes))
+            assert kind is Kind.REFUSED
+            assert text in values_of(content)["why"]
+
+    run(test())
+
+
+def test_nonsense_is_closed_and_the_group_goes_on(tmp_path: Path) -> None:
+    dice = random.Random(7)
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            port = place_of(group, leader)
+            name = next(name for name, broker in group.running.items() if broker is not leader)
+            good = hello(leader, member=name)
+            for bad in (
+                OPENING.pack(5),
+                OPENING.pack(-VERSION) + text_frame(Kind.HELLO, {}, crc32),
+                good + good[8:],
+                good + frame(Kind.RAFT, b"", crc32),
+                good + frame(Kind.RAFT, raft_messages.encode(_beat("n9")), crc32),
+                *(good + frame(Kind.RAFT, dice.randbytes(60), crc32) for _ in range(10)),
+                *(OPENING.pack(-VERSION) + dice.randbytes(100) for _ in range(10)),
+            ):
+                await said(port, bad)
+            async with speaking(await group.leader()) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            await group.agree()
+
+    run(test())
+
+
+def _beat(source: str) -> Any:
+    from kappamq.raft import MemberId
+    from kappamq.raft.messages import Beat
+
+    return Beat(MemberId(source, 1), MemberId("n0", 1), 1, 0, 0, 0)
 
 
 class Side:
@@ -23,7 +113,7 @@ class Side:
     def __init__(self, name: str) -> None:
         self.name = name
         self.config = CopiesConfig(
-            group="g", members={"n0": f"{HOST}:1", "n1": f"{HOST}:2", "n2": f"{HOST}:3"}, member=name
+            group="g", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}, member=name
         )
         self.heard: list[bytes] = []
         self.connections = 0
@@ -31,7 +121,7 @@ class Side:
 
     def ours(self) -> MemberHello:
         return MemberHello(
-            cluster="c", name="b", group="g", members="n0,n1,n2", member=self.name, address=f"{HOST}:9", segment_bytes=1 << 20,
+            cluster="c", name="b", group="g", members="n0,n1,n2", member=self.name, address="127.0.0.1:9", segment_bytes=1 << 20,
             delay_levels="1s", term=0, end=0, group_id="",
         )  # fmt: skip
 
@@ -49,9 +139,9 @@ class Side:
 async def connected() -> AsyncIterator[tuple[Side, Side, Peer]]:
     here, there = Side("n0"), Side("n1")
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: MemberLink(there, pure.crc32, lambda link: None), HOST, 0)
+    server = await loop.create_server(lambda: MemberLink(there, crc32, lambda link: None), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    peer = Peer(here, "n1", f"{HOST}:{port}", pure.crc32)
+    peer = Peer(here, "n1", f"127.0.0.1:{port}", crc32)
     try:
         await eventually_async(lambda: peer.is_connected)
         yield here, there, peer

@@ -19,7 +19,7 @@ from kappamq.broker.copies.member_files import MemberFiles
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.peers import MemberLink, Peer
-from kappamq.broker.copies.pieces import read, whole_end
+from kappamq.broker.copies.reading import pieces, whole_end
 from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -30,7 +30,7 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import Busy, KappaError, NotAvailable, StoreError
+from kappamq.errors import Busy, IllegalOperation, KappaError, RequestTimeout, StoreError
 from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
@@ -45,6 +45,7 @@ from kappamq.raft import (
     Members,
     Node,
     Persist,
+    Refused,
     Replicate,
     Role,
     RoleChanged,
@@ -66,6 +67,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
 _LINKS_MAX: Final = 64
+_TRANSFER_S: Final = 3.0
 
 
 class Group:
@@ -131,8 +133,8 @@ class Group:
             self._begin(self._vote)
         elif self._store.log.end:
             raise StoreError(
-                f"{self._store.config.root} holds messages that no Raft group has written (there is no {self._files.vote_path.name}). "
-                f"Start the member with an empty data directory; or start this store as a broker of its own"
+                f"{self._store.config.root} holds messages that no Raft group has written ({self._files.vote_path.name} is missing). Start "
+                f"the member with an empty data directory; or start this store as a broker of its own"
             )
         for name, place in self.config.members.items():
             if name != self.me:
@@ -230,7 +232,7 @@ class Group:
         self._event(lambda: node.step(message, self._now()))
 
     def _found_or_join(self) -> None:
-        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and joins."""
+        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
         others = [self._hellos.get(name) for name in self._peers]
         if any(hello is not None and not hello.is_new for hello in others):
             group_id = next(hello.group_id for hello in others if hello is not None and not hello.is_new)
@@ -290,15 +292,44 @@ class Group:
 
     # -- operators ---------------------------------------------------------------------------------------------------------
 
-    def transfer(self, name: str) -> None:
-        """Have another member lead. Raises raft.Refused, or NotAvailable if there is no such member."""
+    async def transfer(self, name: str | None) -> None:
+        """Have another member lead; returns when it does. Raises IllegalOperation, or RequestTimeout if it did not happen."""
         node = self.node
-        target = node.members.named(name) if node is not None else None
-        if node is None or target is None:
-            raise NotAvailable(
-                f"there is no member {name} in group {self.config.group}: {', '.join(self.config.members)}"
+        if node is None or node.leadership is None:
+            raise not_master(self._client_address(node.leader if node is not None else None))
+        others = {peer.member.name: peer for peer in node.leadership.peers.values()}
+        if name is not None and name not in others:
+            raise IllegalOperation(
+                f"{name} is no other member of group {self.config.group}: {', '.join(sorted(others))}"
             )
-        self._event(lambda: node.transfer(target, self._now()))
+        target = others[name] if name is not None else max(others.values(), key=lambda peer: peer.flushed, default=None)
+        if target is None:
+            raise IllegalOperation(f"group {self.config.group} has no other member")
+        try:
+            self._event(lambda: node.transfer(target.member, self._now()))
+        except Refused as error:
+            raise IllegalOperation(str(error)) from None
+        until = self._clock.liveness() + _TRANSFER_S
+        while node.leadership is not None:
+            if self._clock.liveness() > until:
+                raise RequestTimeout(f"{target.member} does not lead after {_TRANSFER_S:g} s, this broker goes on")
+            await asyncio.sleep(_TICK_S)
+
+    def replicas(self) -> list[tuple[str, int, bool]]:
+        """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to
+        them)."""
+        leadership = self.node.leadership if self.node is not None else None
+        if leadership is None:
+            return []
+        return [
+            (
+                self._client_address(peer.member) or peer.member.name,
+                peer.flushed,
+                self._peers[peer.member.name].is_connected,
+            )
+            for peer in leadership.peers.values()
+            if peer.member.name in self._peers
+        ]
 
     # -- effects -----------------------------------------------------------------------------------------------------------
 
@@ -371,7 +402,7 @@ class Group:
             return
         if append.start >= store.kernel.hot_from:
             end = whole_end(store, append)
-            data = read(store, append.start, end)
+            data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
             self._do(node.sent(append.target, append.stream, end))
         else:
@@ -379,8 +410,9 @@ class Group:
 
     async def _read(self, append: Append) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
-        node, end = self.node, await self._worker(whole_end, self._store, append)
-        data = await self._worker(read, self._store, append.start, end)
+        store, node = self._store, self.node
+        end = await self._worker(whole_end, store, append)
+        data = b"".join(await self._worker(pieces, store, append.start, end))
         if node is not None:
             self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)

@@ -1,4 +1,4 @@
-"""The bytes of our log that go into one message to another member: whole groups of records."""
+"""Bytes of our log for another member: whole groups of records, as they lie in the files. Both may wait for the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kappamq.store.message_store import MessageStore
 
 
 def whole_end(store: MessageStore, append: Append) -> int:
-    """Where the last whole group of records ends that `append` may bring; the first one, however long it is. Raises StoreError."""
+    """Where the last whole group of records ends that `append` may bring; the first one, however long it is."""
     if append.end == store.log.end:
         return append.end
     stop = append.end
@@ -22,13 +22,13 @@ def whole_end(store: MessageStore, append: Append) -> int:
         stop = min(store.log.end, stop + PIECE_BYTES_MAX)
 
 
-def read(store: MessageStore, start: int, end: int) -> bytes:
-    """Raises StoreError."""
-    pieces = []
+def pieces(store: MessageStore, start: int, end: int) -> list[bytes]:
+    """[start, end), cut where files end."""
+    found = []
     while start < end:
         piece = bytes(store.log.slice(start, end - start))
         if not piece:
             raise StoreError(f"the log cannot be read at {start}")
-        pieces.append(piece)
+        found.append(piece)
         start += len(piece)
-    return b"".join(pieces)
+    return found
