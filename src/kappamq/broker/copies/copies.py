@@ -10,6 +10,8 @@ from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.group import Group
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.seed_giving import SeedGiver
+from kappamq.broker.copies.seeding import Seeding
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.events import MasterFound, Tick
 from kappamq.broker.sending.gate import Gate
@@ -17,10 +19,11 @@ from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
 from kappamq.broker.upkeep.next_file import NextLogFile
 from kappamq.broker.upkeep.slices import Worker
-from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.broker.upkeep.upkeep import Keeper, Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
+from kappamq.errors import StoreError
 from kappamq.replication.greeting import Hello
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
@@ -47,8 +50,10 @@ class Copies:
         role: NodeRole,
         address: Callable[[], str],
         worker: Worker,
+        seeding: Seeding,
+        unfit: Callable[[StoreError], None],
     ) -> None:
-        """`address`: where our clients reach us."""
+        """`address`: where our clients reach us. `unfit`: told that this node cannot go on, and is to be started again."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -56,16 +61,22 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
+        self._tables = tables
+        self._seeding = seeding
+        self._unfit = unfit
+        self.seeds = SeedGiver(config, seeding.asking(), address, self, store, metadata, upkeep, clock, worker)
         self.group: Group | None = None
         if config.group is not None:
             self.group = Group(
-                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker
+                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker,
+                self.seeds, seeding, self.too_far_behind,
             )  # fmt: skip
-        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet)
+        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet, self.seeds)
         self._master_address: str | None = None  # as name servers told it last
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
             lambda: config.master_address or self._master_address, upkeep.delete_with_master,
+            self.too_far_behind,
         )  # fmt: skip
 
     def greeting(self) -> Hello:
@@ -84,6 +95,33 @@ class Copies:
             nonce="",
         )
 
+    # -- seeding -----------------------------------------------------------------------------------------------------------
+
+    def may_seed(self) -> None:
+        """Raises Refusal if this node does not lead."""
+        if self.group is not None:
+            self.group.demand_role()
+        else:
+            self.followers.demand_role()
+
+    def terms_at(self, begin: int) -> str:
+        return self.group.terms_at(begin) if self.group is not None else ""
+
+    def too_far_behind(self, leader: str, why: str) -> None:
+        """What our log would go on with does not exist any more: the next start gets everything anew."""
+        if self._seeding.is_wanted:
+            return
+        try:
+            self._seeding.want(leader)
+        except OSError as error:
+            why = f"{why}; and {error}"
+        self._unfit(
+            StoreError(
+                f"{self._store.config.root} cannot be continued: {why}. Start this broker again: it asks for a copy of everything, and "
+                f"keeps what is there now aside"
+            )
+        )
+
     # -- roles -------------------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: socket.socket) -> None:
@@ -98,7 +136,8 @@ class Copies:
         group.start()
 
     def lead(self) -> None:
-        """This node is the master: marks move by its mode, and followers are served."""
+        """This node is the master: marks move by its mode, and followers are served. Raises StoreError."""
+        self._seeding.demand_whole()
         own = mode_of(self._store.config.flush)
         mode: Mode = SyncCopies(own, self.followers.held) if self.config.copies_awaited else own
         self._writer.take_mode(mode)
@@ -120,6 +159,7 @@ class Copies:
         await self.following.end()
 
     async def stop(self) -> None:
+        self.seeds.stop()
         await asyncio.gather(self.following.end(), self.followers.stop())
         if self.group is not None:
             await self.group.stop()
@@ -127,6 +167,11 @@ class Copies:
     def master_found(self, event: MasterFound) -> None:
         """Name servers say where the master is."""
         self._master_address = event.ha_address
+
+    def keepers(self) -> list[Keeper]:
+        """Who needs old log files."""
+        of_role: Keeper = self.followers if self.group is None else self.group
+        return [of_role, self.seeds]
 
     def runtime(self) -> dict[str, str]:
         return {
@@ -137,3 +182,5 @@ class Copies:
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()
+        if self._seeding.ticked(self._store):
+            self._tables.filled()

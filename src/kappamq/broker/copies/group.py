@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kappamq.broker.copies.link import Takes
 from kappamq.broker.copies.member_files import MemberFiles
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.peers import MemberLink, Peer
+from kappamq.broker.copies.seeding import Seeding
 from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -54,9 +56,11 @@ from kappamq.raft import (
     Write,
 )
 from kappamq.raft.effects import Ballot
-from kappamq.replication import raft_messages
+from kappamq.raft.messages import Beat, PreVote, TimeoutNow
+from kappamq.raft.messages import Vote as VoteAsked
+from kappamq.replication import raft_messages, terms_file
 from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream
-from kappamq.replication.greeting import MemberHello
+from kappamq.replication.greeting import MemberHello, Refusal
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
@@ -65,6 +69,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
 _LINKS_MAX: Final = 64
+ELECTING: Final = (PreVote, VoteAsked, TimeoutNow)
 
 
 class Group:
@@ -84,8 +89,14 @@ class Group:
         role: NodeRole,
         address: Callable[[], str],
         worker: Worker,
+        seeds: Takes,
+        seeding: Seeding,
+        too_far_behind: Callable[[str, str], None],
     ) -> None:
         self.config = config
+        self.seeds = seeds
+        self._seeding = seeding
+        self._too_far_behind = too_far_behind
         self._broker = broker
         self._store = store
         self._writer = writer
@@ -114,7 +125,6 @@ class Group:
         self._ticking: asyncio.TimerHandle | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._why_stopped: str | None = None
-        self._seeding_told: set[MemberId] = set()
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
@@ -151,6 +161,7 @@ class Group:
         terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, self._founders(vote)))
         terms.cut(max(end, terms.base.start))
         find_terms(self._store, terms)
+        terms.trim(self._store.log.min)
         confirmed = min(self._store.marks.confirmed.offset, end)
         self.node = Node(vote.member, vote.ballot, Log(terms, end, confirmed), now=self._now(), dice=random.random)
         self.confirmed = confirmed
@@ -222,11 +233,23 @@ class Group:
         node = self.node
         if node is None:
             return  # it does not belong to the group yet, and says so when it does
-        message, data = raft_messages.decode(content)
+        said = raft_messages.decode(content)
+        message = said.message
         if message.source.name != member:
             raise BadStream(f"member {member} speaks for {message.source.name}")
-        self._incoming = data
+        if self._seeding.is_pending and isinstance(message, ELECTING):
+            return  # whoever has only a part of the log has no voice
+        self._incoming = said.data
         self._event(lambda: node.step(message, self._now()))
+        if said.log_min and node.leader == message.source:
+            self._upkeep.delete_with_master(said.log_min)
+
+    def cannot_go_on(self, leader: str) -> None:
+        node = self.node
+        if node is not None and node.leader is not None and node.leader.name == leader:
+            self._too_far_behind(
+                self.config.members[leader], f"its log ends at {self._store.log.end}, before that of the leader begins"
+            )
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
@@ -255,13 +278,14 @@ class Group:
     def _tick(self) -> None:
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         node = self.node
-        if node is not None:
+        if node is not None and not self._seeding.is_pending:  # of a follower, time does nothing but let it stand
             self._event(lambda: node.tick(self._now()))
 
     def written(self, start: int, data: bytes) -> None:
         """A turn of the leader has written."""
         node = self.node
         if node is not None and node.leadership is not None and not self._ordering:
+            self._trim(node)
             self._do(node.appended(self._store.log.end))
 
     def flushed(self, offset: int) -> None:
@@ -274,7 +298,16 @@ class Group:
             return
         if self.node is not None and self.node.leadership is not None:
             self._writer.end_turn()  # the node must know the end of its log before it hears anything else
+        if self.node is not None:
+            self._trim(self.node)
         self._do(call())
+
+    def _trim(self, node: Node) -> None:
+        """The node must know where its log begins before it has anything sent."""
+        log_min = self._store.log.min
+        if log_min > node.log.terms.base.start:
+            self._do(node.trimmed(log_min))
+            self._save_terms()
 
     # -- operators ---------------------------------------------------------------------------------------------------------
 
@@ -317,7 +350,8 @@ class Group:
                 self._vote = self._vote.with_ballot(effect.ballot)
                 self._files.save_vote(self._vote)
             case Send():
-                self._say(effect.message.target, raft_messages.encode(effect.message))
+                begins = self._store.log.min if isinstance(effect.message, Beat) else 0
+                self._say(effect.message.target, raft_messages.encode(effect.message, log_min=begins))
             case Replicate():
                 self._replicate(effect.append)
             case Write():
@@ -494,12 +528,40 @@ class Group:
             self._gate.open(TRANSFERRING)
 
     def _seed(self, member: MemberId) -> None:
-        if member not in self._seeding_told:
-            self._seeding_told.add(member)
-            log.error(
-                "raft: member %s needs the log from before %d, which is deleted here: copy the data directory of a stopped member to it",
-                member, self._store.log.min,
-            )  # fmt: skip
+        peer = self._peers.get(member.name)
+        if peer is not None:
+            peer.tell_to_seed()
+
+    # -- what others ask ---------------------------------------------------------------------------------------------------
+
+    def demand_role(self) -> None:
+        if not self._role.is_master:
+            raise Refusal("this member does not lead its group now")
+
+    def terms_at(self, begin: int) -> str:
+        """For a log that begins there: the term and the members that it has from before."""
+        assert self.node is not None
+        assert self._vote is not None
+        terms = Terms(self.node.log.terms.base, self.node.log.terms.records)
+        terms.trim(begin)
+        return terms_file.encode(Terms(terms.base), self._vote.group_id).decode()
+
+    @property
+    def needed_from(self) -> int:
+        """Log files from here on are kept for members that are connected and do not have them yet, up to a limit."""
+        node, end = self.node, self._store.log.end
+        leadership = node.leadership if node is not None else None
+        if leadership is None:
+            return end
+        held = [
+            progress.flushed
+            for member, progress in leadership.peers.items()
+            if progress.streaming and (peer := self._peers.get(member.name)) is not None and peer.is_connected
+        ]
+        return max(min(held, default=end), end - self.config.keep_bytes_max)
+
+    async def renew_below(self, log_min: int) -> None:
+        """What members need cannot be stored again: it stays where it is."""
 
     def status(self) -> dict[str, Any]:
         """For operators."""

@@ -30,7 +30,7 @@ from kappamq.replication.frames import (
     text_frame,
     values_of,
 )
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, Welcome, is_proof, proof
+from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehind, Welcome, is_proof, proof
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -40,12 +40,19 @@ _CLOSE_S = 1.0
 _READ_AGAIN_S = 1.0
 
 
+class Takes(Protocol):
+    def take(self, transport: asyncio.Transport, content: bytes) -> None:
+        """Take a connection over, on which somebody has asked to be seeded."""
+        ...
+
+
 class Master(Protocol):
     """What a link asks of the master's side as a whole."""
 
     config: CopiesConfig
     store: MessageStore
     term: int
+    seeds: Takes
 
     def greet(self, hello: Hello) -> None:
         """Raises Refusal for a broker that may not follow us."""
@@ -110,7 +117,7 @@ class Link(asyncio.Protocol):
                 self._take(kind, content)
         except Refusal as error:
             log.warning("copies: %s may not follow this broker: %s", self.peer, error)
-            self._say(Kind.REFUSED, {"why": str(error)})
+            self._say(Kind.REFUSED, {"why": str(error), "seed": int(isinstance(error, TooFarBehind))})
             self.close()
         except KappaError as error:
             log.warning("copies: the connection of %s is closed: %s", self.peer, error)
@@ -170,6 +177,12 @@ class Link(asyncio.Protocol):
             if self.feed.reported(Report.decode(content)):
                 self._room.set()
                 self._master.reported(self)
+        elif kind is Kind.ASK and self._hello is None and self._transport is not None:
+            transport, self._transport = self._transport, None
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._lost(self)
+            self._master.seeds.take(transport, content)
         elif kind is Kind.HELLO and self._hello is None:
             self._hello = Hello.of(values_of(content))
             secret = self._master.config.secret

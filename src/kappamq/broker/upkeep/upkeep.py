@@ -259,6 +259,13 @@ class Upkeep:
             return set()
         return {item[0] for item in work}
 
+    async def renew_snapshots(self) -> int:
+        """Have every snapshot reflect the log's beginning at least; returns where that is. Files may still be deleted afterwards."""
+        async with self._cleaning:
+            log_min = self._store.log.min
+            await self._save(self._metadata.collect(renew_below=log_min))
+            return log_min
+
     async def save_now(self, name: str) -> bool:
         """Write one table; False if that is not possible."""
         self._metadata.due_again({name})
