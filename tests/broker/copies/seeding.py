@@ -15,6 +15,7 @@ SMALL: dict[str, Any] = {
     "clean_interval_ms": 3_600_000, "disk_clean_ratio": 1.0,
 }  # fmt: skip
 
+
 async def fill(speaker: Speaker, count: int = 40, topic: str = "tea", queue_id: int = 0) -> list[bytes]:
     """Send 8 kB messages, eight to a log file; the bodies."""
     bodies = [b"%d:" % number + b"x" * 8000 for number in range(count)]
@@ -67,4 +68,3 @@ def numbering(broker: Broker) -> dict[tuple[str, int], int]:
         for queue_id in kernel.queue_ids(topic)
         if kernel.queue_state(topic, queue_id).next
     }
-
