@@ -335,7 +335,8 @@ class Broker:
     # -- the role that may write -------------------------------------------------------------------------------------------
 
     async def begin_role(self) -> None:
-        """This node is the master from now on: it stores and delivers messages."""
+        """This node is the master from now on: it stores and delivers messages. Raises StoreError if its store is not whole."""
+        self.seeding.demand_whole()
         await self.copies.end_following()
         self.copies.lead()
         await self.role.begin()

@@ -78,10 +78,10 @@ class Members:
 
 
 @asynccontextmanager
-async def members(root: Path, mode: str = "twin", count: int = 3) -> AsyncIterator[Members]:
+async def members(root: Path, mode: str = "twin", count: int = 3, **changes: Any) -> AsyncIterator[Members]:
     async with AsyncExitStack() as stack:
         group = Members(root, stack, mode, count)
-        await asyncio.gather(*(group.start(name) for name in group.names))
+        await asyncio.gather(*(group.start(name, **changes) for name in group.names))
         yield group
 
 

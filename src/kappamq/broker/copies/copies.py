@@ -136,8 +136,7 @@ class Copies:
         group.start()
 
     def lead(self) -> None:
-        """This node is the master: marks move by its mode, and followers are served. Raises StoreError."""
-        self._seeding.demand_whole()
+        """This node is the master: marks move by its mode, and followers are served."""
         own = mode_of(self._store.config.flush)
         mode: Mode = SyncCopies(own, self.followers.held) if self.config.copies_awaited else own
         self._writer.take_mode(mode)
