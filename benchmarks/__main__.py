@@ -10,6 +10,7 @@ python -m benchmarks versus OLD_TREE      CPU per message of another tree of thi
 python -m benchmarks crash --rounds 1000  kill -9 again and again; `power` cuts the power instead (root)
 python -m benchmarks flips --count 500    bit flips under a running broker, each noticed by its scrub
 python -m benchmarks spark-kills          kill -9 of a streaming query, 20 times, and count what it has read
+python -m benchmarks spark-kills-once     the same of a query from topic to topic, exactly once, with two brokers
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.bench import SIZES, Bench, Figure
 from benchmarks.loader import LoadFailed
 from benchmarks.process import ProcessFailed
 
-PROGRAMS = ("peer", "spark", "versus", "crash", "power", "flips", "spark-kills")
+PROGRAMS = ("peer", "spark", "versus", "crash", "power", "flips", "spark-kills", "spark-kills-once")
 
 
 def main(arguments: list[str]) -> int:
@@ -65,6 +66,8 @@ def _program(name: str, arguments: list[str]) -> int:
         from tests.crash.flips import main as program
     elif name == "spark-kills":
         from tests.spark.kills import main as program
+    elif name == "spark-kills-once":
+        from tests.spark.kills_exactly_once import main as program
     else:
         from tests.crash.power import main as program
     return program(arguments)

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "replication": "raft store protocol",
     "nameserver": "net protocol",
     "client": "net protocol filters native",
-    "broker": "replication state store net protocol native filters",
+    "broker": "raft replication state store net protocol native filters",
     "spark": "client store protocol filters native",
     # The common modules know nobody; response codes are numbers the error tree is built on.
     "message": "",

@@ -39,7 +39,9 @@ def test_who_hears_what(tmp_path: Path) -> None:
                 "ClockStepped": ["Delivery.clock_stepped"],
                 "CommitsRecorded": ["Stats.commits_recorded"],
                 "SentBack": ["Stats.sent_back"],
+                "MasterFound": ["Copies.master_found", "MasterRole.master_found"],
                 "Tick": [
+                    "Copies.ticked",
                     "ClockWatch.ticked",
                     "Pulls.ticked",
                     "ClientExpiry.ticked",

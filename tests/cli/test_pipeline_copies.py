@@ -56,7 +56,7 @@ def test_replay(asked: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert wanted.read["tags"] == "a || b"
     assert wanted.read["startingTimestamp"].isdigit()
     # An hour later "2h" means another time, and it is the same job.
-    assert wanted.asked()["read"] == {"onDataLoss": "fail", "startingTimestamp": "2h", "tags": "a || b"}
+    assert wanted.asked()["read"] == {"startingTimestamp": "2h", "tags": "a || b"}
     (row,) = run_kappamq(*arguments, "--archive", "/archive", "-o", "json").json
     assert (row["messages"], row["read"], row["planned"], row["rounds"], row["rounds_before"]) == (250, 300, 500, 3, 2)
     assert asked[1].archive == Path("/archive")

@@ -180,6 +180,14 @@ def test_a_half_that_python_has_touched_is_pythons(waits: Make) -> None:
     assert burst(kernel, end(second, tranStateTableOffset="1"))[1] == LEFT
 
 
+def test_halves_are_pythons_when_the_log_was_cut(waits: Make) -> None:
+    kernel = waits()
+    burst(kernel, send(i=HALF))
+    write(kernel, bytearray(1 << 20))
+    kernel.rewind()
+    assert burst(kernel, end())[1] == LEFT
+
+
 def test_many_halves_are_open_at_once(waits: Make) -> None:
     """Ended in another order than they were opened; none is lost in the table."""
     kernel, log = waits(segment_bytes=1 << 24, pending_bytes_max=1 << 24), bytearray(1 << 24)

@@ -106,7 +106,7 @@ def test_a_damaged_frame_is_noticed() -> None:
 
 
 def test_nothing_is_buffered_on_the_word_of_a_length() -> None:
-    for length in (0, 4, PIECE_BYTES_MAX + 5000, 0xFFFFFFFF):
+    for length in (0, 4, PIECE_BYTES_MAX + (65 << 20), 0xFFFFFFFF):
         with pytest.raises(BadStream, match=f"a frame of {length} bytes"):
             list(trusted().feed(struct.pack(">IIB", length, 0, 6)))
 

@@ -142,12 +142,15 @@ def found(admin: Admin, folder: Path) -> Found:
     )
 
 
-STARTING, REPEATING, RUNNING = "while it starts", "in its first batches", "running"
+STARTING, REPEATING, RUNNING, STAGING = "while it starts", "in its first batches", "running", "while it stages"
+MOMENTS = {STARTING: 1, REPEATING: 2, RUNNING: 3, STAGING: 4}
+"""And how often each is chosen."""
+STAGING_S = 1.0
 
 
 def kill_one(nameserver: str, admin: Admin, folder: Path, dice: random.Random) -> str:
-    """Start a driver and kill it: while it starts, in the batch that the last one left open or the next, or later. Returns which."""
-    moment = dice.choices((STARTING, REPEATING, RUNNING), (1, 3, 6))[0]
+    """Start a driver and kill it some time behind a moment that is chosen, too. Returns which."""
+    moment = dice.choices([*MOMENTS], [*MOMENTS.values()])[0]
     before = found(admin, folder)
     driver = _driver(nameserver, folder)
     with killed_at_last(driver):
@@ -156,12 +159,14 @@ def kill_one(nameserver: str, admin: Admin, folder: Path, dice: random.Random) -
             return moment
 
         def begun() -> bool:
-            if moment == REPEATING:
-                return found(admin, folder).begun_ms > before.begun_ms
-            return batches(folder, "commits") > before.committed
+            if moment == RUNNING:
+                return batches(folder, "commits") > before.committed
+            now = found(admin, folder)
+            # The first batch of a driver may be the one that the last one left open.
+            return now.begun_ms > before.begun_ms and (moment == REPEATING or now.staged > 0)
 
         eventually(lambda: begun() or driver.poll() is not None, timeout=DRIVER_S_MAX)
-        alive_for(driver, dice.uniform(0, RUNNING_S), folder)
+        alive_for(driver, dice.uniform(0, STAGING_S if moment == STAGING else RUNNING_S), folder)
     return moment
 
 

@@ -51,7 +51,7 @@ LIFE: list[Change] = [
     ("batch-begun", ["s", "t1", 0]),
     ("batch-begun", ["s", "t2", 0]),
     ("batch-decided", ["s", "t2", 0, 5, 77, {"x": [[1, 11], [0, 10]], "y": [[4, 14]]}]),
-    ("batch-begun", ["s", "t3", 3]),
+    ("batch-begun", ["s", "t3", 3, "attempt"]),
     ("batch-finished", ["s", "t2", "x", {"gone": 2}]),
     ("batch-finished", ["s", "t2", "x", {"gone": 2}]),  # repeated: nothing is counted twice
     ("batch-decided", ["s", "t3", 3, 0, 0, {}]),
@@ -60,6 +60,20 @@ LIFE: list[Change] = [
     ("scope-removed", ["s"]),
     ("scope-removed", ["never there"]),
 ]
+
+
+def test_attempts_at_a_batch_are_known_while_it_is_open() -> None:
+    begun: list[Change] = [
+        ("scope", ["s", "o", "x"]),
+        *(("batch-begun", ["s", f"t{number}", 4, f"a{number}"]) for number in range(scopes.ATTEMPTS_MAX + 2)),
+    ]
+    for table in (folded(begun), loaded(folded(begun))):
+        opened = table.table["s"].open
+        assert opened is not None
+        assert opened.attempts == [f"a{number}" for number in range(2, scopes.ATTEMPTS_MAX + 2)]
+    opened = folded([*begun, ("batch-begun", ["s", "next", 5, "first"])]).table["s"].open
+    assert opened is not None
+    assert opened.attempts == ["first"], "of another batch"
 
 
 def test_a_life_in_full() -> None:

@@ -20,7 +20,7 @@ from kappamq.broker.clients.registry import Clients
 from kappamq.broker.copies.copies import Copies
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
-from kappamq.broker.copies.seeding import Seeding
+from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
 from kappamq.broker.events import (
     ConnectionLost,
@@ -200,6 +200,7 @@ class Broker:
     def _build(self) -> None:
         """Everything that lives as long as the process; what needs the right to write is built by the role."""
         config, clock, store, events, reader = self.config, self.clock, self.store, self.events, self.reader
+        net = self.net_config
         clients, tables, writer, read, write = (
             self.clients, self.tables, self.writer, self.workers.read, self.workers.write
         )  # fmt: skip
@@ -218,7 +219,7 @@ class Broker:
         self._started.push_async_callback(self.upkeep.stop)
         self.copies = Copies(
             self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, self.next_file, self.gate, clock,
-            self.outlet, self.node_role, lambda: self.address, read,
+            self.outlet, self.node_role, lambda: self.address, read, events, outgoing_context(net),
             self.seeding, self._end_with,
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
@@ -253,6 +254,7 @@ class Broker:
         )  # fmt: skip
         for part in (
             self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
+            self.copies.status,
         ):  # fmt: skip
             self.bursts.add_handlers(part.handlers())
         REQUESTS.check(self.bursts.handlers)
@@ -276,7 +278,7 @@ class Broker:
             wall_clock=self.clock_watch.runtime,
             damage=lambda: {**self.damage.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
-            copies=self.copies.runtime,
+            copies=self.copies.status.runtime,
             cautions=self.cautions,
         )
 
@@ -298,7 +300,7 @@ class Broker:
         events.on(SentBack, self.stats.sent_back)
         events.on(ConnectionLost, self.client_expiry.connection_lost)
         events.on(MasterFound, self.copies.master_found)
-        events.on(MasterFound, lambda event: self.role.leader_is(event.address))
+        events.on(MasterFound, self.role.master_found)
         events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
 from kappamq.broker.delivery.delivery import Delivery, Surroundings
-from kappamq.broker.events import ClockStepped, Tick
+from kappamq.broker.events import ClockStepped, MasterFound, Tick
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
@@ -137,6 +137,10 @@ class MasterRole:
         except (KappaError, TimeoutError) as error:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")
+
+    def master_found(self, event: MasterFound) -> None:
+        """Name servers say where the master is."""
+        self.leader_is(event.address)
 
     def leader_is(self, address: str | None) -> None:
         """Name the node at `address` (None: nobody knows) to whoever asks this one for what only a master does."""

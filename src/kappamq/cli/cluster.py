@@ -47,6 +47,31 @@ def cluster(
         out.note("stopped")  # the usual way to end it
 
 
+@spoken
+@clustered
+def transfer_leader(
+    cluster: Cluster,
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="The name of the brokers of a Raft group.", show_default=False)
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="MEMBER",
+            help="Its id in dLegerPeers. Default: who has most of the log.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: TimeoutOption = 10.0,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Have another member of a Raft group lead, for example before a restart."""
+    out = Output(output)
+    cluster.ask(timeout, lambda admin: admin.transfer_leader(group, to, timeout))
+    out.line(f"another member leads {group}", group=group)
+
+
 async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | None) -> None:
     from kappamq.errors import KappaError
 

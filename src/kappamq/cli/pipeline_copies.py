@@ -88,7 +88,7 @@ def replay(
     if archive is None and not topic:
         raise wrong("--archive", "give --archive, or --topic (one or more), or both to replay a part of an archive")
     now = int(time.time() * 1000)
-    read: dict[str, str] = {} if archive is not None and on_data_loss == "fail" else {"onDataLoss": on_data_loss}
+    read: dict[str, str] = {} if on_data_loss == "fail" else {"onDataLoss": on_data_loss}
     said: dict[str, str] = {}
     for option, text, field in (("--from", from_, "startingTimestamp"), ("--to", to, "endingTimestamp")):
         if text is not None:

@@ -11,6 +11,8 @@ from kappamq.errors import ConfigError
 
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "async_master", "sync_master", "slave"
 ROLES = (ASYNC_MASTER, SYNC_MASTER, SLAVE)
+AUTO, KAPPAMQ, APACHE = "auto", "kappamq", "apache"
+PROTOCOLS = (AUTO, KAPPAMQ, APACHE)
 RAFT_SIZES = (3, 5)
 FIRST_VOTER = 1  # a group of one, to which others are added later
 SECRET_CHARACTERS_MIN, SECRET_CHARACTERS_MAX = 8, 256
@@ -29,6 +31,10 @@ class CopiesConfig:
     keep_bytes_max: int = 64 << 30  # log files are kept for slaves that are this far behind, and no further
     rate_bytes_max: int = 0  # per second and slave that is catching up; 0: no limit
     secret: str | None = field(default=None, repr=False)  # of the group; without it all who reach the port may copy
+    protocol: str = AUTO  # how a slave speaks to its master: kappamq, apache; auto finds out
+    count_apache_slaves: bool = (
+        False  # whether a synchronous master waits for Apache slaves, too: they report their page cache
+    )
 
     group: str | None = None  # of a Raft group: its name; None: no Raft
     members: Mapping[str, str] = field(default_factory=dict)  # of a Raft group: member id -> host:port of its copies
@@ -37,6 +43,8 @@ class CopiesConfig:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {self.role!r}")
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"protocol must be one of {', '.join(PROTOCOLS)}; got {self.protocol!r}")
         between("in_sync", self.in_sync, 0, 16)
         between("port", self.port, 0, 65_535)
         if self.master_address is not None:

@@ -241,6 +241,7 @@ int kernel_number(struct kernel *kernel, const uint8_t *data, size_t size, size_
 
 void kernel_rewind(struct kernel *kernel)
 {
+    halves_clear(&kernel->waiting);
     for (size_t n = 0; n < kernel->topic_room; n++) {
         const struct topic *topic = kernel->topics[n];
         for (size_t place = 0; topic && place < topic->queue_room; place++) {

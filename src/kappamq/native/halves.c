@@ -1,6 +1,5 @@
 /* Open halves that lie where their producers have put them, and how they end. pure_waiting.py is the meaning. */
 #include "answers.h"
-#include "waiting.h"
 
 /* -- the table ------------------------------------------------------------------------------------------------------- */
 
@@ -66,6 +65,13 @@ void halves_remove(struct waiting *waiting, int64_t log_offset)
         }
     }
     waiting->halves[hole].size = 0;
+}
+
+void halves_clear(struct waiting *waiting)
+{
+    free(waiting->halves);
+    waiting->halves = NULL;
+    waiting->half_room = waiting->half_count = 0;
 }
 
 /* -- ends ------------------------------------------------------------------------------------------------------------ */

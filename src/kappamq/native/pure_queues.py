@@ -29,7 +29,7 @@ from kappamq.native.layout import (
     WARM_BLOCK_BYTES,
     WARM_BLOCKS,
     QueueState,
-)  # fmt: skip
+)  # fmt: skip  # fmt: skip
 from kappamq.native.pure_record import (
     Buffer,
     Fields,
@@ -42,8 +42,7 @@ from kappamq.native.pure_record import (
     topic_field,
 )
 
-_ROLLBACK: Final = 0xC
-_PREPARED: Final = 0x4
+_PREPARED, _ROLLBACK = 0x4, 0xC
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _INT64_MAX: Final = (1 << 63) - 1
 _KEY_HEAD: Final = 24

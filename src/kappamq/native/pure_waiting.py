@@ -69,6 +69,10 @@ class Waiting(Appends):
         """The half at `log_offset`, if the kernel knows it, is Python's."""
         self._halves.pop(log_offset, None)
 
+    def rewind(self) -> None:
+        super().rewind()
+        self._halves.clear()  # some of them may be gone
+
     def _take_notes(self) -> list[Note]:
         if not (self._notes or self._parked):
             return []

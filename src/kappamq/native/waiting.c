@@ -209,9 +209,7 @@ int waiting_allow(struct waiting *waiting, bool halves, int64_t timer_ms_max, in
     waiting->halves_allowed = halves;
     waiting->timer_ms_max = timer_ms_max;
     waiting->levels = levels;
-    free(waiting->halves);
-    waiting->halves = NULL;
-    waiting->half_room = waiting->half_count = 0;
+    halves_clear(waiting);
     return 0;
 }
 

@@ -69,5 +69,6 @@ int halves_reserve(struct waiting *waiting);
 void halves_put(struct waiting *waiting, struct half half);
 const struct half *halves_find(const struct waiting *waiting, int64_t log_offset);
 void halves_remove(struct waiting *waiting, int64_t log_offset);
+void halves_clear(struct waiting *waiting);
 
 #endif

@@ -106,6 +106,9 @@ class RequestCode(IntEnum):
     QUERY_SCOPES = 710010
     REMOVE_SCOPE = 710011
 
+    # Raft groups: only KappaMQ has these, too
+    TRANSFER_LEADER = 710021
+
     # POP
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

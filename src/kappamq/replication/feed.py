@@ -6,10 +6,11 @@ from kappamq.replication.frames import BadStream, Report
 
 
 class Feed:
-    """Offsets of one connection: reported flushed <= reported written <= sent."""
+    """Offsets of one connection: sent from <= reported flushed <= reported written <= sent."""
 
     def __init__(self, start: int, window_bytes: int, generation: int = 0) -> None:
         """The follower holds the log up to `start`; what lies behind is to be sent, at most `window_bytes` ahead of its reports."""
+        self.sent_from = start
         self.sent = start
         self.written = start
         self.flushed = start

@@ -261,6 +261,15 @@ class Metadata:
         records changes itself, nothing is left to do."""
         return self._apply_stored(self._ahead)
 
+    def adopt(self, file: str, content: dict[str, Any], *, whole: bool) -> None:
+        """This node follows one that does not record its changes: what that one has said of a table, which is not recorded here
+        either. With `whole`, what is not in `content` does not exist."""
+        table = next(table for table in self._tables if table.file == file)
+        if whole:
+            table.reset()
+        table.from_snapshot(content)
+        table.dirty = True
+
     def follow_from_here(self) -> None:
         """All that is in the queues was applied when it was recorded."""
         self._at = self._store.kernel.queue_state(TOPIC, 0).end

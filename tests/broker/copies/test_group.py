@@ -15,6 +15,7 @@ from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import NotMaster
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.admin import TransferLeader
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
 from tests.store.stores import kernels
@@ -195,8 +196,10 @@ def test_leadership_is_transferred(tmp_path: Path) -> None:
         async with members(tmp_path) as group:
             leader = await group.leader()
             target = next(name for name, broker in group.running.items() if broker is not leader)
-            assert leader.copies.group is not None
-            leader.copies.group.transfer(target)
+            async with speaking(leader) as speaker:
+                wrong = await speaker.ask(TransferLeader(member="n9"))
+                assert "no other member" in (wrong.remark or "")
+                assert (await speaker.ask(TransferLeader(member=target))).code == 0
             await eventually_async(lambda: group.running[target].role.is_held, text="the other one leads")
             await eventually_async(lambda: not leader.role.is_held, text="the former one has stopped")
 

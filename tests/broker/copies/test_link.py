@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,15 @@ from tests.waiting import eventually_async
 
 
 async def said(master: Broker, data: bytes) -> list[tuple[Kind, bytes]]:
-    """What the master answers to these bytes until it closes the connection."""
+    """What the master answers to these bytes until it closes the connection, behind its version."""
     reader, writer = await asyncio.open_connection("127.0.0.1", master.port + 1)
-    frames = Frames(crc32)
     try:
         writer.write(data)
-        answers: list[tuple[Kind, bytes]] = []
-        while True:
-            try:
-                came = await asyncio.wait_for(reader.read(1 << 16), 10)
-            except ConnectionResetError:
-                return answers
-            if not came:
-                return answers
-            answers += frames.feed(came)
+        came = b""
+        with suppress(ConnectionResetError):
+            while part := await asyncio.wait_for(reader.read(1 << 16), 10):
+                came += part
+        return list(Frames(crc32).feed(came.removeprefix(OPENING.pack(-VERSION))))
     finally:
         writer.close()
 
@@ -109,9 +104,9 @@ def test_nonsense_is_closed_and_nobody_else_notices(tmp_path: Path, caplog: pyte
 @pytest.mark.parametrize(
     ("ours", "theirs", "text"),
     [
-        ("s3cret", "wrong", "does not know the secret"),
-        ("s3cret", None, "asks for the secret"),
-        (None, "s3cret", "does not know the secret of this group"),
+        ("s3cret-word", "wrong-word", "does not know the secret"),
+        ("s3cret-word", None, "asks for the secret"),
+        (None, "s3cret-word", "does not know the secret of this group"),
     ],
 )
 def test_without_the_right_secret_nobody_follows(
@@ -127,14 +122,14 @@ def test_without_the_right_secret_nobody_follows(
             assert slave.store.log.end == 0
 
     run(test())
-    assert "s3cret" not in caplog.text
+    assert "s3cret-word" not in caplog.text
 
 
 def test_with_the_right_secret_it_does(tmp_path: Path) -> None:
     async def test() -> None:
         async with (
-            running(tmp_path / "m", copies=CopiesConfig(secret="s3cret")) as master,
-            slave_of(master, tmp_path / "s", copies={"secret": "s3cret"}) as slave,
+            running(tmp_path / "m", copies=CopiesConfig(secret="s3cret-word")) as master,
+            slave_of(master, tmp_path / "s", copies={"secret": "s3cret-word"}) as slave,
             speaking(master) as speaker,
         ):
             await speaker.send("tea", b"1")

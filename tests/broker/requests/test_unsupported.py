@@ -27,7 +27,7 @@ async def test_every_refusal_names_what_is_missing(broker: Broker, client: Speak
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, code
         remark = answer.remark or ""
         assert remark.startswith(f" request type {code} not supported: "), remark
-        assert "version" in remark or "instead" in remark or "broker asks" in remark
+        assert "version" in remark or "instead" in remark or "broker asks" in remark or "is configured" in remark
     assert REQUESTS[RequestCode.POP_MESSAGE].refusal
 
 

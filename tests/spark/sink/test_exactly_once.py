@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kappamq.errors import ConfigError, IllegalOperation, NoSuchTopic, TransactionFailed
+from kappamq.errors import ConfigError, IllegalOperation, NoSuchTopic, NotConnected, TransactionFailed
 from kappamq.spark.sink.exactly_once import ExactlyOnceBatchWriter, Staged, abort, batch_of_task, commit, stage_rows
 from kappamq.spark.sink.options import ExactlyOnce, WriteOptions
+from kappamq.spark.topic.source import KappaMQSource
 from kappamq.testing import BrokerKit
+from tests.client.announcing import announced
+from tests.interop.process import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,6 +165,23 @@ def test_a_writer_of_a_batch(tea: BrokerKit) -> None:
     assert tea.bodies("tea") == [b"x"]
     assert isinstance(message, Staged)
     assert message.ticket.owner == "me"
+
+
+def test_a_commit_does_not_need_all_brokers(tea: BrokerKit) -> None:
+    """Spark unpickles the source for it, in another process; for the tasks it makes a new one, and then all must be there."""
+    options = {"nameservers": tea.nameserver, "topic": "tea", "delivery": "exactly-once", "transactionScope": "copy"}
+    schema = StructType([StructField("body", BinaryType())])
+    gone = f"127.0.0.1:{free_port()}"
+
+    async def test() -> None:
+        async with announced(tea.nameserver, "gone", gone):
+            source = KappaMQSource(options)
+            with pytest.raises(NotConnected, match=f"broker gone at {gone} cannot be reached"):
+                await asyncio.to_thread(source.streamWriter, schema, False)
+            source._process -= 1
+            assert await asyncio.to_thread(source.streamWriter, schema, False)
+
+    asyncio.run(test())
 
 
 def test_outside_of_a_stream_nobody_knows_the_batch() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 
+from kappamq.broker.copies.apache.adopting import Adopting
+from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.group import Group
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
-from kappamq.broker.copies.seed_giving import SeedGiver
-from kappamq.broker.copies.seeding import Seeding
+from kappamq.broker.copies.seeding.asking import Seeding
+from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
+from kappamq.broker.copies.status import CopiesStatus
 from kappamq.broker.events import MasterFound, Tick
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
@@ -24,6 +28,7 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
+from kappamq.events import Events
 from kappamq.replication.greeting import Hello
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
@@ -50,10 +55,13 @@ class Copies:
         role: NodeRole,
         address: Callable[[], str],
         worker: Worker,
+        events: Events,
+        tls: ssl.SSLContext | None,
         seeding: Seeding,
         unfit: Callable[[StoreError], None],
     ) -> None:
-        """`address`: where our clients reach us. `unfit`: told that this node cannot go on, and is to be started again."""
+        """`address`: where our clients reach us. `tls`: for questions to an Apache master. `unfit`: told that this node cannot go on, and
+        is to be started again."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -73,11 +81,14 @@ class Copies:
             )  # fmt: skip
         self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet, self.seeds)
         self._master_address: str | None = None  # as name servers told it last
+        self._master_clients: str | None = None  # where its clients reach it, likewise
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
             lambda: config.master_address or self._master_address, upkeep.delete_with_master,
+            ApacheMaster(Adopting(metadata, tables, events, worker), lambda: self._master_clients, tls),
             self.too_far_behind,
         )  # fmt: skip
+        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following, self.group)
 
     def greeting(self) -> Hello:
         """This broker, as it introduces itself to the other side."""
@@ -138,7 +149,11 @@ class Copies:
     def lead(self) -> None:
         """This node is the master: marks move by its mode, and followers are served."""
         own = mode_of(self._store.config.flush)
-        mode: Mode = SyncCopies(own, self.followers.held) if self.config.copies_awaited else own
+        mode: Mode = (
+            SyncCopies(own, self.followers.held, self.config.slave_timeout_ms / 1000)
+            if self.config.copies_awaited
+            else own
+        )
         self._writer.take_mode(mode)
         self._metadata.follow()  # what the former master had not shown yet
         self.followers.begin()
@@ -165,18 +180,12 @@ class Copies:
 
     def master_found(self, event: MasterFound) -> None:
         """Name servers say where the master is."""
-        self._master_address = event.ha_address
+        self._master_address, self._master_clients = event.ha_address, event.address
 
     def keepers(self) -> list[Keeper]:
         """Who needs old log files."""
         of_role: Keeper = self.followers if self.group is None else self.group
         return [of_role, self.seeds]
-
-    def runtime(self) -> dict[str, str]:
-        return {
-            "kappamqFollowers": str(len(self.followers.following)),
-            "kappamqCopiesMissing": self.followers.held.missing() or "nothing",
-        }
 
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)

@@ -14,12 +14,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from kappamq.broker.copies.apache.master import ApacheMaster
+from kappamq.broker.copies.apache.stream import ClassicStream
+from kappamq.broker.copies.incoming import Incoming, NotKnown, connected, some
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
 from kappamq.clock import Clock
-from kappamq.config.copies import CopiesConfig
+from kappamq.config.copies import APACHE, KAPPAMQ, CopiesConfig
 from kappamq.errors import KappaError, StoreError
-from kappamq.protocol import address
 from kappamq.replication.frames import (
     OPENING,
     VERSION,
@@ -38,12 +40,10 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_CONNECT_S = 3.0
 _GREETING_S = 10.0
 _SILENCE_S = 5.0  # a master beats every second
 _AGAIN_S = (0.2, 3.0)  # first pause before the next try, and the longest
-_READ_BYTES = 1 << 20
-_REST_BYTES_MAX = 64 << 20  # of a record or batch that is not whole yet
+_OPENING_S = 3.0
 _SELDOM_S = 0.5
 
 
@@ -59,11 +59,12 @@ class Following:
         ours: Callable[[], Hello],
         master_address: Callable[[], str | None],
         shorten: Callable[[int], None],
+        apache: ApacheMaster,
         too_far_behind: Callable[[str, str], None],
     ) -> None:
         """`ours`: this broker, as it greets. `master_address`: where the master's copies port is, if that is known now. `shorten`: told
-        where the master's log begins, below which we may delete log files. `too_far_behind`: told where the master is and what it
-        says, if our log ends before its begins."""
+        where the master's log begins, below which we may delete log files. `apache`: what is to be done with an Apache master.
+        `too_far_behind`: told where the master is and what it says, if our log ends before its begins."""
         self._config = config
         self._store = store
         self._writer = writer
@@ -81,9 +82,15 @@ class Following:
         self._welcome: Welcome | None = None
         self._reported = (0, 0)
         self._reported_at = 0.0
+        self.place: str | None = None  # of the master's copies, as far as it is known
+        self.received_per_s = 0
+        self._second = (0.0, 0)  # when it began, and the log's end then
         self.shown = self.safe = 0  # how far the master shows its log, and how far nobody can take it back
         self.master_end = 0
         self.heard_at: float | None = None
+        self._apache = apache
+        self._apache_at: str | None = None  # where an Apache master has been found
+        self._classic: ClassicStream | None = None
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
@@ -98,8 +105,27 @@ class Following:
             self._task = None
 
     @property
+    def is_active(self) -> bool:
+        """Whether this node is a slave, with or without a master to follow."""
+        return self._task is not None
+
+    @property
+    def told(self) -> str | None:
+        """Why nobody is followed."""
+        return self._told
+
+    @property
+    def reported_at(self) -> float | None:
+        return self._classic.reported_at if self._classic is not None else self._reported_at or None
+
+    @property
     def is_connected(self) -> bool:
-        return self._welcome is not None
+        return self._welcome is not None or self._classic is not None
+
+    @property
+    def speaks(self) -> str:
+        """The protocol, for operators; empty while nobody is followed."""
+        return "apache" if self._classic is not None else "kappamq" if self._welcome is not None else ""
 
     @property
     def master(self) -> Welcome | None:
@@ -134,17 +160,22 @@ class Following:
             log.log(level, "copies: this slave does not follow now: %s", why)
 
     async def _once(self) -> None:
-        place = self._master_address()
+        self.place = place = self._master_address()
         if place is None:
             raise NotKnown("no name server knows a master of this broker, and haMasterAddress is not set")
-        host, port = address.split(place)
+        if self._config.protocol == APACHE or place == self._apache_at:
+            await self._follow_apache(place)
+            return
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                reader, out = await asyncio.open_connection(host, port, limit=_READ_BYTES)
-        except TimeoutError:
-            raise NotKnown(f"the master at {place} cannot be reached within {_CONNECT_S:g} s") from None
-        except OSError as error:
-            raise NotKnown(f"the master at {place} cannot be reached: {error.strerror or error}") from error
+            await self._follow_ours(place)
+        except Unanswered:
+            if self._config.protocol == KAPPAMQ or not await self._apache.is_one(place):
+                raise
+            self._apache_at = place
+            await self._follow_apache(place)
+
+    async def _follow_ours(self, place: str) -> None:
+        reader, out = await connected(place)
         self._out = out
         frames = Frames(self._checksum)
         try:
@@ -154,19 +185,55 @@ class Following:
             self._welcome = self._out = None
             out.transport.abort()
 
+    async def _follow_apache(self, place: str) -> None:
+        """Raises what ends it; what the master is is asked again the next time."""
+        self._apache_at = None
+        start = await self._apache.greet(place, self._store.log.end)
+        reader, out = await connected(place)
+        self._classic = ClassicStream(reader, out, self._writer, self._store, self._clock, self._arrived)
+        try:
+            self._told = None
+            self._apache_at = place
+            self._arrived()
+            log.info(
+                "copies: following the Apache broker at %s from %d on, %d bytes behind",
+                place,
+                start.offset,
+                start.behind,
+            )
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._classic.receive())
+                tasks.create_task(self._apache.keep_asking(place, self._classic, self._shorten))
+        except* (KappaError, OSError, EOFError) as several:
+            raise several.exceptions[0] from None
+        finally:
+            self._classic = None
+            self._apache.leave()
+            out.transport.abort()
+
+    def _arrived(self) -> None:
+        """An Apache master shows all that it sends, and what is safe there it does not say."""
+        self.heard_at = self._clock.liveness()
+        end = self._store.log.end
+        self.shown, self.safe, self.master_end = max(self.shown, end), max(self.safe, end), max(self.master_end, end)
+        self._writer.follow_marks()
+        for change in self._metadata.follow():
+            self._tables.followed(*change)
+
     # -- greeting ----------------------------------------------------------------------------------------------------------
 
     async def _greet(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, frames: Frames, place: str
     ) -> list[tuple[Kind, bytes]]:
         """Returns what came behind the welcome."""
+        await self._open(reader, out, place)
         hello = replace(self._ours(), nonce=secrets.token_hex(NONCE_BYTES))
-        out.write(OPENING.pack(-VERSION) + text_frame(Kind.HELLO, hello.values(), self._checksum))
+        out.write(text_frame(Kind.HELLO, hello.values(), self._checksum))
         nonce, secret = "", self._config.secret
         try:
             async with asyncio.timeout(_GREETING_S):
                 while True:
-                    came = list(frames.feed(await _some(reader)))
+                    came = list(frames.feed(await some(reader)))
                     for number, (kind, content) in enumerate(came):
                         values = values_of(content)
                         if kind is Kind.REFUSED:
@@ -200,6 +267,21 @@ class Following:
         except TimeoutError:
             raise NotKnown(f"the master at {place} did not answer within {_GREETING_S:g} s") from None
 
+    async def _open(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, place: str) -> None:
+        """Say who we are, and nothing else before the other side has said that it speaks the same: an Apache master would take whatever
+        comes for a report, and acknowledge messages on the strength of it. A negative number says nothing to it."""
+        out.write(OPENING.pack(-VERSION))
+        try:
+            async with asyncio.timeout(_OPENING_S):
+                await reader.readexactly(OPENING.size)  # the version is told in a refusal, if it is another one
+        except TimeoutError:
+            raise Unanswered(
+                f"the broker at {place} does not answer in the protocol for copies: it is hung, or not a broker of this kind. If it is "
+                f"Apache's, copies.protocol=apache says so"
+            ) from None
+        except asyncio.IncompleteReadError:
+            raise NotKnown("the master has closed the connection") from None
+
     def _began(self, welcome: Welcome, place: str) -> None:
         self._welcome = welcome
         self._told = None
@@ -220,7 +302,7 @@ class Following:
             self._report()
             try:
                 async with asyncio.timeout(_SILENCE_S):
-                    data = await _some(reader)
+                    data = await some(reader)
             except TimeoutError:
                 raise NotKnown(f"the master has been silent for {_SILENCE_S:g} s") from None
             for kind, content in frames.feed(data):
@@ -256,7 +338,13 @@ class Following:
             self._say(now)
 
     def ticked(self) -> None:
+        now, (began, before) = self._clock.liveness(), self._second
+        if now - began >= 1:
+            end = self._store.log.end
+            self._second, self.received_per_s = (now, end), round((end - before) / (now - began)) if began else 0
         self._report()
+        if self._classic is not None:
+            self._classic.report()
 
     def _say(self, now: tuple[int, int]) -> None:
         assert self._welcome is not None
@@ -267,40 +355,5 @@ class Following:
         self._out.write(frame(Kind.REPORT, report.encode(), self._checksum))
 
 
-class NotKnown(KappaError):
-    """There is no master to follow now; later there may be."""
-
-
-class Incoming:
-    """Bytes of the master's log that are not stored yet: the beginning of a record or batch whose end is still to come."""
-
-    def __init__(self, start: int) -> None:
-        self.start = start  # where `data` begins
-        self._next = start  # where what comes next begins
-        self._data: bytes | memoryview = b""
-
-    @property
-    def data(self) -> memoryview:
-        return memoryview(self._data)
-
-    def add(self, offset: int, data: memoryview) -> None:
-        """Raises BadStream if this is not what comes next."""
-        if offset != self._next:
-            raise BadStream(f"the master sends from {offset}, what came before ends at {self._next}")
-        if len(self._data) + len(data) > _REST_BYTES_MAX:
-            raise BadStream(f"{len(self._data) + len(data)} bytes from {self.start} on hold no whole record")
-        self._next += len(data)
-        data = data[max(0, self.start - offset) :]  # what lies behind the end mark of a file is stored already
-        self._data = data if not self._data else b"".join((self._data, data))
-
-    def stored(self, end: int) -> None:
-        """The log reaches to `end` now: behind the end mark of a file that may be further than what has come."""
-        self._data = bytes(self.data[end - self.start :])
-        self.start = end
-
-
-async def _some(reader: asyncio.StreamReader) -> bytes:
-    data = await reader.read(_READ_BYTES)
-    if not data:
-        raise NotKnown("the master has closed the connection")
-    return data
+class Unanswered(NotKnown):
+    """Somebody listens there who does not speak our protocol."""

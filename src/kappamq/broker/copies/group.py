@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kappamq.broker.copies.link import Takes
+from kappamq.broker.copies.log_sender import Takes
 from kappamq.broker.copies.member_files import MemberFiles
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.peers import MemberLink, Peer
-from kappamq.broker.copies.seeding import Seeding
+from kappamq.broker.copies.reading import pieces, whole_end
+from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -31,7 +32,7 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import Busy, KappaError, NotAvailable, StoreError
+from kappamq.errors import Busy, IllegalOperation, KappaError, RequestTimeout, StoreError
 from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
@@ -46,6 +47,7 @@ from kappamq.raft import (
     Members,
     Node,
     Persist,
+    Refused,
     Replicate,
     Role,
     RoleChanged,
@@ -59,7 +61,7 @@ from kappamq.raft.effects import Ballot
 from kappamq.raft.messages import Beat, PreVote, TimeoutNow
 from kappamq.raft.messages import Vote as VoteAsked
 from kappamq.replication import raft_messages, terms_file
-from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream
+from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import MemberHello, Refusal
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
@@ -70,6 +72,7 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.05
 _LINKS_MAX: Final = 64
 ELECTING: Final = (PreVote, VoteAsked, TimeoutNow)
+_TRANSFER_S: Final = 3.0
 
 
 class Group:
@@ -311,15 +314,44 @@ class Group:
 
     # -- operators ---------------------------------------------------------------------------------------------------------
 
-    def transfer(self, name: str) -> None:
-        """Have another member lead. Raises raft.Refused, or NotAvailable if there is no such member."""
+    async def transfer(self, name: str | None) -> None:
+        """Have another member lead; returns when it does. Raises IllegalOperation, or RequestTimeout if it did not happen."""
         node = self.node
-        target = node.members.named(name) if node is not None else None
-        if node is None or target is None:
-            raise NotAvailable(
-                f"there is no member {name} in group {self.config.group}: {', '.join(self.config.members)}"
+        if node is None or node.leadership is None:
+            raise not_master(self._client_address(node.leader if node is not None else None))
+        others = {peer.member.name: peer for peer in node.leadership.peers.values()}
+        if name is not None and name not in others:
+            raise IllegalOperation(
+                f"{name} is no other member of group {self.config.group}: {', '.join(sorted(others))}"
             )
-        self._event(lambda: node.transfer(target, self._now()))
+        target = others[name] if name is not None else max(others.values(), key=lambda peer: peer.flushed, default=None)
+        if target is None:
+            raise IllegalOperation(f"group {self.config.group} has no other member")
+        try:
+            self._event(lambda: node.transfer(target.member, self._now()))
+        except Refused as error:
+            raise IllegalOperation(str(error)) from None
+        until = self._clock.liveness() + _TRANSFER_S
+        while node.leadership is not None:
+            if self._clock.liveness() > until:
+                raise RequestTimeout(f"{target.member} does not lead after {_TRANSFER_S:g} s, this broker goes on")
+            await asyncio.sleep(_TICK_S)
+
+    def replicas(self) -> list[tuple[str, int, bool]]:
+        """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to
+        them)."""
+        leadership = self.node.leadership if self.node is not None else None
+        if leadership is None:
+            return []
+        return [
+            (
+                self._client_address(peer.member) or peer.member.name,
+                peer.flushed,
+                self._peers[peer.member.name].is_connected,
+            )
+            for peer in leadership.peers.values()
+            if peer.member.name in self._peers
+        ]
 
     # -- effects -----------------------------------------------------------------------------------------------------------
 
@@ -384,41 +416,18 @@ class Group:
         if peer is None:
             return
         if append.start >= store.kernel.hot_from:
-            end = self._whole_end(append)
-            data = b"".join(self._pieces(append.start, end))
+            end = whole_end(store, append)
+            data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
             self._do(node.sent(append.target, append.stream, end))
         else:
             peer.say_later(self._read(append))
 
-    def _whole_end(self, append: Append) -> int:
-        """Where the last whole group of records ends that this may bring; the first one, however long it is."""
-        store = self._store
-        if append.end == store.log.end:
-            return append.end
-        stop = append.end
-        while True:
-            end = store.log.whole_until(store.kernel_module, append.start, stop)
-            if end > append.start:
-                return end
-            if stop == store.log.end:
-                raise StoreError(f"the log cannot be read at {append.start}")
-            stop = min(store.log.end, stop + PIECE_BYTES_MAX)
-
-    def _pieces(self, start: int, end: int) -> list[bytes]:
-        pieces = []
-        while start < end:
-            piece = bytes(self._store.log.slice(start, end - start))
-            if not piece:
-                raise StoreError(f"the log cannot be read at {start}")
-            pieces.append(piece)
-            start += len(piece)
-        return pieces
-
     async def _read(self, append: Append) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
-        node, end = self.node, await self._worker(self._whole_end, append)
-        data = b"".join(await self._worker(self._pieces, append.start, end))
+        store, node = self._store, self.node
+        end = await self._worker(whole_end, store, append)
+        data = b"".join(await self._worker(pieces, store, append.start, end))
         if node is not None:
             self._do(node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)

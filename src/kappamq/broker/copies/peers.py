@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, cast
 
-from kappamq.broker.copies.link import Takes
+from kappamq.broker.copies.log_sender import Takes
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address

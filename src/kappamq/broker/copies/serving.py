@@ -7,7 +7,9 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 
-from kappamq.broker.copies.link import Link, Takes
+from kappamq.broker.copies.apache.link import ApacheLink
+from kappamq.broker.copies.log_sender import LogSender, Takes
+from kappamq.broker.copies.opening import Opening
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
@@ -15,6 +17,7 @@ from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.native.interface import KernelModule
+from kappamq.replication.classic import begin_at
 from kappamq.replication.greeting import Hello, Refusal, TooFarBehind, check, diverged
 from kappamq.replication.held import Held
 from kappamq.store.message_store import MessageStore
@@ -50,8 +53,8 @@ class Followers:
         self._writer = writer
         self._clock = clock
         self._worker = worker
-        self._links: set[Link] = set()
-        self._following: list[Link] = []
+        self._links: dict[Opening | LogSender, None] = {}  # the oldest first
+        self._following: list[LogSender] = []
         self._outlet = outlet
         self._servers: list[asyncio.Server] = []
         self._serving = False
@@ -63,8 +66,12 @@ class Followers:
         return self.store.kernel_module
 
     @property
-    def following(self) -> list[Link]:
+    def following(self) -> list[LogSender]:
         return self._following
+
+    @property
+    def is_serving(self) -> bool:
+        return self._serving
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
@@ -104,13 +111,25 @@ class Followers:
             link.abort()
         await asyncio.sleep(0)
 
-    def _connection(self) -> Link:
-        link = Link(self, self._links.discard)
+    def _connection(self) -> Opening:
+        refused = False
         if len(self._links) >= _LINKS_MAX:
-            log.warning("copies: more than %d connections: the oldest is closed", _LINKS_MAX)
-            next(iter(self._links)).abort()
-        self._links.add(link)
-        return link
+            # Whoever follows stays: nobody gets rid of them by connecting often enough.
+            log.warning("copies: more than %d connections: one that does not follow is closed", _LINKS_MAX)
+            idle = next((link for link in self._links if isinstance(link, Opening) or link.feed is None), None)
+            refused = idle is None
+            if idle is not None:
+                idle.abort()
+        opening = Opening(self, self._speaks, self._gone, refused=refused)
+        self._links[opening] = None
+        return opening
+
+    def _speaks(self, opening: Opening, link: LogSender) -> None:
+        self._links.pop(opening, None)
+        self._links[link] = None
+
+    def _gone(self, link: Opening | LogSender) -> None:
+        self._links.pop(link, None)
 
     # -- what links ask ----------------------------------------------------------------------------------------------------
 
@@ -122,10 +141,10 @@ class Followers:
         self.demand_role()
         check(hello, self.ours())
         for link in self._following:
-            if link.follower.broker_id == hello.broker_id:
-                if link.follower.address != hello.address:
+            if link.broker_id == hello.broker_id:
+                if link.address != hello.address:
                     raise Refusal(
-                        f"the id {hello.broker_id} belongs to {link.follower.address}, which follows already: each copy needs its own"
+                        f"the id {hello.broker_id} belongs to {link.address}, which follows already: each copy needs its own"
                     )
                 link.abort()  # it has come back before we have noticed that it was gone
         log_files = self.store.log
@@ -136,28 +155,43 @@ class Followers:
         if hello.end > log_files.min and fingerprint(self.store, hello.end) != hello.crc:
             raise diverged(hello.end)
 
+    def greet_apache(self, reported: int) -> int:
+        """Where the stream begins for an Apache slave that has the log up to `reported`."""
+        if not self._serving:
+            raise Refusal("this broker is not the master now")
+        if self.config.secret is not None:
+            raise Refusal("an Apache slave cannot show that it knows the secret of the group (replicationSecret)")
+        log_files = self.store.log
+        return begin_at(reported, log_files.min, log_files.segment_end - self.store.config.segment_bytes, log_files.end)
+
     def reports_wanted(self) -> str:
         if not self.config.copies_awaited:
             return "seldom"
         return "flushed" if self.store.config.flush == "sync" else "written"
 
-    def joined(self, link: Link) -> None:
+    def joined(self, link: LogSender) -> None:
         self._following.append(link)
         self._outlet.followers.append(link)
         self.reported(link)
 
-    def left(self, link: Link) -> None:
+    def left(self, link: LogSender) -> None:
         self._following.remove(link)
         self._outlet.followers.remove(link)
-        log.warning("copies: %s (id %d) does not follow any more", link.follower.address, link.follower.broker_id)
+        log.warning("copies: %s does not follow any more", link.address)
         self._progress.set()
         self.held.lost(link)
         self._writer.follow_marks()
 
-    def reported(self, link: Link) -> None:
+    def counts(self, link: LogSender) -> bool:
+        """Whether a synchronous master waits for this one."""
+        return self.config.count_apache_slaves or not isinstance(link, ApacheLink)
+
+    def reported(self, link: LogSender) -> None:
         feed = link.feed
         assert feed is not None
         self._progress.set()
+        if not self.counts(link):
+            return
         end = feed.flushed if self.store.config.flush == "sync" else feed.written
         self.held.report(link, end, self.store.log.end)
         if self.config.copies_awaited:
@@ -177,8 +211,10 @@ class Followers:
             self._beat_at = now + _BEAT_S
             self.held.grown(self.store.log.end)
             self._writer.follow_marks()
-        for link in self._following:
+        for link in list(self._following):
             link.catch_up()
+            if due:
+                link.second_has_passed()
             if due or link.said != (marks.visible.offset, marks.confirmed.offset):
                 link.tell_marks()
 

@@ -132,6 +132,7 @@ _BATCHES = (
         _CHANGE_CLUSTER,
         size=json_body(FinishedBatches, _LIST),
     ),
+    _served(admin.TransferLeader, "Has another member of a Raft group lead.", _CHANGE_CLUSTER),
     _served(batches.QueryScopes, "Lists scopes of batch transactions.", _READ_CLUSTER),
     _served(batches.RemoveScope, "Forgets a scope, so that another owner can use its name.", _CHANGE_CLUSTER),
 )
@@ -314,6 +315,8 @@ _ADMIN_BROKER = (
     _served(admin.CleanUnusedTopics, "Deletes queue files of topics that no longer exist.", _CHANGE_CLUSTER),
     _served(admin.GetAllDelayOffsets, "Returns the position of each delay level.", _READ_CLUSTER),
     _served(admin.GetTimerCheckpoint, "Returns the checkpoint of the timer files.", _READ_CLUSTER),
+    _served(admin.GetHaStatus, "Returns how far each slave has got, or how far this slave is.", _READ_CLUSTER),
+    _served(admin.GetBrokerEpochs, "Returns where in the log each term of a master began.", _READ_CLUSTER),
     _served(admin.GetTimerMetrics, "Returns how many timed messages are pending for each topic.", _READ_CLUSTER),
     _served(admin.GetAllMessageRequestModes, "Returns which groups use POP: none.", _READ_CLUSTER),
 )

@@ -17,7 +17,9 @@ from kappamq.protocol.headers.admin import GetAllMessageRequestModes
 from kappamq.protocol.headers.header import Header
 
 _POP = "POP consumption is not supported by this version of the broker: use a push or pull consumer"
-_COPIES = "slaves and copies are not supported by this version of the broker: it runs as a single master"
+_CONTROLLER = (
+    "this broker takes no orders from an Apache controller: its role is configured, or elected by its own group"
+)
 _ACCESS = "users and access control are not supported by this version of the broker"
 _COLD = "limits for readers of cold data are not supported by this version of the broker"
 _ASSIGNMENT = "the broker does not assign queues in this version: the clients of a group share them"
@@ -44,11 +46,9 @@ _REFUSED: Final[dict[int, tuple[str, str]]] = {
         "Deletes log files past their time.",
         "use DELETE_EXPIRED_COMMITLOG (329, mqadmin deleteExpiredCommitLog) instead",
     ),
-    RequestCode.EXCHANGE_BROKER_HA_INFO: ("Exchanges addresses and offsets between master and slave.", _COPIES),
-    RequestCode.GET_BROKER_HA_STATUS: ("Returns how far each slave has got.", _COPIES),
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: ("Tells a slave how far the master has flushed.", _COPIES),
-    RequestCode.GET_BROKER_EPOCH_CACHE: ("Returns where each master epoch began.", _COPIES),
-    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: ("Tells a broker its new role.", _COPIES),
+    RequestCode.EXCHANGE_BROKER_HA_INFO: ("Exchanges addresses and offsets between master and slave.", _CONTROLLER),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: ("Tells a slave how far the master has flushed.", _CONTROLLER),
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: ("Tells a broker its new role.", _CONTROLLER),
     **dict.fromkeys(range(2001, 2005), ("Changes or lists limits for readers of cold data.", _COLD)),
     **dict.fromkeys(range(3001, 3011), ("Changes or lists users and access rules.", _ACCESS)),
 }

@@ -255,8 +255,12 @@ class LogWriter:
     def check_waiting(self, timeout_s: float) -> None:
         """From time to time: whoever waits for a mark for too long gets an answer."""
         now, marks = self._clock.liveness(), self._marks
+        patience_s = marks.mode.patience_s(timeout_s, marks.written.offset, marks.flushed.offset)
         for mark in (marks.answerable, marks.visible, marks.confirmed):
-            for waiting, answers, _since, size in mark.give_up(lambda waiter: now - waiter[2] > timeout_s):
+            limit_s = patience_s if mark is marks.answerable else timeout_s
+            for waiting, answers, _since, size in mark.give_up(
+                lambda waiter, limit_s=limit_s: now - waiter[2] > limit_s  # type: ignore[misc]
+            ):
                 late = marks.mode.late(marks.written.offset, marks.flushed.offset)
                 waiting.send(with_code(answers, late.code, late.why))
                 waiting.settle(size)

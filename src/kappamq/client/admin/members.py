@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
-from kappamq.errors import KappaError
+from kappamq.errors import IllegalOperation, KappaError
 from kappamq.protocol.address import split
 from kappamq.protocol.bodies.body import Body
 from kappamq.protocol.bodies.replicas import EpochCache, HaStatus
 from kappamq.protocol.bodies.topics import ClusterInfo, KVTable
-from kappamq.protocol.headers.admin import GetBrokerEpochs, GetBrokerRuntimeInfo, GetHaStatus
+from kappamq.protocol.headers.admin import GetBrokerEpochs, GetBrokerRuntimeInfo, GetHaStatus, TransferLeader
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.headers.nameserver import GetClusterInfo
 
@@ -71,6 +71,21 @@ class Members(ABC):
         found = [master for master, _ in masters.values()]
         found += [_with_lag(slave, status, masters.get(slave.group), hosts) for slave, status in slaves]
         return sorted(found, key=lambda member: (member.cluster, member.group, member.broker_id))
+
+    async def transfer_leader(self, group: str, member: str | None = None, timeout: float = 10.0) -> None:
+        """Have another member of a Raft group lead: `member` by its id in dLegerPeers, else the one that has most of the log. Returns
+        when it does."""
+        core = self.start()
+        info = ClusterInfo.decode((await core.ask_nameserver(GetClusterInfo())).body)
+        known = info.brokers.get(group)
+        if known is None:
+            raise IllegalOperation(
+                f"there is no broker group {group}: {', '.join(sorted(info.brokers)) or 'none is registered'}"
+            )
+        address = known.addresses.get(MASTER_ID)
+        if address is None:
+            raise IllegalOperation(f"group {group} has no leader now")
+        await core.ask(address, TransferLeader(member=member), timeout=timeout)
 
 
 async def _ask(core: ClientCore, member: Member) -> tuple[Member, HaStatus | None]:

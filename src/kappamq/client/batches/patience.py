@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kappamq.errors import KappaError, Retry
+from kappamq.errors import KappaError, NoPermission, Retry
 
 PATIENCE_S: Final = 3.0
 """For a program that wants to know soon."""
@@ -26,7 +26,8 @@ class Patience:
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
             self._deadline = now + self._left
-        if error.retry is Retry.NEVER or now + self._pause > self._deadline:
+        # NoPermission: for a send another broker may have it; here there is no other one.
+        if error.retry is Retry.NEVER or isinstance(error, NoPermission) or now + self._pause > self._deadline:
             raise error
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, _PAUSE_S[1])

@@ -149,9 +149,12 @@ class Stager:
         ticket, crc = self._ticket, zlib.crc32(body)
         assert ticket.transaction is not None
         avoid: str | None = None
-        patience, outdated, reopened = Patience(self._patience_s), False, False
+        patience, outdated, unknown, reopened = Patience(self._patience_s), False, False, False
         while True:
             try:
+                if unknown and not reopened:  # a broker that is new since the scope was opened
+                    await open_scope(self._core, ticket.scope, ticket.owner)
+                    reopened = True
                 if outdated:
                     await self._core.routes.refresh(topic)
                 route = await self._core.routes.find_for_sending(topic)
@@ -172,8 +175,7 @@ class Stager:
             except InvalidParameter:
                 if reopened:
                     raise
-                reopened = True  # a broker that is new since the scope was opened does not know it
-                await open_scope(self._core, ticket.scope, ticket.owner)
+                unknown = True
             except KappaError as error:
                 await patience.wait_after(error)
                 outdated = not isinstance(error, Busy)

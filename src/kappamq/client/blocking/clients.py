@@ -149,6 +149,7 @@ class Admin(Blocking[AsyncAdmin]):
     cluster = blocking(AsyncAdmin.cluster)
     masters = blocking(AsyncAdmin.masters)
     members = blocking(AsyncAdmin.members)
+    transfer_leader = blocking(AsyncAdmin.transfer_leader)
     runtime_info = blocking(AsyncAdmin.runtime_info)
     broker_config = blocking(AsyncAdmin.broker_config)
     update_broker_config = blocking(AsyncAdmin.update_broker_config)

@@ -1,4 +1,4 @@
-"""All JSON bodies of the protocol, by the three files that declare them."""
+"""All JSON bodies of the protocol, by the files that declare them."""
 
 from kappamq.protocol.bodies.admin import (
     BrokerStatsData,
@@ -46,6 +46,7 @@ from kappamq.protocol.bodies.clients import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
+from kappamq.protocol.bodies.copies import BrokerEpochs, Epoch, HaClient, HaConnection, HaStatus
 from kappamq.protocol.bodies.topics import (
     PERMISSION_INHERIT,
     PERMISSION_PRIORITY,
@@ -74,6 +75,7 @@ __all__ = [
     "PERMISSION_WRITE",
     "REGISTRATION_BYTES_MAX",
     "BrokerData",
+    "BrokerEpochs",
     "BrokerMemberGroup",
     "BrokerMembers",
     "BrokerStatsData",
@@ -98,9 +100,13 @@ __all__ = [
     "CorrectionOffsets",
     "DataVersion",
     "DelayOffsets",
+    "Epoch",
     "GroupConfigList",
     "GroupForbidden",
     "GroupList",
+    "HaClient",
+    "HaConnection",
+    "HaStatus",
     "HeartbeatData",
     "KVTable",
     "LockBatch",

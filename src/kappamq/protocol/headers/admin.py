@@ -82,6 +82,12 @@ class GetBrokerRuntimeInfo(Header, code=RequestCode.GET_BROKER_RUNTIME_INFO):
     pass
 
 
+class TransferLeader(Header, code=RequestCode.TRANSFER_LEADER):
+    """Have another member of this broker's Raft group lead."""
+
+    member: str | None = None  # None: the one that has most of the log
+
+
 class GetAllConsumerOffsets(Header, code=RequestCode.GET_ALL_CONSUMER_OFFSET):
     pass
 

@@ -203,13 +203,11 @@ class Replayed:
     def files_of(self, table: str) -> tuple[str, ...]:
         """The files of the failed batch, if they are this table's."""
         place = self._spark.sql(f"DESCRIBE FORMATTED {table}").where("col_name = 'Location'").collect()
-        root = str(place[0]["data_type"]).removeprefix("file:").rstrip("/") if place else None
-        own = [
-            path
-            for path in self._pending.files
-            if root and path.removeprefix("file:").lstrip("/").startswith(root.lstrip("/"))
-        ]
-        return tuple(own)
+        if not place:
+            return ()
+        # file:/a and file:///a are the same folder.
+        root = str(place[0]["data_type"]).removeprefix("file:").strip("/") + "/"
+        return tuple(path for path in self._pending.files if path.removeprefix("file:").lstrip("/").startswith(root))
 
 
 class Reader:

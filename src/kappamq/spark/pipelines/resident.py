@@ -26,11 +26,23 @@ if TYPE_CHECKING:
 
 TRIGGER_S: Final = 1.0
 VIEWS_EVERY_S: Final = 10.0
+RESTARTS_MAX: Final = 3
+"""Spark gives a Python process that it starts ten seconds to connect, which a busy machine may take longer for: then it is tried again."""
+_CONNECTS_LATE: Final = "Python worker failed to connect back"
+_BEGINS_S_MAX: Final = 30.0
 _POLL_S: Final = 0.5
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _FORMAT: Final = "parquet"
 
 Reported = Callable[[Batch], None]
+
+
+@dataclass(slots=True)
+class _Running:
+    definition: Definition
+    frame: DataFrame
+    query: StreamingQuery
+    restarts_left: int = RESTARTS_MAX
 
 
 @dataclass(slots=True)
@@ -41,7 +53,7 @@ class Resident:
     project: Project
     trigger_s: float = TRIGGER_S
     views_every_s: float = VIEWS_EVERY_S
-    _queries: list[tuple[Definition, StreamingQuery]] = field(default_factory=list)
+    _streams: list[_Running] = field(default_factory=list)
     _views: list[Definition] = field(default_factory=list)
     _watch: Watch | None = None
     _rows_in_views: int = -1
@@ -59,18 +71,24 @@ class Resident:
                 self._views.append(definition)
             elif not definition.is_view:
                 with self._telling(definition):
-                    self._queries.append((definition, self._started(definition, frame)))
+                    self._streams.append(_Running(definition, frame, self._started(definition, frame)))
+                _wait_for(self._streams[-1].query)  # the Python processes of all at once would take too long to start
 
     def step(self, reported: Reported = lambda _batch: None) -> None:
         """Report the batches that have ended, refresh the views if they are due. Raises what a stream failed with."""
         assert self._watch is not None, "step() before start()"
         for batch in self._watch.poll():
             reported(batch)
-        for definition, query in self._queries:
-            problem = query.exception()
+        for stream in self._streams:
+            definition, problem = stream.definition, stream.query.exception()
             if problem is not None:
-                raise explained(self.spark, self.project, definition.name, str(problem)) from problem
-            if not query.isActive:
+                if _CONNECTS_LATE not in str(problem) or not stream.restarts_left:
+                    raise explained(self.spark, self.project, definition.name, str(problem)) from problem
+                stream.restarts_left -= 1
+                with self._telling(definition):
+                    stream.query = self._started(definition, stream.frame)
+                _wait_for(stream.query)
+            elif not stream.query.isActive:
                 raise PipelineFailed(f"dataset {definition.target}: its stream was stopped")
         self._refresh_views()
 
@@ -88,12 +106,12 @@ class Resident:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        for _definition, query in self._queries:
+        for stream in self._streams:
             try:
-                query.stop()
+                stream.query.stop()
             except (PySparkException, Py4JError):
                 continue  # it failed before, or Java is gone
-        self._queries.clear()
+        self._streams.clear()
 
     @property
     def rows(self) -> dict[str, int]:
@@ -167,6 +185,13 @@ class Resident:
 
     def _telling(self, definition: Definition) -> _Telling:
         return _Telling(self.spark, self.project, definition)
+
+
+def _wait_for(query: StreamingQuery) -> None:
+    """Until a stream has its sources, or failed; not for long, since nothing depends on it."""
+    until = time.monotonic() + _BEGINS_S_MAX
+    while query.isActive and "nitializing" in query.status["message"] and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 @dataclass(frozen=True, slots=True)

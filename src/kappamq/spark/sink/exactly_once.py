@@ -79,10 +79,12 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
 
 
 class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, *, starting: bool = True) -> None:
+        """`starting`: the tasks of a batch are about to start; False: it is to be committed."""
         self.options = options
         self.attempt = secrets.token_hex(8)
-        scopes.check_start(options, None)
+        if starting:
+            scopes.check_start(options, None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         owner, number = batch_of_task()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 @without_traceback
 class KappaMQSource(DataSource):
     """`spark.read.format("kappamq")`: docs/PIPELINE.md lists the options."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._process = os.getpid()
 
     @classmethod
     def name(cls) -> str:
@@ -73,7 +78,10 @@ class KappaMQSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = self._write_options(schema, overwrite=False, streaming=True)
-        return StreamWriter(options) if options.exactly_once is None else ExactlyOnceStreamWriter(options)
+        if options.exactly_once is None:
+            return StreamWriter(options)
+        # For a commit Spark asks a copy of this source: brokers that are not needed for it may be away then.
+        return ExactlyOnceStreamWriter(options, starting=self._process == os.getpid())
 
     def _write_options(self, schema: StructType, overwrite: bool, streaming: bool) -> WriteOptions:
         from kappamq.spark.sink.rows import check_written

@@ -52,6 +52,10 @@ class Mode(Protocol):
         """For a message that did not become answerable in time."""
         ...
 
+    def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
+        """How long a message may take to become answerable, as things are now."""
+        ...
+
     def shortfall(self, end: int) -> Verdict | None:
         """For a message up to `end` that is answered now although the mode cannot keep its promise: what is missing. None: nothing."""
         ...
@@ -72,6 +76,9 @@ class AsyncFlush:
     def late(self, written: int, flushed: int) -> Verdict:
         return _DISK_IS_LATE
 
+    def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
+        return flush_timeout_s
+
     def shortfall(self, end: int) -> Verdict | None:
         return None
 
@@ -90,6 +97,9 @@ class SyncFlush:
 
     def late(self, written: int, flushed: int) -> Verdict:
         return _DISK_IS_LATE
+
+    def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
+        return flush_timeout_s
 
     def shortfall(self, end: int) -> Verdict | None:
         return None
@@ -115,7 +125,9 @@ class SyncCopies:
     may_lack = True
     waits_always = False
 
-    def __init__(self, own: Mode, copies: Copies) -> None:
+    def __init__(self, own: Mode, copies: Copies, timeout_s: float) -> None:
+        """`timeout_s`: how long slaves may take."""
+        self._timeout_s = timeout_s
         self.name = f"{own.name}, synchronous copies"
         self.needs_flush = own.needs_flush
         self._own = own
@@ -131,6 +143,10 @@ class SyncCopies:
         if self._copies.held() < self._own.follow(written, flushed)[0]:
             return Verdict(ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but slaves have not confirmed it in time")
         return self._own.late(written, flushed)
+
+    def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
+        waits_for_slaves = self._copies.held() < self._own.follow(written, flushed)[0]
+        return min(self._timeout_s, flush_timeout_s) if waits_for_slaves else flush_timeout_s
 
     def shortfall(self, end: int) -> Verdict | None:
         missing = self._copies.missing() if self._copies.held() < end else None
@@ -158,6 +174,9 @@ class Follower:
 
     def late(self, written: int, flushed: int) -> Verdict:
         return self._own.late(written, flushed)
+
+    def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
+        return flush_timeout_s
 
     def shortfall(self, end: int) -> Verdict | None:
         return None
@@ -190,6 +209,9 @@ class RaftGroup:
             ResponseCode.SERVICE_NOT_AVAILABLE,
             "not known to be stored: no majority of the group has confirmed it in time",
         )
+
+    def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
+        return flush_timeout_s
 
     def shortfall(self, end: int) -> Verdict | None:
         return None

@@ -109,12 +109,15 @@ class Replay:
         return given | {"topic": ",".join(self.topics) or self.target, "columns": ",".join(rows.READ)}
 
     def asked(self) -> dict[str, Any]:
-        """What must be the same in every run of this name. Speed and addresses may change."""
+        """What must be the same in every run of this name. Speed, addresses, and what to do about losses may change."""
+        limits = {
+            name: text for name, text in {**(self.read or {}), **(self.said or {})}.items() if name != "onDataLoss"
+        }
         return {
             "target": self.target,
             "archive": None if self.archive is None else str(self.archive.expanduser().absolute()),
             "topics": sorted(self.topics),
-            "read": dict(sorted({**(self.read or {}), **(self.said or {})}.items())),
+            "read": dict(sorted(limits.items())),
             "where": self.where,
         }
 

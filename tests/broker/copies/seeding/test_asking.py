@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.copies.seed_files import SeedFiles
+from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.broker.copies.serving import Followers
 from kappamq.errors import StoreError
 from kappamq.replication.seeding import MARKER_NAME
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
-from tests.broker.copies.seeding import SMALL, fill, numbering, tables, with_a_past
+from tests.broker.copies.shortened import SMALL, fill, numbering, tables, with_a_past
 from tests.broker.running import crash_copy, run, running, speaking
 from tests.store.stores import kernels
 from tests.waiting import eventually_async

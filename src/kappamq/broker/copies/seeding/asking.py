@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 from kappamq.broker.copies.member_files import MemberFiles
-from kappamq.broker.copies.seed_files import SeedFiles
+from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.config.broker import BrokerConfig
-from kappamq.config.copies import CopiesConfig
+from kappamq.config.copies import APACHE, CopiesConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import StoreError
 from kappamq.native.interface import KernelModule
@@ -118,6 +118,8 @@ class Seeding:
         """Where the leader may be."""
         if self._config.is_raft:
             return [place for name, place in self._config.members.items() if name != self._config.member]
+        if self._config.protocol == APACHE:
+            return []
         known = (self._config.master_address, marker.leader if marker is not None else None)
         return list(dict.fromkeys(place for place in known if place))
 
@@ -289,6 +291,9 @@ class Conversation:
         """`only`: whether there would be an offer. Raises Refusal with the reason of the other side."""
         nonce, secret = secrets.token_hex(NONCE_BYTES), self._secret
         self._out.write(OPENING.pack(-VERSION))
+        if not question.group:  # a master says first which protocol it speaks
+            async with asyncio.timeout(_ANSWER_S):
+                await self._reader.readexactly(OPENING.size)
         self._say(Kind.ASK, {**question.values(), "nonce": nonce, "only": int(only)})
         theirs = ""
         while True:

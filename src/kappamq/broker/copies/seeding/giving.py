@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
-from kappamq.broker.copies.seed_files import OWN_SETTINGS
+from kappamq.broker.copies.seeding.files import OWN_SETTINGS
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock

@@ -10,7 +10,7 @@ import pytest
 from kappamq.broker.broker import Broker
 from kappamq.replication.seeding import MARKER_NAME
 from tests.broker.copies.copying import same_logs
-from tests.broker.copies.seeding import SMALL, fill, numbering, shorten, tables, with_a_past
+from tests.broker.copies.shortened import SMALL, fill, numbering, shorten, tables, with_a_past
 from tests.broker.copies.test_group import Members, members
 from tests.broker.running import run, speaking
 from tests.store.stores import kernels

@@ -1,0 +1,64 @@
+"""What both protocols of a slave need: a connection to the master, and its bytes on their way into the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kappamq.errors import KappaError
+from kappamq.protocol import address
+from kappamq.replication.frames import BadStream
+
+_CONNECT_S: Final = 3.0
+_READ_BYTES: Final = 1 << 20
+_REST_BYTES_MAX: Final = 64 << 20  # of a record or batch that is not whole yet
+
+
+class NotKnown(KappaError):
+    """There is no master to follow now; later there may be."""
+
+
+async def connected(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = address.split(place)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            return await asyncio.open_connection(host, port, limit=_READ_BYTES)
+    except TimeoutError:
+        raise NotKnown(f"the master at {place} cannot be reached within {_CONNECT_S:g} s") from None
+    except OSError as error:
+        raise NotKnown(f"the master at {place} cannot be reached: {error.strerror or error}") from error
+
+
+async def some(reader: asyncio.StreamReader) -> bytes:
+    data = await reader.read(_READ_BYTES)
+    if not data:
+        raise NotKnown("the master has closed the connection")
+    return data
+
+
+class Incoming:
+    """Bytes of the master's log that are not stored yet: the beginning of a record or batch whose end is still to come."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start  # where `data` begins
+        self._next = start  # where what comes next begins
+        self._data: bytes | memoryview = b""
+
+    @property
+    def data(self) -> memoryview:
+        return memoryview(self._data)
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """Raises BadStream if this is not what comes next."""
+        if offset != self._next:
+            raise BadStream(f"the master sends from {offset}, what came before ends at {self._next}")
+        if len(self._data) + len(data) > _REST_BYTES_MAX:
+            raise BadStream(f"{len(self._data) + len(data)} bytes from {self.start} on hold no whole record")
+        self._next += len(data)
+        data = data[max(0, self.start - offset) :]  # what lies behind the end mark of a file is stored already
+        self._data = data if not self._data else b"".join((self._data, data))
+
+    def stored(self, end: int) -> None:
+        """The log reaches to `end` now: behind the end mark of a file that may be further than what has come."""
+        self._data = bytes(self.data[end - self.start :])
+        self.start = end

@@ -1,0 +1,34 @@
+"""Bytes of our log for another member: whole groups of records, as they lie in the files. Both may wait for the disk."""
+
+from __future__ import annotations
+
+from kappamq.errors import StoreError
+from kappamq.raft import Append
+from kappamq.replication.frames import PIECE_BYTES_MAX
+from kappamq.store.message_store import MessageStore
+
+
+def whole_end(store: MessageStore, append: Append) -> int:
+    """Where the last whole group of records ends that `append` may bring; the first one, however long it is."""
+    if append.end == store.log.end:
+        return append.end
+    stop = append.end
+    while True:
+        end = store.log.whole_until(store.kernel_module, append.start, stop)
+        if end > append.start:
+            return end
+        if stop == store.log.end:
+            raise StoreError(f"the log cannot be read at {append.start}")
+        stop = min(store.log.end, stop + PIECE_BYTES_MAX)
+
+
+def pieces(store: MessageStore, start: int, end: int) -> list[bytes]:
+    """[start, end), cut where files end."""
+    found = []
+    while start < end:
+        piece = bytes(store.log.slice(start, end - start))
+        if not piece:
+            raise StoreError(f"the log cannot be read at {start}")
+        found.append(piece)
+        start += len(piece)
+    return found

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kappamq.broker.copies.member_files import MemberFiles
+from kappamq.errors import StoreError
+from kappamq.raft import MemberId, Members, TermRecord, Terms
+from kappamq.raft.effects import Ballot
+from kappamq.replication.vote_file import Vote
+from kappamq.store.files import Files
+
+A = MemberId("a", 1)
+VOTE = Vote(counter=1, ballot=Ballot(4, A), member=A, group_id="g")
+TERMS = Terms(TermRecord(0, 0, Members(frozenset({A}))), [TermRecord(10, 1, Members(frozenset({A})))])
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    files = MemberFiles(tmp_path, Files())
+    assert files.load_vote() is None
+    assert files.load_terms() is None
+    files.save_vote(VOTE)
+    files.save_vote(later := VOTE.with_ballot(Ballot(5, None)))
+    files.save_terms(TERMS, "g")
+    again = MemberFiles(tmp_path, Files())
+    assert again.load_vote() == later
+    loaded = again.load_terms()
+    assert loaded is not None
+    assert (loaded[0].base, loaded[0].records, loaded[1]) == (TERMS.base, TERMS.records, "g")
+
+
+def test_a_damaged_vote_does_not_pass_for_none(tmp_path: Path) -> None:
+    files = MemberFiles(tmp_path, Files())
+    files.save_vote(VOTE)
+    files.vote_path.write_bytes(bytes(files.vote_path.stat().st_size))
+    with pytest.raises(StoreError, match="does not know what it has promised"):
+        files.load_vote()
+
+
+def test_damaged_terms_are_read_from_the_log_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    files = MemberFiles(tmp_path, Files())
+    files.terms_path.write_bytes(b"{}")
+    assert files.load_terms() is None
+    assert "terms are read from the log" in caplog.text

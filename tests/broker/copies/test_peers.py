@@ -1,0 +1,100 @@
+"""Connections between members: strangers and wrong members hear why not; nonsense is closed and the group goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from kappamq.broker.broker import Broker
+from kappamq.replication import raft_messages
+from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, frame, text_frame, values_of
+from tests.broker.copies.test_group import Members, members
+from tests.broker.running import run, speaking
+
+
+async def said(port: int, data: bytes) -> list[tuple[Kind, bytes]]:
+    """What a member answers to these bytes until it closes the connection, or for a second."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    frames = Frames(crc32)
+    answers: list[tuple[Kind, bytes]] = []
+    try:
+        writer.write(data)
+        async with asyncio.timeout(10):
+            while came := await reader.read(1 << 16):
+                answers += frames.feed(came)
+    except (TimeoutError, ConnectionResetError):
+        pass
+    finally:
+        writer.close()
+    return answers
+
+
+def hello(broker: Broker, **changes: Any) -> bytes:
+    assert broker.copies.group is not None
+    ours = replace(broker.copies.group.ours(), nonce="00", **changes)
+    return OPENING.pack(-VERSION) + text_frame(Kind.MEMBER, ours.values(), crc32)
+
+
+def place_of(group: Members, broker: Broker) -> int:
+    return next(port + 1 for name, port in group.ports.items() if group.running[name] is broker)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"group": "other", "member": "n1"}, "is no member of"),
+        ({"members": "n0,n1", "member": "n1"}, "dLegerPeers must be the same"),
+        ({}, "needs a dLegerSelfId of its own"),
+        ({"segment_bytes": 5, "member": "n1"}, "mappedFileSizeCommitLog"),
+        ({"delay_levels": "1s", "member": "n1"}, "messageDelayLevel"),
+        ({"group_id": "of somebody else", "member": "n1"}, "another founding"),
+    ],
+)
+def test_who_does_not_belong_hears_why(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            await group.leader()
+            ((kind, content),) = await said(group.ports["n0"] + 1, hello(group.running["n0"], **changes))
+            assert kind is Kind.REFUSED
+            assert text in values_of(content)["why"]
+
+    run(test())
+
+
+def test_nonsense_is_closed_and_the_group_goes_on(tmp_path: Path) -> None:
+    dice = random.Random(7)
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            port = place_of(group, leader)
+            name = next(name for name, broker in group.running.items() if broker is not leader)
+            good = hello(leader, member=name)
+            for bad in (
+                OPENING.pack(5),
+                OPENING.pack(-VERSION) + text_frame(Kind.HELLO, {}, crc32),
+                good + good[8:],
+                good + frame(Kind.RAFT, b"", crc32),
+                good + frame(Kind.RAFT, raft_messages.encode(_beat("n9")), crc32),
+                *(good + frame(Kind.RAFT, dice.randbytes(60), crc32) for _ in range(10)),
+                *(OPENING.pack(-VERSION) + dice.randbytes(100) for _ in range(10)),
+            ):
+                await said(port, bad)
+            async with speaking(await group.leader()) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            await group.agree()
+
+    run(test())
+
+
+def _beat(source: str) -> Any:
+    from kappamq.raft import MemberId
+    from kappamq.raft.messages import Beat
+
+    return Beat(MemberId(source, 1), MemberId("n0", 1), 1, 0, 0, 0)

@@ -1,0 +1,83 @@
+"""What members say goes over and comes back; what no member would say is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kappamq.raft import MemberId, Members, TermRecord
+from kappamq.raft import messages as raft
+from kappamq.replication.frames import BadStream
+from kappamq.replication.raft_messages import decode, encode
+
+A, B = MemberId("a", 1), MemberId("b", 170)
+RECORDS = (TermRecord(10, 2, Members(frozenset({A, B}), frozenset({MemberId("c", 3)}))),)
+MESSAGES: list[raft.Message] = [
+    raft.PreVote(A, B, 1, 2, 3),
+    raft.PreVoteAnswer(A, B, 1, True),
+    raft.Vote(A, B, 1, 2, 3, False),
+    raft.VoteAnswer(A, B, 1, False),
+    raft.Beat(A, B, 1, 2, 3, 4),
+    raft.Position(A, B, 1, 2, 3, 4),
+    raft.Diverged(A, B, 1, 2, 3, 4, 5),
+    raft.Append(A, B, 1, 2, 10, 13, 1, RECORDS, 4),
+    raft.Report(A, B, 1, 2, 3, 4),
+    raft.TimeoutNow(A, B, 1),
+    raft.Join(A, B, 0),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_messages_go_over_and_come_back(message: raft.Message) -> None:
+    data = b"xyz" if isinstance(message, raft.Append) else b""
+    came, behind = decode(encode(message, data))
+    assert came == message
+    assert type(came) is type(message)
+    assert bytes(behind) == data
+
+
+def test_every_message_there_is_was_tried() -> None:
+    import typing
+
+    assert {type(message) for message in MESSAGES} == set(typing.get_args(raft.Message))
+
+
+def packed(values: object, data: bytes = b"") -> bytes:
+    head = json.dumps(values).encode()
+    return struct.pack(">I", len(head)) + head + data
+
+
+BEAT = {"kind": "Beat", "source": ["a", 1], "target": ["b", 1], "term": 1, "stream": 0, "sent": 0, "confirmed": 0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\x00",
+        struct.pack(">I", 1 << 30),
+        packed([]),
+        packed({"kind": "Other"}),
+        packed({**BEAT, "more": 1}),
+        packed({**BEAT, "term": -1}),
+        packed({**BEAT, "term": True}),
+        packed({**BEAT, "term": 1 << 62}),
+        packed({**BEAT, "source": "a"}),
+        packed(BEAT, b"behind"),
+        encode(MESSAGES[7], b"too many bytes"),
+        packed({"kind": "Append"}),
+    ],
+)
+def test_what_no_member_says_is_refused(content: bytes) -> None:
+    with pytest.raises(BadStream):
+        decode(content)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(BadStream):
+        decode(noise)
