@@ -29,7 +29,7 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.events import Events
-from kappamq.replication.greeting import Hello
+from kappamq.replication.greeting import Hello, Refusal
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.message_store import MessageStore
@@ -72,6 +72,7 @@ class Copies:
         self._tables = tables
         self._seeding = seeding
         self._unfit = unfit
+        self._role = role
         self.seeds = SeedGiver(config, seeding.asking(), address, self, store, metadata, upkeep, clock, worker)
         self.group: Group | None = None
         if config.group is not None:
@@ -110,13 +111,13 @@ class Copies:
 
     def may_seed(self) -> None:
         """Raises Refusal if this node does not lead."""
-        if self.group is not None:
-            self.group.demand_role()
-        else:
+        if self.group is None:
             self.followers.demand_role()
+        elif not self._role.is_master:
+            raise Refusal("this member does not lead its group now")
 
     def terms_at(self, begin: int) -> str:
-        return self.group.terms_at(begin) if self.group is not None else ""
+        return self.group.seeding.terms_at(begin) if self.group is not None else ""
 
     def too_far_behind(self, leader: str, why: str) -> None:
         """What our log would go on with does not exist any more: the next start gets everything anew."""
@@ -184,7 +185,7 @@ class Copies:
 
     def keepers(self) -> list[Keeper]:
         """Who needs old log files."""
-        of_role: Keeper = self.followers if self.group is None else self.group
+        of_role: Keeper = self.followers if self.group is None else self.group.seeding
         return [of_role, self.seeds]
 
     def ticked(self, event: Tick) -> None:

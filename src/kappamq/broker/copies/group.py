@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kappamq.broker.copies.log_sender import Takes
 from kappamq.broker.copies.member_files import MemberFiles
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.peers import MemberLink, Peer
 from kappamq.broker.copies.reading import pieces, whole_end
 from kappamq.broker.copies.seeding.asking import Seeding
+from kappamq.broker.copies.seeding.giving import SeedGiver
+from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -58,11 +59,10 @@ from kappamq.raft import (
     Write,
 )
 from kappamq.raft.effects import Ballot
-from kappamq.raft.messages import Beat, PreVote, TimeoutNow
-from kappamq.raft.messages import Vote as VoteAsked
-from kappamq.replication import raft_messages, terms_file
+from kappamq.raft.messages import Beat
+from kappamq.replication import raft_messages
 from kappamq.replication.frames import BadStream
-from kappamq.replication.greeting import MemberHello, Refusal
+from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
@@ -71,7 +71,6 @@ log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
 _LINKS_MAX: Final = 64
-ELECTING: Final = (PreVote, VoteAsked, TimeoutNow)
 _TRANSFER_S: Final = 3.0
 
 
@@ -92,14 +91,11 @@ class Group:
         role: NodeRole,
         address: Callable[[], str],
         worker: Worker,
-        seeds: Takes,
+        seeds: SeedGiver,
         seeding: Seeding,
         too_far_behind: Callable[[str, str], None],
     ) -> None:
         self.config = config
-        self.seeds = seeds
-        self._seeding = seeding
-        self._too_far_behind = too_far_behind
         self._broker = broker
         self._store = store
         self._writer = writer
@@ -128,6 +124,10 @@ class Group:
         self._ticking: asyncio.TimerHandle | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._why_stopped: str | None = None
+        self.seeding = MemberSeeding(
+            config, store, seeds, seeding, too_far_behind, lambda: self.node,
+            lambda: self._vote.group_id if self._vote is not None else "", lambda name: name in self._connected(),
+        )  # fmt: skip
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
@@ -240,19 +240,12 @@ class Group:
         message = said.message
         if message.source.name != member:
             raise BadStream(f"member {member} speaks for {message.source.name}")
-        if self._seeding.is_pending and isinstance(message, ELECTING):
-            return  # whoever has only a part of the log has no voice
+        if self.seeding.ignores(message):
+            return
         self._incoming = said.data
         self._event(lambda: node.step(message, self._now()))
         if said.log_min and node.leader == message.source:
             self._upkeep.delete_with_master(said.log_min)
-
-    def cannot_go_on(self, leader: str) -> None:
-        node = self.node
-        if node is not None and node.leader is not None and node.leader.name == leader:
-            self._too_far_behind(
-                self.config.members[leader], f"its log ends at {self._store.log.end}, before that of the leader begins"
-            )
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
@@ -281,7 +274,7 @@ class Group:
     def _tick(self) -> None:
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         node = self.node
-        if node is not None and not self._seeding.is_pending:  # of a follower, time does nothing but let it stand
+        if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
             self._event(lambda: node.tick(self._now()))
 
     def written(self, start: int, data: bytes) -> None:
@@ -540,37 +533,6 @@ class Group:
         peer = self._peers.get(member.name)
         if peer is not None:
             peer.tell_to_seed()
-
-    # -- what others ask ---------------------------------------------------------------------------------------------------
-
-    def demand_role(self) -> None:
-        if not self._role.is_master:
-            raise Refusal("this member does not lead its group now")
-
-    def terms_at(self, begin: int) -> str:
-        """For a log that begins there: the term and the members that it has from before."""
-        assert self.node is not None
-        assert self._vote is not None
-        terms = Terms(self.node.log.terms.base, self.node.log.terms.records)
-        terms.trim(begin)
-        return terms_file.encode(Terms(terms.base), self._vote.group_id).decode()
-
-    @property
-    def needed_from(self) -> int:
-        """Log files from here on are kept for members that are connected and do not have them yet, up to a limit."""
-        node, end = self.node, self._store.log.end
-        leadership = node.leadership if node is not None else None
-        if leadership is None:
-            return end
-        held = [
-            progress.flushed
-            for member, progress in leadership.peers.items()
-            if progress.streaming and (peer := self._peers.get(member.name)) is not None and peer.is_connected
-        ]
-        return max(min(held, default=end), end - self.config.keep_bytes_max)
-
-    async def renew_below(self, log_min: int) -> None:
-        """What members need cannot be stored again: it stays where it is."""
 
     def status(self) -> dict[str, Any]:
         """For operators."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, cast
 
-from kappamq.broker.copies.log_sender import Takes
+from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address
@@ -31,11 +31,7 @@ class Member(Protocol):
     """This member, as its connections know it."""
 
     config: CopiesConfig
-    seeds: Takes
-
-    def cannot_go_on(self, leader: str) -> None:
-        """That member says that it does not have any more what our log would go on with."""
-        ...
+    seeding: MemberSeeding
 
     def ours(self) -> MemberHello: ...
 
@@ -277,13 +273,13 @@ class MemberLink(asyncio.Protocol):
         if kind is Kind.RAFT and self._greeted and self._hello is not None:
             self._member.received(self._hello.member, content)
         elif kind is Kind.SEED and self._greeted and self._hello is not None:
-            self._member.cannot_go_on(self._hello.member)
+            self._member.seeding.cannot_go_on(self._hello.member)
         elif kind is Kind.ASK and self._hello is None and self._transport is not None:
             transport, self._transport = self._transport, None
             if self._deadline is not None:
                 self._deadline.cancel()
             self._lost(self)
-            self._member.seeds.take(transport, content)
+            self._member.seeding.take(transport, content)
         elif kind is Kind.MEMBER and self._hello is None:
             self._hello = MemberHello.of(values_of(content))
             if secret is None:
