@@ -223,7 +223,7 @@ class Broker:
             self.seeding, self._end_with,
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
-        self.upkeep.keepers += self.copies.keepers()
+        self.upkeep.keepers.extend(self.copies.keepers())
         self.topic_files = TopicFiles(store, writer, self.upkeep, self.workers, self.run)
         self.queue_ends_keeper = QueueEndsKeeper(
             self.queue_ends, store, read, self.upkeep.write_derived, writer.confirmed
