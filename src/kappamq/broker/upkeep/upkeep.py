@@ -262,8 +262,10 @@ class Upkeep:
     async def renew_snapshots(self) -> int:
         """Have every snapshot reflect the log's beginning at least; returns where that is. Files may still be deleted afterwards."""
         async with self._cleaning:
-            log_min = self._store.log.min
-            await self._save(self._metadata.collect(renew_below=log_min))
+            metadata, log_min = self._metadata, self._store.log.min
+            # Also a table that has never changed: whoever gets the files must not have to guess.
+            metadata.due_again({name for name in metadata.files() if metadata.stamp(name) < log_min})
+            await self._save(metadata.collect())
             return log_min
 
     async def save_now(self, name: str) -> bool:

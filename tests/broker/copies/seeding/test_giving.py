@@ -76,13 +76,13 @@ def test_log_files_stay_for_whoever_was_given_snapshots(tmp_path: Path) -> None:
 
 def test_they_stay_up_to_a_limit(tmp_path: Path) -> None:
     async def test() -> None:
-        async with running(tmp_path, store=SMALL, copies=CopiesConfig(keep_bytes_max=64 << 10)) as master:
-            async with speaking(master) as speaker:
-                await with_a_past(master, speaker)
-                begin = master.store.log.min
-                await ask(master, question(master))
-                await fill(speaker)
-                assert await shorten(master) > begin
+        copies = CopiesConfig(keep_bytes_max=64 << 10)
+        async with running(tmp_path, store=SMALL, copies=copies) as master, speaking(master) as speaker:
+            await with_a_past(master, speaker)
+            begin = master.store.log.min
+            await ask(master, question(master))
+            await fill(speaker)
+            assert await shorten(master) > begin
 
     run(test())
 
