@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.seeding.asking import Seeding
+from kappamq.raft.messages import Vote
+from kappamq.replication.raft_messages import encode
 from kappamq.replication.seeding import MARKER_NAME
 from tests.broker.copies.copying import same_logs
 from tests.broker.copies.shortened import SMALL, fill, numbering, shorten, tables, with_a_past
@@ -134,5 +137,34 @@ def test_followers_delete_what_the_leader_has_deleted_and_nothing_else(tmp_path:
             async with speaking(await group.leader()) as speaker:
                 await fill(speaker, 3)
             await all_the_same(group)
+
+    run(test())
+
+
+def test_a_member_that_is_not_whole_has_no_vote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with members(tmp_path, store=SMALL) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                await with_a_past(leader, speaker)
+            await group.agree()
+            name = other_than(group, leader)
+            await group.stop(name)
+            (tmp_path / name).rename(tmp_path / "gone")
+            with monkeypatch.context() as patched:
+                patched.setattr(Seeding, "ticked", lambda self, store: False)
+                member = await group.start(name, store=SMALL)
+                await group.agree()
+                assert member.copies.group is not None
+                node = member.copies.group.node
+                assert node is not None
+                other = next(voter for voter in node.members.voters if voter.name != name)
+                ask = Vote(other, node.me, node.term + 5, node.term, 1 << 40, True)
+                before = node.ballot
+                member.copies.group.received(other.name, encode(ask))
+                assert node.ballot == before
+            await eventually_async(lambda: not member.seeding.is_pending, text="the copy is whole")
+            member.copies.group.received(other.name, encode(ask))
+            assert node.term >= ask.term, "now it has"
 
     run(test())

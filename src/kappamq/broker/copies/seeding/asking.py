@@ -19,7 +19,7 @@ from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import APACHE, CopiesConfig
 from kappamq.config.store import StoreConfig
-from kappamq.errors import StoreError
+from kappamq.errors import KappaError, StoreError
 from kappamq.native.interface import KernelModule
 from kappamq.protocol import address
 from kappamq.raft import MemberId
@@ -128,7 +128,7 @@ class Seeding:
         places = self._places(marker)
         answers = await asyncio.gather(*(self._is_giver(place, wanted) for place in places), return_exceptions=True)
         for place, answer in zip(places, answers, strict=True):
-            if isinstance(answer, Refusal | OSError | TimeoutError | EOFError):
+            if isinstance(answer, KappaError | OSError | EOFError):
                 level = logging.WARNING if wanted and isinstance(answer, Refusal) else logging.DEBUG
                 self._tell(level, f"{place} does not seed this copy: {answer or type(answer).__name__}")
             elif isinstance(answer, BaseException):
