@@ -51,9 +51,9 @@ def test_checksums_are_those_of_zlib_with_every_kernel(kernel: str) -> None:
 
 def test_a_piece_of_the_log() -> None:
     piece = LogPiece(3, 1000, 1010, 990, 500, 1200, b"0123456789")
-    ((kind, content),) = trusted().feed(log_frame(piece, crc32))
+    ((kind, content),) = trusted().feed(b"".join(log_frame(piece, crc32)))
     assert kind is Kind.LOG
-    read = LogPiece.decode(content)
+    read = LogPiece.decode(content, crc32)
     assert (read.term, read.offset, read.visible, read.confirmed, read.log_min, read.end) == (
         3,
         1000,
@@ -65,10 +65,20 @@ def test_a_piece_of_the_log() -> None:
     assert bytes(read.data) == b"0123456789"
 
 
+def test_damage_anywhere_in_a_piece_is_noticed() -> None:
+    good = b"".join(log_frame(LogPiece(3, 1000, 1010, 990, 500, 1200, b"0123456789"), crc32))
+    for at in range(8, len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        with pytest.raises(BadStream):
+            for _kind, content in trusted().feed(bad):
+                LogPiece.decode(content, crc32)
+
+
 def test_the_largest_piece_fits() -> None:
     piece = LogPiece(0, 0, 0, 0, 0, PIECE_BYTES_MAX, bytes(PIECE_BYTES_MAX))
-    ((_kind, content),) = trusted().feed(log_frame(piece, crc32))
-    assert len(LogPiece.decode(content).data) == PIECE_BYTES_MAX
+    ((_kind, content),) = trusted().feed(b"".join(log_frame(piece, crc32)))
+    assert len(LogPiece.decode(content, crc32).data) == PIECE_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_the_largest_piece_fits() -> None:
 )
 def test_a_piece_that_cannot_be_is_refused(wrong: LogPiece) -> None:
     with pytest.raises(BadStream, match="cannot be"):
-        LogPiece.decode(wrong.head() + bytes(wrong.data))
+        LogPiece.decode(wrong.head(crc32) + bytes(wrong.data), crc32)
 
 
 def test_reports() -> None:

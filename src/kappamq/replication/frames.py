@@ -4,7 +4,7 @@ The first eight bytes from whoever connects tell who it is: a log offset (never 
 negative number is one of ours, and says which version of this protocol it speaks. Behind it both sides send frames:
 
     length  u32   of what follows it
-    crc     u32   CRC-32 of type and content
+    crc     u32   CRC-32 of type and content; of a piece of the log, of its head alone, which has a checksum of the bytes behind it
     type    u8
     content
 
@@ -32,7 +32,7 @@ _FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
 """A batch is sent as a whole, also one that is longer than a piece."""
 _TEXT_BYTES_MAX: Final = 256 << 10  # of a greeting
 
-Checksum = Callable[[bytes], int]
+Checksum = Callable[[bytes | memoryview], int]
 
 
 class BadStream(KappaError):
@@ -58,7 +58,7 @@ class Kind(IntEnum):
 class LogPiece:
     """Bytes of the log from `offset` on, perhaps none, and where the leader is."""
 
-    HEAD: ClassVar = struct.Struct(">qqqqqq")
+    HEAD: ClassVar = struct.Struct(">qqqqqqI")
 
     term: int
     offset: int
@@ -68,17 +68,20 @@ class LogPiece:
     end: int  # of the leader's log
     data: bytes | memoryview = b""
 
-    def head(self) -> bytes:
-        return self.HEAD.pack(self.term, self.offset, self.visible, self.confirmed, self.log_min, self.end)
+    def head(self, checksum: Checksum) -> bytes:
+        crc = checksum(self.data)
+        return self.HEAD.pack(self.term, self.offset, self.visible, self.confirmed, self.log_min, self.end, crc)
 
     @classmethod
-    def decode(cls, content: bytes) -> Self:
+    def decode(cls, content: bytes, checksum: Checksum) -> Self:
         if len(content) < cls.HEAD.size:
             raise BadStream(
                 f"a piece of the log has a head of {cls.HEAD.size} bytes; this one has {len(content)} bytes"
             )
-        term, offset, visible, confirmed, log_min, end = cls.HEAD.unpack_from(content)
+        term, offset, visible, confirmed, log_min, end, crc = cls.HEAD.unpack_from(content)
         data = memoryview(content)[cls.HEAD.size :]
+        if checksum(data) != crc:
+            raise BadStream(f"the bytes of the log from {offset} on arrive damaged: their checksum does not match")
         if (
             min(term, offset, visible, confirmed, log_min) < 0
             or offset + len(data) > end
@@ -120,10 +123,10 @@ def frame(kind: Kind, content: bytes, checksum: Checksum) -> bytes:
     return struct.pack(">II", len(body) + 4, checksum(body)) + body
 
 
-def log_frame(piece: LogPiece, checksum: Checksum) -> bytes:
-    """The frame of a piece of the log. Its bytes are copied once."""
-    body = b"".join((bytes((Kind.LOG,)), piece.head(), piece.data))
-    return b"".join((struct.pack(">II", len(body) + 4, checksum(body)), body))
+def log_frame(piece: LogPiece, checksum: Checksum) -> tuple[bytes, bytes | memoryview]:
+    """The frame of a piece of the log, in two parts, so that its bytes, which are many, are not copied."""
+    head = bytes((Kind.LOG,)) + piece.head(checksum)
+    return struct.pack(">II", len(head) + len(piece.data) + 4, checksum(head)) + head, piece.data
 
 
 def text_frame(kind: Kind, values: dict[str, Any], checksum: Checksum) -> bytes:
@@ -168,7 +171,8 @@ class Frames:
                     return
                 body = bytes(memoryview(buffer)[at + 8 : end])
                 at = end
-                if self._checksum(body) != crc:
+                checked = memoryview(body)[: 1 + LogPiece.HEAD.size] if body[0] == Kind.LOG else body
+                if self._checksum(checked) != crc:
                     raise BadStream("the checksum of a frame does not match: the connection damages bytes")
                 try:
                     kind = Kind(number)

@@ -11,6 +11,7 @@ import pytest
 
 from kappamq import native
 from kappamq.broker.machine import new_kernel
+from kappamq.broker.pulling import waking
 from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.waking import PullRequest
 from kappamq.config.broker import BrokerConfig
@@ -32,7 +33,9 @@ def never(job: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize("kind", kernels())
-def test_the_store_wakes_them(tmp_path: Path, kind: str) -> None:
+def test_the_store_wakes_them(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waking, "SLICE_S", 60.0)  # however busy the machine is, they are woken in one turn
+
     async def test() -> None:
         settings, module = config(tmp_path), native.load(kind)
         kernel = new_kernel(module, BrokerConfig(), settings, NetConfig())

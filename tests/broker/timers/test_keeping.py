@@ -10,6 +10,7 @@ import pytest
 from kappamq.protocol.names import TIMER_TOPIC
 from tests.broker.running import crash_copy, on_disk, run
 from tests.broker.timing import MessageClock, Timed, timed
+from tests.waiting import eventually_async
 
 AHEAD_MS = 4_000_000_000_000  # files are as old as the machine says: a clock that is ahead of it makes them expire
 STORE: dict[str, Any] = {
@@ -103,7 +104,8 @@ def test_without_timers_nothing_is_kept(tmp_path: Path) -> None:
         async with timed(tmp_path, store=STORE, clock=MessageClock(AHEAD_MS)) as it:
             await fill(it)
             assert await it.broker.upkeep.delete_expired(asked=True) > 0
-            assert it.broker.delivery.timer_keeper.needed_from == it.broker.store.log.end
+            keeper, store = it.broker.delivery.timer_keeper, it.broker.store
+            await eventually_async(lambda: keeper.needed_from == store.log.end, text="all of the log is in its queues")
 
     run(scenario())
 

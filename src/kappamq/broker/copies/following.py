@@ -311,7 +311,7 @@ class Following:
     def _take(self, kind: Kind, content: bytes, incoming: Incoming) -> None:
         if kind is not Kind.LOG:
             raise BadStream(f"a frame {kind.name} is not what comes now")
-        piece = LogPiece.decode(content)
+        piece = LogPiece.decode(content, self._checksum)
         self.heard_at = self._clock.liveness()
         self.master_end = piece.end
         self.shown, self.safe = max(self.shown, piece.visible), max(self.safe, piece.confirmed)

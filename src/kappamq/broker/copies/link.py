@@ -141,4 +141,6 @@ class Link(LogSender):
         self.said = (marks.visible.offset, marks.confirmed.offset)
         piece = LogPiece(self._master.term, start, *self.said, store.log.min, store.log.end, data)
         feed.took(len(data))
-        self._write(log_frame(piece, self._checksum))
+        for part in log_frame(piece, self._checksum):
+            if part:
+                self._write(part)

@@ -125,7 +125,7 @@ class LogSender(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
