@@ -15,7 +15,7 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
-from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream, Frames, Kind, frame, text_frame, values_of
+from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
 from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
 from kappamq.replication.seeding import Asking, FilePiece, Offer, check_asking, is_too_old
 from kappamq.state.metadata import Metadata
@@ -68,7 +68,7 @@ class SeedGiver:
         self._held: dict[str, tuple[int, float]] = {}  # by follower: log offset, and until when
 
     @property
-    def checksum(self) -> Callable[[bytes], int]:
+    def checksum(self) -> Checksum:
         return self._store.kernel_module.crc32
 
     # -- log files that are kept -------------------------------------------------------------------------------------------
