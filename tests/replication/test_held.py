@@ -31,6 +31,14 @@ def test_who_is_too_far_behind_counts_as_absent() -> None:
     assert held.missing() is None
 
 
+def test_who_is_too_far_behind_stays_absent_when_another_goes() -> None:
+    held = Held(1, 1000)
+    held.report("far", 0, 5000)
+    held.report("near", 5000, 5000)
+    held.lost("near")
+    assert held.missing() == "0 of 1 slaves that are awaited are connected, 1 too far behind"
+
+
 def test_nobody_is_missing_where_nobody_is_awaited() -> None:
     held = Held(0, 1000)
     held.lost("a")

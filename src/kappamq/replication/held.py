@@ -13,6 +13,7 @@ class Held:
         self._awaited = awaited
         self._lag_bytes_max = lag_bytes_max
         self._ends: dict[Hashable, int] = {}
+        self._log_end = 0  # as it was told last
         self._held = 0
         self._missing: str | None = None
         self._count()
@@ -20,7 +21,7 @@ class Held:
     def report(self, follower: Hashable, end: int, log_end: int) -> None:
         """A follower has the log, in the way that the mode demands, up to `end`; the log itself reaches to `log_end`."""
         self._ends[follower] = end
-        self._count(log_end)
+        self.grown(log_end)
 
     def lost(self, follower: Hashable) -> None:
         self._ends.pop(follower, None)
@@ -28,7 +29,8 @@ class Held:
 
     def grown(self, log_end: int) -> None:
         """The log has grown: a follower may be too far behind by now."""
-        self._count(log_end)
+        self._log_end = log_end
+        self._count()
 
     def held(self) -> int:
         return self._held
@@ -36,10 +38,10 @@ class Held:
     def missing(self) -> str | None:
         return self._missing
 
-    def _count(self, log_end: int = 0) -> None:
+    def _count(self) -> None:
         if not self._awaited:
             return
-        ends = sorted((end for end in self._ends.values() if end + self._lag_bytes_max >= log_end), reverse=True)
+        ends = sorted((end for end in self._ends.values() if end + self._lag_bytes_max >= self._log_end), reverse=True)
         if len(ends) >= self._awaited:
             self._held = max(self._held, ends[self._awaited - 1])
             self._missing = None

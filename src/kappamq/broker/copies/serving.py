@@ -140,13 +140,12 @@ class Followers:
     def greet(self, hello: Hello) -> None:
         self.demand_role()
         check(hello, self.ours())
-        for link in self._following:
-            if link.broker_id == hello.broker_id:
-                if link.address != hello.address:
-                    raise Refusal(
-                        f"the id {hello.broker_id} belongs to {link.address}, which follows already: each copy needs its own"
-                    )
-                link.abort()  # it has come back before we have noticed that it was gone
+        former = [link for link in self._following if link.broker_id == hello.broker_id]
+        for link in former:
+            if link.address != hello.address:
+                raise Refusal(
+                    f"the id {hello.broker_id} belongs to {link.address}, which follows already: each copy needs its own"
+                )
         log_files = self.store.log
         if hello.end < log_files.min:
             raise TooFarBehind(
@@ -154,6 +153,11 @@ class Followers:
             )
         if hello.end > log_files.min and fingerprint(self.store, hello.end) != hello.crc:
             raise diverged(hello.end)
+        for link in former:
+            # It has come back before we have noticed that it was gone. Its old connection must not count beside the new one, not even
+            # until the event loop tells that it is closed: that would be one copy more than there is.
+            self.left(link)
+            link.abort()
 
     def greet_apache(self, reported: int) -> int:
         """Where the stream begins for an Apache slave that has the log up to `reported`."""
@@ -175,6 +179,8 @@ class Followers:
         self.reported(link)
 
     def left(self, link: LogSender) -> None:
+        if link not in self._following:
+            return  # another connection has taken its place
         self._following.remove(link)
         self._outlet.followers.remove(link)
         log.warning("copies: %s does not follow any more", link.address)
@@ -190,7 +196,7 @@ class Followers:
         feed = link.feed
         assert feed is not None
         self._progress.set()
-        if not self.counts(link):
+        if link not in self._following or not self.counts(link):
             return
         end = feed.flushed if self.store.config.flush == "sync" else feed.written
         self.held.report(link, end, self.store.log.end)
