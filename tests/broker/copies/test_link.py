@@ -14,7 +14,7 @@ from zlib import crc32
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.config.copies import CopiesConfig
+from kappamq.config.copies import SYNC_MASTER, CopiesConfig
 from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, Report, frame, text_frame, values_of
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
 from tests.broker.running import run, running, speaking
@@ -135,5 +135,24 @@ def test_with_the_right_secret_it_does(tmp_path: Path) -> None:
             await speaker.send("tea", b"1")
             await caught_up(master, slave)
             same_logs(master, slave)
+
+    run(test())
+
+
+def test_a_slave_that_is_frozen_is_let_go_and_one_that_is_idle_is_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        copies = CopiesConfig(role=SYNC_MASTER, slave_timeout_ms=60_000)
+        async with running(tmp_path / "m", copies=copies) as master, slave_of(master, tmp_path / "s") as slave:
+            followers = master.copies.followers
+            await eventually_async(lambda: followers.held.missing() is None, text="the slave follows")
+            (idle,) = followers.following
+            # Connected, and as silent as a machine that has lost its power.
+            _reader, out = await asyncio.open_connection("127.0.0.1", master.port + 1)
+            out.write(hello(master))
+            await eventually_async(lambda: len(followers.following) == 2, text="the second follows")
+            await eventually_async(lambda: len(followers.following) == 1, timeout=20, text="it is let go")
+            assert followers.following == [idle]
+            assert slave.copies.following.is_connected
+            out.transport.abort()
 
     run(test())

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,23 @@ def test_another_version_is_refused_with_both(tmp_path: Path, caplog: pytest.Log
             assert "version 9" in caplog.text
 
     run(test())
+
+
+def test_many_connections_close_the_oldest_stranger_and_warn_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+            await eventually_async(lambda: slave.copies.following.is_connected, text="the slave follows")
+            strangers = [await asyncio.open_connection("127.0.0.1", master.port + 1) for _ in range(70)]
+            async with asyncio.timeout(20):
+                for reader, _out in strangers[:7]:
+                    with suppress(ConnectionError):
+                        assert await reader.read() == b""
+            assert not strangers[7][0].at_eof()
+            assert slave.copies.following.is_connected
+            for _reader, out in strangers:
+                out.transport.abort()
+
+    run(test())
+    assert caplog.text.count("more than 64 connections") == 1

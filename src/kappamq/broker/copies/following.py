@@ -45,6 +45,7 @@ _SILENCE_S = 5.0  # a master beats every second
 _AGAIN_S = (0.2, 3.0)  # first pause before the next try, and the longest
 _OPENING_S = 3.0
 _SELDOM_S = 0.5
+_ALIVE_S = 1.0  # a master lets go of a slave that it has not heard from for several seconds
 
 
 class Following:
@@ -333,8 +334,9 @@ class Following:
             self._writer.when_flushed(now[0], self._report)
         waited_for = {"flushed": now[1] != self._reported[1], "written": now[0] != self._reported[0]}
         much = now[0] - self._reported[0] >= self._config.window_bytes // 4
-        late = self._clock.liveness() - self._reported_at >= _SELDOM_S
-        if waited_for.get(welcome.reports) or much or (late and now != self._reported):
+        since = self._clock.liveness() - self._reported_at
+        late = since >= (_ALIVE_S if now == self._reported else _SELDOM_S)
+        if waited_for.get(welcome.reports) or much or late:
             self._say(now)
 
     def ticked(self) -> None:

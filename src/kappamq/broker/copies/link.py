@@ -15,6 +15,8 @@ from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehi
 
 log = logging.getLogger(__name__)
 
+_SILENT_SECONDS_MAX = 5  # a follower reports at least every second
+
 
 class Link(LogSender):
     speaks = "kappamq"
@@ -26,6 +28,7 @@ class Link(LogSender):
         self._hello: Hello | None = None
         self._nonce = ""
         self._deadline: asyncio.TimerHandle | None = None
+        self._silent_seconds = 0
 
     # -- the connection ----------------------------------------------------------------------------------------------------
 
@@ -39,6 +42,7 @@ class Link(LogSender):
             self.close()
 
     def data_received(self, data: bytes) -> None:
+        self._silent_seconds = 0
         try:
             for kind, content in self._frames.feed(data):
                 self._take(kind, content)
@@ -127,11 +131,19 @@ class Link(LogSender):
     def address(self) -> str:
         return self.peer if self._hello is None else self._hello.address
 
+    def second_has_passed(self) -> None:
+        super().second_has_passed()
+        # Seconds in which this broker ran are counted, and not time: after a pause of its own it has not read yet what has come.
+        self._silent_seconds += 1
+        if self._silent_seconds > _SILENT_SECONDS_MAX:
+            log.warning("copies: %s has been silent for %d s: it is let go", self.address, _SILENT_SECONDS_MAX)
+            self.abort()
+
     # -- the log -----------------------------------------------------------------------------------------------------------
 
     def tell_marks(self) -> None:
         """The marks have moved, or the follower has not heard from us for a while."""
-        if self.feed is not None and self._catching_up is None and self._may_write.is_set():
+        if self.feed is not None and self._may_write.is_set():
             self._send(self.feed.sent, b"")
 
     def _send(self, start: int, data: bytes) -> None:

@@ -15,25 +15,27 @@ from kappamq.replication.frames import OPENING, VERSION, Kind, text_frame
 log = logging.getLogger(__name__)
 
 
+class NoRoom(asyncio.Protocol):
+    """For a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
 class Opening(asyncio.Protocol):
     def __init__(
-        self, master: Master, speaks: Callable[[Opening, LogSender], None], lost: Callable[[Opening | LogSender], None],
-        *, refused: bool = False,
-    ) -> None:  # fmt: skip
-        """`speaks`: told which connection has taken over. `lost`: told when the connection is gone. `refused`: there is no room."""
+        self, master: Master, speaks: Callable[[Opening, LogSender], None], lost: Callable[[Opening | LogSender], None]
+    ) -> None:
+        """`speaks`: told which connection has taken over. `lost`: told when the connection is gone."""
         self._master = master
         self._speaks = speaks
         self._lost = lost
         self._opening = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._refused = refused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._refused:
-            self.abort()
-            return
         self._deadline = asyncio.get_running_loop().call_later(GREETING_S, self._too_late)
 
     def _too_late(self) -> None:

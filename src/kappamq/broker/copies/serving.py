@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from kappamq.broker.copies.apache.link import ApacheLink
 from kappamq.broker.copies.log_sender import LogSender, Takes
-from kappamq.broker.copies.opening import Opening
+from kappamq.broker.copies.opening import NoRoom, Opening
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _LINKS_MAX = 64
 _BEAT_S = 1.0
+_FULL_AGAIN_S = 60.0  # the same warning once in this time
 
 
 class Followers:
@@ -58,7 +59,7 @@ class Followers:
         self._outlet = outlet
         self._servers: list[asyncio.Server] = []
         self._serving = False
-        self._beat_at = 0.0
+        self._beat_at = self._full_again_at = 0.0
         self._progress = asyncio.Event()
 
     @property
@@ -111,18 +112,26 @@ class Followers:
             link.abort()
         await asyncio.sleep(0)
 
-    def _connection(self) -> Opening:
-        refused = False
+    def _connection(self) -> asyncio.Protocol:
+        """Whoever follows stays: nobody gets rid of them by connecting often enough."""
         if len(self._links) >= _LINKS_MAX:
-            # Whoever follows stays: nobody gets rid of them by connecting often enough.
-            log.warning("copies: more than %d connections: one that does not follow is closed", _LINKS_MAX)
+            self._tell_full()
             idle = next((link for link in self._links if isinstance(link, Opening) or link.feed is None), None)
-            refused = idle is None
-            if idle is not None:
-                idle.abort()
-        opening = Opening(self, self._speaks, self._gone, refused=refused)
+            if idle is None:
+                return NoRoom()
+            del self._links[idle]
+            idle.abort()
+        opening = Opening(self, self._speaks, self._gone)
         self._links[opening] = None
         return opening
+
+    def _tell_full(self) -> None:
+        now = self._clock.liveness()
+        if now >= self._full_again_at:
+            self._full_again_at = now + _FULL_AGAIN_S
+            log.warning(
+                "copies: more than %d connections: those that do not follow are closed, the oldest first", _LINKS_MAX
+            )
 
     def _speaks(self, opening: Opening, link: LogSender) -> None:
         self._links.pop(opening, None)

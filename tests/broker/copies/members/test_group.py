@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -267,5 +267,30 @@ def test_a_leader_whose_disk_fails_makes_way_for_another(tmp_path: Path) -> None
             await group.agree()
             leader.store.fail("fdatasync of the log failed with errno 5")
             await stops_taking_part(group, leader, "errno 5")
+
+    run(test())
+
+
+def test_strangers_cannot_push_a_member_out(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            members = Members(tmp_path, stack, "twin")
+            for name in members.names:
+                await members.start(name)
+            leader = await members.leader()
+            group = leader.copies.group
+            assert group is not None
+            await eventually_async(
+                lambda: sum(link.is_greeted for link in group._links) == 2, text="both are connected"
+            )
+            before = [link for link in group._links if link.is_greeted]
+            strangers = [await asyncio.open_connection(HOST, leader.port + 1) for _ in range(70)]
+            async with asyncio.timeout(20):
+                for reader, _out in strangers[:8]:
+                    with suppress(ConnectionError):
+                        assert await reader.read() == b""
+            assert [link for link in group._links if link.is_greeted] == before
+            for _reader, out in strangers:
+                out.transport.abort()
 
     run(test())

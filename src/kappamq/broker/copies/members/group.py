@@ -20,6 +20,7 @@ from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.broker.copies.members.reading import pieces, whole_end
 from kappamq.broker.copies.members.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.copies.node_role import NodeRole
+from kappamq.broker.copies.opening import NoRoom
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.copies.seeding.giving import SeedGiver
@@ -113,7 +114,7 @@ class Group:
         self.node: Node | None = None
         self.confirmed = store.marks.confirmed.offset
         self._peers: dict[str, Peer] = {}
-        self._links: set[MemberLink] = set()
+        self._links: dict[MemberLink, MemberLink] = {}  # the oldest first
         self._hellos: dict[str, MemberHello] = {}
         self._todo: deque[Effect] = deque()
         self._doing = False
@@ -188,12 +189,15 @@ class Group:
         if self._cutting is not None:
             await asyncio.gather(self._cutting, return_exceptions=True)
 
-    def link(self) -> MemberLink:
-        """For each connection that is made to us."""
+    def link(self) -> asyncio.Protocol:
+        """For each connection that is made to us. Members stay: nobody gets rid of them by connecting often enough."""
         if len(self._links) >= _LINKS_MAX:
-            next(iter(self._links)).abort()
-        made = MemberLink(self, self._checksum, self._links.discard)
-        self._links.add(made)
+            stranger = next((link for link in self._links if not link.is_greeted), None)
+            if stranger is None:
+                return NoRoom()
+            self._links.pop(stranger).abort()
+        made = MemberLink(self, self._checksum, lambda link: self._links.pop(link, None))
+        self._links[made] = made
         return made
 
     # -- what connections ask and tell -------------------------------------------------------------------------------------

@@ -216,6 +216,10 @@ class MemberLink(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.peer = "?"
 
+    @property
+    def is_greeted(self) -> bool:
+        return self._greeted
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
