@@ -16,6 +16,16 @@ def test_room_is_what_was_not_reported_yet() -> None:
     assert not feed.reported(Report(0, 0, 120, 110)), "nothing new"
 
 
+def test_what_has_arrived_makes_room_before_it_is_stored() -> None:
+    feed = Feed(100, 50)
+    feed.took(50)
+    assert feed.room == 0
+    assert feed.reported(Report(0, 0, 100, 100, 150))
+    assert (feed.room, feed.written) == (50, 100)
+    with pytest.raises(BadStream, match="sent only up to 150"):
+        feed.reported(Report(0, 0, 100, 100, 151))
+
+
 def test_nobody_holds_what_was_not_sent() -> None:
     feed = Feed(100, 50)
     feed.took(10)

@@ -89,6 +89,7 @@ def test_the_largest_piece_fits() -> None:
         LogPiece(0, 5, 0, 0, 0, 10, b"123456"),
         LogPiece(0, 0, 11, 0, 0, 10),
         LogPiece(0, 0, 0, 11, 0, 10),
+        LogPiece(0, 5, 0, 0, 6, 10),  # a leader does not send what it has deleted
     ],
 )
 def test_a_piece_that_cannot_be_is_refused(wrong: LogPiece) -> None:
@@ -97,12 +98,12 @@ def test_a_piece_that_cannot_be_is_refused(wrong: LogPiece) -> None:
 
 
 def test_reports() -> None:
-    report = Report(1, 2, 400, 300)
+    report = Report(1, 2, 400, 300, 500)
     assert Report.decode(report.encode()) == report
     for wrong in (Report(0, 0, 10, 11), Report(0, 0, 10, -1)):
         with pytest.raises(BadStream, match="cannot be"):
             Report.decode(wrong.encode())
-    with pytest.raises(BadStream, match="32 bytes"):
+    with pytest.raises(BadStream, match="40 bytes"):
         Report.decode(b"short")
 
 

@@ -6,7 +6,7 @@ from kappamq.replication.frames import BadStream, Report
 
 
 class Feed:
-    """Offsets of one connection: sent from <= reported flushed <= reported written <= sent."""
+    """Offsets of one connection: sent from <= reported flushed <= reported written <= reported received <= sent."""
 
     def __init__(self, start: int, window_bytes: int, generation: int = 0) -> None:
         """The follower holds the log up to `start`; what lies behind is to be sent, at most `window_bytes` ahead of its reports."""
@@ -14,13 +14,14 @@ class Feed:
         self.sent = start
         self.written = start
         self.flushed = start
+        self.received = start
         self.generation = generation
         self._window_bytes = window_bytes
 
     @property
     def room(self) -> int:
-        """So many bytes may be sent now."""
-        return max(0, self._window_bytes - (self.sent - self.written))
+        """So many bytes may be sent now. What has arrived counts, stored or not: the window may end within a record."""
+        return max(0, self._window_bytes - (self.sent - self.received))
 
     def took(self, size: int) -> None:
         """So many bytes more were handed to the connection."""
@@ -31,12 +32,13 @@ class Feed:
         on this connection, and nobody holds less than before without having cut its log."""
         if report.generation != self.generation:
             return False  # of a log that has been cut since
-        if report.written > self.sent:
-            raise BadStream(f"it reports the log up to {report.written}, but was sent only up to {self.sent}")
-        if report.written < self.written or report.flushed < self.flushed:
+        received = max(report.received, report.written)
+        if received > self.sent:
+            raise BadStream(f"it reports the log up to {received}, but was sent only up to {self.sent}")
+        if report.written < self.written or report.flushed < self.flushed or received < self.received:
             raise BadStream(
                 f"its reports go back: written {self.written} -> {report.written}, flushed {self.flushed} -> {report.flushed}"
             )
-        news = (report.written, report.flushed) != (self.written, self.flushed)
-        self.written, self.flushed = report.written, report.flushed
+        news = (report.written, report.flushed, received) != (self.written, self.flushed, self.received)
+        self.written, self.flushed, self.received = report.written, report.flushed, received
         return news

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, Self
 
 from kappamq.errors import KappaError
 
-VERSION: Final = 1
+VERSION: Final = 2
 OPENING: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">IIB")
 _BEHIND_LENGTH: Final = _HEAD.size - 4
@@ -86,6 +86,7 @@ class LogPiece:
             min(term, offset, visible, confirmed, log_min) < 0
             or offset + len(data) > end
             or max(visible, confirmed) > end
+            or log_min > offset
         ):
             raise BadStream(
                 f"a piece of the log that cannot be: term {term}, bytes {offset} to {offset + len(data)}, visible to {visible}, "
@@ -96,24 +97,26 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """So far a follower has the log. `generation` counts how often it has cut its log: a report from before does not count."""
+    """So far a follower has the log; `received` counts what waits for the end of its record or batch, too. `generation` counts how
+    often it has cut its log: a report from before does not count."""
 
-    LAYOUT: ClassVar = struct.Struct(">qqqq")
+    LAYOUT: ClassVar = struct.Struct(">qqqqq")
 
     term: int
     generation: int
     written: int
     flushed: int
+    received: int = 0  # less than `written`: as much as that
 
     def encode(self) -> bytes:
-        return self.LAYOUT.pack(self.term, self.generation, self.written, self.flushed)
+        return self.LAYOUT.pack(self.term, self.generation, self.written, self.flushed, self.received)
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
         if len(content) != cls.LAYOUT.size:
             raise BadStream(f"a report has {cls.LAYOUT.size} bytes; this one has {len(content)}")
         report = cls(*cls.LAYOUT.unpack(content))
-        if not 0 <= report.flushed <= report.written:
+        if not 0 <= report.flushed <= report.written or report.received < 0:
             raise BadStream(f"a report that cannot be: written to {report.written}, flushed to {report.flushed}")
         return report
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.copies.following import Incoming
+from kappamq.config.copies import CopiesConfig
 from kappamq.protocol.headers.client import QueryConsumerOffset, UpdateConsumerOffset
 from kappamq.replication.frames import BadStream
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
@@ -135,6 +136,21 @@ def test_a_slave_deletes_log_files_with_its_master_and_not_before(tmp_path: Path
             await eventually_async(
                 lambda: slave.store.log.min == master.store.log.min, text="the slave has deleted them"
             )
+            same_logs(master, slave)
+
+    run(test())
+
+
+def test_a_record_longer_than_the_window_arrives(tmp_path: Path) -> None:
+    async def test() -> None:
+        copies = CopiesConfig(window_bytes=64 << 10)
+        async with (
+            running(tmp_path / "m", copies=copies) as master,
+            slave_of(master, tmp_path / "s") as slave,
+            speaking(master) as speaker,
+        ):
+            assert (await speaker.send("tea", b"x" * (200 << 10))).code == 0
+            await caught_up(master, slave)
             same_logs(master, slave)
 
     run(test())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import pytest
 
@@ -35,3 +36,16 @@ def test_a_master_that_is_not_there_is_named() -> None:
     place = f"127.0.0.1:{free_port()}"
     with pytest.raises(NotKnown, match=place):
         asyncio.run(connected(place))
+
+
+def test_a_record_is_looked_at_again_when_it_is_whole() -> None:
+    incoming = Incoming(0)
+    incoming.add(0, memoryview(struct.pack(">II", 1000, 0xDAA320A7)))
+    assert len(incoming.data) == 8
+    for at in range(8, 999):
+        incoming.add(at, memoryview(b"x"))
+        assert not len(incoming.data)
+    incoming.add(999, memoryview(b"xyz"))
+    assert len(incoming.data) == 1002
+    incoming.stored(1000)
+    assert bytes(incoming.data) == b"yz"

@@ -45,6 +45,8 @@ _SILENCE_S = 5.0  # a master beats every second
 _AGAIN_S = (0.2, 3.0)  # first pause before the next try, and the longest
 _OPENING_S = 3.0
 _SELDOM_S = 0.5
+_MUCH_BYTES = 16 << 10  # less than a quarter of the smallest window that a master may have
+_FRAMES_A_TURN = 64  # then others get their turn
 _ALIVE_S = 1.0  # a master lets go of a slave that it has not heard from for several seconds
 
 
@@ -81,8 +83,12 @@ class Following:
         self._out: asyncio.StreamWriter | None = None
         self._told: str | None = None
         self._welcome: Welcome | None = None
-        self._reported = (0, 0)
+        self._reported = (0, 0, 0)
         self._reported_at = 0.0
+        self._received = 0  # the end of what has come, also of a record that is not whole yet
+        self._generation = 0
+        self._flush_asked = 0
+        self._beginnings = 0
         self.place: str | None = None  # of the master's copies, as far as it is known
         self.received_per_s = 0
         self._second = (0.0, 0)  # when it began, and the log's end then
@@ -140,16 +146,16 @@ class Following:
     async def _follow(self) -> None:
         pause, longest = _AGAIN_S
         while True:
+            beginnings = self._beginnings
             try:
                 await self._once()
-                pause = _AGAIN_S[0]
             except StoreError as error:
                 self._tell(logging.ERROR, f"stored nothing more: {error}")
             except (KappaError, OSError, EOFError) as error:
                 self._tell(logging.WARNING, str(error) or type(error).__name__)
             except Exception:
                 log.exception("copies: following failed")
-            if self._told is None:
+            if self._beginnings > beginnings:
                 pause = _AGAIN_S[0]
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(longest, pause * 2)
@@ -194,6 +200,7 @@ class Following:
         self._classic = ClassicStream(reader, out, self._writer, self._store, self._clock, self._arrived)
         try:
             self._told = None
+            self._beginnings += 1
             self._apache_at = place
             self._arrived()
             log.info(
@@ -229,6 +236,7 @@ class Following:
         """Returns what came behind the welcome."""
         await self._open(reader, out, place)
         hello = replace(self._ours(), nonce=secrets.token_hex(NONCE_BYTES))
+        self._generation = hello.generation
         out.write(text_frame(Kind.HELLO, hello.values(), self._checksum))
         nonce, secret = "", self._config.secret
         try:
@@ -286,9 +294,12 @@ class Following:
     def _began(self, welcome: Welcome, place: str) -> None:
         self._welcome = welcome
         self._told = None
+        self._beginnings += 1
         self.heard_at = self._clock.liveness()
-        self._reported = (0, 0)
-        end = self._store.log.end
+        self._reported = (0, 0, 0)
+        self._flush_asked = 0
+        end = self._received = self._store.log.end
+        self.shown, self.safe = min(self.shown, end), min(self.safe, end)  # another master may show less
         log.info(
             "copies: following %s (%s) from %d on, %d bytes behind", welcome.address, place, end, welcome.end - end
         )
@@ -306,8 +317,10 @@ class Following:
                     data = await some(reader)
             except TimeoutError:
                 raise NotKnown(f"the master has been silent for {_SILENCE_S:g} s") from None
-            for kind, content in frames.feed(data):
+            for number, (kind, content) in enumerate(frames.feed(data)):
                 self._take(kind, content, incoming)
+                if number % _FRAMES_A_TURN == _FRAMES_A_TURN - 1:
+                    await asyncio.sleep(0)
 
     def _take(self, kind: Kind, content: bytes, incoming: Incoming) -> None:
         if kind is not Kind.LOG:
@@ -315,9 +328,13 @@ class Following:
         piece = LogPiece.decode(content, self._checksum)
         self.heard_at = self._clock.liveness()
         self.master_end = piece.end
-        self.shown, self.safe = max(self.shown, piece.visible), max(self.safe, piece.confirmed)
         incoming.add(piece.offset, memoryview(piece.data))
+        self._received = piece.offset + len(piece.data)
         self._writer.receive(incoming)
+        # What is not here yet cannot be shown: the next piece says again how far the master shows its log.
+        end = self._store.log.end
+        self.shown, self.safe = max(self.shown, min(piece.visible, end)), max(self.safe, min(piece.confirmed, end))
+        self._writer.follow_marks()
         for change in self._metadata.follow():
             self._tables.followed(*change)
         self._shorten(piece.log_min)
@@ -329,11 +346,13 @@ class Following:
         welcome, marks = self._welcome, self._store.marks
         if welcome is None:
             return
-        now = (marks.written.offset, min(marks.flushed.offset, marks.written.offset))
-        if welcome.reports == "flushed" and now[1] < now[0]:
+        written = marks.written.offset
+        now = (written, min(marks.flushed.offset, written), max(written, self._received))
+        if welcome.reports == "flushed" and now[1] < now[0] and self._flush_asked <= now[1]:
+            self._flush_asked = now[0]
             self._writer.when_flushed(now[0], self._report)
         waited_for = {"flushed": now[1] != self._reported[1], "written": now[0] != self._reported[0]}
-        much = now[0] - self._reported[0] >= self._config.window_bytes // 4
+        much = now[2] - self._reported[2] >= _MUCH_BYTES
         since = self._clock.liveness() - self._reported_at
         late = since >= (_ALIVE_S if now == self._reported else _SELDOM_S)
         if waited_for.get(welcome.reports) or much or late:
@@ -348,12 +367,12 @@ class Following:
         if self._classic is not None:
             self._classic.report()
 
-    def _say(self, now: tuple[int, int]) -> None:
+    def _say(self, now: tuple[int, int, int]) -> None:
         assert self._welcome is not None
         if self._out is None or self._out.transport.is_closing():
             return
         self._reported, self._reported_at = now, self._clock.liveness()
-        report = Report(self._welcome.term, self._ours().generation, *now)
+        report = Report(self._welcome.term, self._generation, *now)
         self._out.write(frame(Kind.REPORT, report.encode(), self._checksum))
 
 

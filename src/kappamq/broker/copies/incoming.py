@@ -7,6 +7,7 @@ from typing import Final
 
 from kappamq.errors import KappaError
 from kappamq.protocol import address
+from kappamq.protocol.records.view import Front
 from kappamq.replication.frames import BadStream
 
 _CONNECT_S: Final = 3.0
@@ -43,20 +44,30 @@ class Incoming:
         self.start = start  # where `data` begins
         self._next = start  # where what comes next begins
         self._data: bytes | memoryview = b""
+        self._rest = bytearray()  # behind `_data`, while the record that this begins with is not whole
 
     @property
     def data(self) -> memoryview:
-        return memoryview(self._data)
+        """What is worth looking at: nothing, while a record that has been looked at is not whole yet."""
+        return memoryview(b"" if self._rest else self._data)
 
     def add(self, offset: int, data: memoryview) -> None:
         """Raises BadStream if this is not what comes next."""
         if offset != self._next:
             raise BadStream(f"the master sends from {offset}, what came before ends at {self._next}")
-        if len(self._data) + len(data) > _REST_BYTES_MAX:
-            raise BadStream(f"{len(self._data) + len(data)} bytes from {self.start} on hold no whole record")
+        size = len(self._data) + len(self._rest) + len(data)
+        if size > _REST_BYTES_MAX:
+            raise BadStream(f"{size} bytes from {self.start} on hold no whole record")
         self._next += len(data)
         data = data[max(0, self.start - offset) :]  # what lies behind the end mark of a file is stored already
-        self._data = data if not self._data else b"".join((self._data, data))
+        if not self._data:
+            self._data = data
+            return
+        self._rest += data
+        front = Front(self._data)
+        if not front.is_record or len(self._data) + len(self._rest) >= front.size:
+            self._data = b"".join((self._data, self._rest))
+            self._rest = bytearray()
 
     def stored(self, end: int) -> None:
         """The log reaches to `end` now: behind the end mark of a file that may be further than what has come."""

@@ -196,9 +196,12 @@ class Group:
             if stranger is None:
                 return NoRoom()
             self._links.pop(stranger).abort()
-        made = MemberLink(self, self._checksum, lambda link: self._links.pop(link, None))
+        made = MemberLink(self, self._checksum, self._unlinked)
         self._links[made] = made
         return made
+
+    def _unlinked(self, link: MemberLink) -> None:
+        self._links.pop(link, None)
 
     # -- what connections ask and tell -------------------------------------------------------------------------------------
 
