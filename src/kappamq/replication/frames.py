@@ -133,7 +133,11 @@ def log_frame(piece: LogPiece, checksum: Checksum) -> tuple[bytes, bytes | memor
 
 
 def text_frame(kind: Kind, values: dict[str, Any], checksum: Checksum) -> bytes:
-    return frame(kind, json.dumps(values, separators=(",", ":")).encode(), checksum)
+    return frame(kind, content_of(values), checksum)
+
+
+def content_of(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def values_of(content: bytes) -> dict[str, Any]:

@@ -166,6 +166,11 @@ def diverged(end: int) -> Refusal:
     )
 
 
+def whole(content: bytes) -> str:
+    """Of a greeting, to be proved instead of its nonce alone: who passes it on cannot change anything in it."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def proof(secret: str, side: str, first: str, second: str) -> str:
     """That one side knows the secret: no older answer, and none of the other side, fits these nonces."""
     return hmac.new(secret.encode(), f"{side}:{first}:{second}".encode(), hashlib.sha256).hexdigest()

@@ -15,7 +15,8 @@ import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
-from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, Report, frame, text_frame, values_of
+from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, Report, content_of, frame, text_frame, values_of
+from kappamq.replication.greeting import proof, whole
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
 from tests.broker.running import run, running, speaking
 from tests.waiting import eventually_async
@@ -154,5 +155,31 @@ def test_a_slave_that_is_frozen_is_let_go_and_one_that_is_idle_is_not(tmp_path: 
             assert followers.following == [idle]
             assert slave.copies.following.is_connected
             out.transport.abort()
+
+    run(test())
+
+
+def test_a_greeting_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        secret = "s3cret-word"
+        async with running(tmp_path / "m", copies=CopiesConfig(secret=secret)) as master:
+            honest = replace(master.copies.greeting(), broker_id=7, nonce="00").values()
+            for sent, text in (
+                (honest, ""),
+                (honest | {"address": "6.6.6.6:666", "broker_id": 9}, "does not know the secret"),
+            ):
+                reader, out = await asyncio.open_connection("127.0.0.1", master.port + 1)
+                out.write(OPENING.pack(-VERSION) + text_frame(Kind.HELLO, sent, crc32))
+                frames = Frames(crc32)
+                async with asyncio.timeout(20):
+                    await reader.readexactly(OPENING.size)
+                    ((kind, content),) = frames.feed(await reader.read(1 << 16))
+                    assert kind is Kind.CHALLENGE
+                    proved = proof(secret, "follower", whole(content_of(honest)), values_of(content)["nonce"])
+                    out.write(text_frame(Kind.PROOF, {"proof": proved}, crc32))
+                    kind, content = next(iter(frames.feed(await reader.read(1 << 16))))
+                assert kind is (Kind.REFUSED if text else Kind.WELCOME)
+                assert text in str(values_of(content).get("why", ""))
+                out.transport.abort()
 
     run(test())

@@ -30,11 +30,12 @@ from kappamq.replication.frames import (
     Kind,
     LogPiece,
     Report,
+    content_of,
     frame,
     text_frame,
     values_of,
 )
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, Welcome, is_proof, proof
+from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, Welcome, is_proof, proof, whole
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
 
@@ -237,7 +238,9 @@ class Following:
         await self._open(reader, out, place)
         hello = replace(self._ours(), nonce=secrets.token_hex(NONCE_BYTES))
         self._generation = hello.generation
-        out.write(text_frame(Kind.HELLO, hello.values(), self._checksum))
+        greeting = content_of(hello.values())
+        out.write(frame(Kind.HELLO, greeting, self._checksum))
+        said = whole(greeting)
         nonce, secret = "", self._config.secret
         try:
             async with asyncio.timeout(_GREETING_S):
@@ -252,15 +255,17 @@ class Following:
                             raise Refusal(f"the master at {place} refuses: {why}")
                         if kind is Kind.CHALLENGE and not nonce:
                             nonce = str(values.get("nonce"))
+                            if not nonce.isascii():
+                                raise BadStream(f"a challenge that is no number in hex: {nonce!r:.80}")
                             if secret is None:
                                 raise Refusal(
                                     f"the master at {place} asks for the secret of the group: set replicationSecret here, too"
                                 )
-                            proved = proof(secret, "follower", hello.nonce, nonce)
+                            proved = proof(secret, "follower", said, nonce)
                             out.write(text_frame(Kind.PROOF, {"proof": proved}, self._checksum))
                         elif kind is Kind.WELCOME:
                             welcome = Welcome.of(values)
-                            if secret is not None and not is_proof(welcome.proof, secret, "leader", hello.nonce, nonce):
+                            if secret is not None and not is_proof(welcome.proof, secret, "leader", said, nonce):
                                 raise Refusal(
                                     f"the master at {place} does not know the secret of this group (replicationSecret)"
                                 )

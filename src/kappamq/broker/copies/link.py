@@ -11,7 +11,7 @@ from kappamq.broker.copies.log_sender import GREETING_S, LogSender, Master
 from kappamq.errors import KappaError
 from kappamq.replication.feed import Feed
 from kappamq.replication.frames import BadStream, Frames, Kind, LogPiece, Report, log_frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehind, Welcome, is_proof, proof
+from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehind, Welcome, is_proof, proof, whole
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Link(LogSender):
         self._checksum = master.kernel_module.crc32
         self._frames = Frames(self._checksum)
         self._hello: Hello | None = None
-        self._nonce = ""
+        self._nonce = self._said = ""
         self._deadline: asyncio.TimerHandle | None = None
         self._silent_seconds = 0
 
@@ -73,6 +73,7 @@ class Link(LogSender):
             self._hand_over(self._transport, content)
         elif kind is Kind.HELLO and self._hello is None:
             self._hello = Hello.of(values_of(content))
+            self._said = whole(content)
             secret = self._master.config.secret
             if secret is None:
                 self._welcome(self._hello, "")
@@ -80,7 +81,7 @@ class Link(LogSender):
                 self._nonce = secrets.token_hex(NONCE_BYTES)
                 self._say(Kind.CHALLENGE, {"nonce": self._nonce})
         elif kind is Kind.PROOF and self._hello is not None and self._nonce and self.feed is None:
-            secret, theirs = self._master.config.secret or "", self._hello.nonce
+            secret, theirs = self._master.config.secret or "", self._said
             if not is_proof(values_of(content).get("proof"), secret, "follower", theirs, self._nonce):
                 raise Refusal(
                     "it does not know the secret of this group: replicationSecret must be the same on all brokers"
