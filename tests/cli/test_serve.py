@@ -259,6 +259,30 @@ except typer.Exit as ended:
     assert (process.returncode, out, err) == (code, "stopped\n", "warning: stopped before it was ready\n")
 
 
+def test_a_server_that_cannot_go_on_is_stopped_and_says_why() -> None:
+    program = """
+import asyncio
+from kappamq.cli.shared.exits import exit_for
+from kappamq.cli.shared.output import Output
+from kappamq.cli.serve import run_server
+from kappamq.errors import StoreError
+async def start():
+    print("started")
+async def stop():
+    print("stopped")
+async def failed():
+    await asyncio.sleep(0)
+    return StoreError("start it again")
+try:
+    run_server(start, stop, lambda seconds: print("ready"), Output(), failed=failed)
+except StoreError as error:
+    print(error)
+    raise SystemExit(exit_for(error))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "started\nready\nstopped\nstart it again\n", "")
+
+
 def test_a_start_after_kill_9_tells_what_it_found(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kappamq", *UP, "--data", str(tmp_path), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

@@ -20,6 +20,7 @@ from kappamq.broker.clients.registry import Clients
 from kappamq.broker.copies.copies import Copies
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.delivery.delivery import Delivery, DeliveryTables, Surroundings
 from kappamq.broker.events import (
     ConnectionLost,
@@ -61,6 +62,7 @@ from kappamq.config.copies import CopiesConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.shapes import Caution, cautions
 from kappamq.config.store import StoreConfig
+from kappamq.errors import StoreError
 from kappamq.events import Events
 from kappamq.net.requests.reader import RequestReader
 from kappamq.net.serving.exposure import warn_if_exposed
@@ -102,13 +104,16 @@ class Broker:
         self._started = AsyncExitStack()  # how to stop what was started, should the start fail
         self._running = False
         self._roles: asyncio.Task[None] | None = None
+        self._unfit: asyncio.Future[StoreError] | None = None
 
     async def start(self) -> None:
         """Open the store, listen, register. Returns when clients can send and pull."""
         self.reader = RequestReader(REQUEST_SIZES, self.net_config)
         self._started.callback(self.reader.stop)
         try:
-            self._open_store()
+            self._unfit = asyncio.get_running_loop().create_future()
+            self.seeding = Seeding(self.copies_config, self.config, self.store_config, self._files, self.kernel_module)
+            self._open_store(await self.seeding.before_open())
             await self._load_tables()
             self._build()
             self._listen()
@@ -118,7 +123,7 @@ class Broker:
             raise
         self._running = True
 
-    def _open_store(self) -> None:
+    def _open_store(self, begin_at: int) -> None:
         config, net = self.config, self.net_config
         self.kernel = new_kernel(self.kernel_module, config, self.store_config, net)
         self.kernel_copies = KernelCopies(self.kernel, self.store_config)
@@ -139,7 +144,7 @@ class Broker:
         began = time.perf_counter()
         # What a Raft group has not confirmed is shown to nobody, also after a restart.
         known = None if self.copies_config.group is None else 0
-        self.recovered = found = self.store.open(self.boot_id, enter_up_to=known)
+        self.recovered = found = self.store.open(self.boot_id, enter_up_to=known, begin_at=begin_at)
         self._started.callback(self.store.close)
         # After a crash whoever starts it wants to know; else only who asks.
         level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
@@ -185,8 +190,12 @@ class Broker:
         )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)
         await self.registration.learn_address()
-        for note in (*self.recovered.notes, *self.metadata.load(tables.fit)):
+        for note in (*self.recovered.notes, *self._load()):
             log.warning("%s", note)
+
+    def _load(self) -> list[str]:
+        filling = self.seeding.is_pending
+        return self.metadata.load(self.tables.fit_filling if filling else self.tables.fit, filling=filling)
 
     def _build(self) -> None:
         """Everything that lives as long as the process; what needs the right to write is built by the role."""
@@ -211,9 +220,10 @@ class Broker:
         self.copies = Copies(
             self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, self.next_file, self.gate, clock,
             self.outlet, self.node_role, lambda: self.address, read, events, outgoing_context(net),
+            self.seeding, self._end_with,
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
-        self.upkeep.keepers.append(self.copies.followers)
+        self.upkeep.keepers.extend(self.copies.keepers())
         self.topic_files = TopicFiles(store, writer, self.upkeep, self.workers, self.run)
         self.queue_ends_keeper = QueueEndsKeeper(
             self.queue_ends, store, read, self.upkeep.write_derived, writer.confirmed
@@ -327,7 +337,8 @@ class Broker:
     # -- the role that may write -------------------------------------------------------------------------------------------
 
     async def begin_role(self) -> None:
-        """This node is the master from now on: it stores and delivers messages."""
+        """This node is the master from now on: it stores and delivers messages. Raises StoreError if its store is not whole."""
+        self.seeding.demand_whole()
         await self.copies.end_following()
         self.copies.lead()
         await self.role.begin()
@@ -347,7 +358,7 @@ class Broker:
         """Another member leads, or none. What our tables have that nobody has confirmed is not true any more."""
         await self.role.end(0)
         self.metadata.reset()
-        self.metadata.load(self.tables.fit)
+        self._load()
 
     @property
     def delivery(self) -> Delivery:
@@ -359,6 +370,16 @@ class Broker:
     @property
     def address(self) -> str:
         return self.address_of.of(None)
+
+    def _end_with(self, error: StoreError) -> None:
+        log.error("%s", error)
+        if self._unfit is not None and not self._unfit.done():
+            self._unfit.set_result(error)
+
+    async def unfit(self) -> StoreError:
+        """Returns, with the reason, when this broker cannot go on and is to be stopped and started again. Mostly it never does."""
+        assert self._unfit is not None, "it was not started"
+        return await asyncio.shield(self._unfit)
 
     async def stop(self) -> None:
         """Sign off, let go of clients, bring everything to disk."""

@@ -67,6 +67,14 @@ class Tables:
     def log_shortened(self, event: LogShortened) -> None:
         self.topics.forget_deleted(event.log_min)
 
+    def fit_filling(self) -> None:
+        """As `fit`, for a copy whose log is still behind its tables: they are right, and queues get there."""
+        self.queue_ends.restore()
+
+    def filled(self) -> None:
+        """The log of such a copy has caught up with its tables."""
+        self.topics.hide_followed()
+
     def fit(self) -> None:
         """Queues were built from the log, tables from what was said of it: bring the two together."""
         for name in self.topics.hide_deleted():

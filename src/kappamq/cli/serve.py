@@ -155,6 +155,9 @@ def broker(
         for server in started:
             await server.stop()
 
+    async def unfit() -> Exception:
+        return await started[0].unfit()
+
     def ready(seconds: float) -> None:
         address = reachable(f"{host}:{started[0].port}")
         registered = list(settings.broker.nameservers)
@@ -168,7 +171,7 @@ def broker(
             data=str(settings.store.root),
         )
 
-    run_server(start, stop, ready, out, until_eof=stop_at_eof)
+    run_server(start, stop, ready, out, until_eof=stop_at_eof, failed=unfit)
 
 
 # --- shared with `up` -------------------------------------------------------------------------------------------------
@@ -258,10 +261,13 @@ def run_server(
     out: Output,
     *,
     until_eof: bool = False,
+    failed: Callable[[], Awaitable[Exception]] | None = None,
 ) -> None:
     """Start, report that, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once.
 
     `until_eof`: the end of standard input, a pipe, is another reason to stop. Whoever holds the other end cannot die unnoticed.
+
+    `failed`: asked once it is ready; returns the reason when the server cannot go on. It is stopped then, and the error raised.
 
     Ctrl-C before it was ready is an interruption (exit code 130), SIGTERM is not: it is the normal way to stop a service.
     """
@@ -317,7 +323,16 @@ def run_server(
             raise
         spare_garbage_collections()  # takes some 25 ms: do it before clients connect
         ready(process_seconds())
-        await waiting
+        failing = asyncio.ensure_future(failed()) if failed is not None else None
+        await asyncio.wait(
+            {waiting, failing} if failing is not None else {waiting}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if failing is not None and failing.done():
+            waiting.cancel()
+            await stop()
+            raise failing.result()
+        if failing is not None:
+            failing.cancel()
         out.note("stopping ...")
         await stop()
         return Exit.OK

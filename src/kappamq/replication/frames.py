@@ -50,6 +50,8 @@ class Kind(IntEnum):
     SNAPSHOT = 8  # leader: a part of a snapshot file
     MEMBER = 9  # a member of a Raft group, instead of HELLO
     RAFT = 10  # what members of a Raft group say to each other
+    ASK = 11  # a follower that has not opened its store yet, instead of HELLO: can it go on with what it has?
+    SEED = 12  # leader of a Raft group: your log cannot be continued, start again and ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ class Refusal(KappaError):
     """A broker that may not follow this one, with the reason."""
 
 
+class TooFarBehind(Refusal):
+    """A broker whose log ends before the leader's begins."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hello:
     """A broker that wants to follow: who it is, and what it holds."""
@@ -42,7 +46,7 @@ class Hello:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        return cls(**_known(cls, values))
+        return cls(**known_fields(cls, values))
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,7 +67,7 @@ class Welcome:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        return cls(**_known(cls, values))
+        return cls(**known_fields(cls, values))
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,7 +93,7 @@ class MemberHello:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        return cls(**_known(cls, values))
+        return cls(**known_fields(cls, values))
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
@@ -171,7 +175,7 @@ def is_proof(given: object, secret: str, side: str, first: str, second: str) -> 
     return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(secret, side, first, second).encode())
 
 
-def _known(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+def known_fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a greeting; what a later version adds is passed over. Raises BadStream."""
     taken: dict[str, Any] = {}
     for field in fields(cls):

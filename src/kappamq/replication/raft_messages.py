@@ -1,4 +1,5 @@
 """What members of a Raft group say to each other, as the content of a frame: a JSON head, and behind an `Append` the bytes it names.
+Beside the message the head may say where the log of the one who speaks begins: the core does not know of files.
 
 length  u32   of the head
 head          {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record [start, term, voters, learners]
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import typing
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kappamq.raft import MemberId, Members, Message, TermRecord
 from kappamq.raft import messages as raft
@@ -20,17 +21,27 @@ from kappamq.replication.vote_file import member_from
 _LENGTH: Final = struct.Struct(">I")
 _HEAD_BYTES_MAX: Final = 64 << 10
 _NUMBER_MAX: Final = (1 << 62) - 1
+_LOG_MIN: Final = "logMin"
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in typing.get_args(raft.Message)}
 
 
-def encode(message: Message, data: bytes | memoryview = b"") -> bytes:
+class Said(NamedTuple):
+    message: Message
+    data: memoryview
+    log_min: int = 0  # where the log of the one who speaks begins, if it says so
+
+
+def encode(message: Message, data: bytes | memoryview = b"", log_min: int = 0) -> bytes:
+    """`log_min`: said beside the message, which knows nothing of files."""
     values = {name: _written(value) for name, value in message._asdict().items()}
+    if log_min:
+        values[_LOG_MIN] = log_min
     head = json.dumps({"kind": type(message).__name__, **values}, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(head)), head, data))
 
 
-def decode(content: bytes) -> tuple[Message, memoryview]:
-    """(message, bytes behind it). Raises BadStream for anything that no member would say."""
+def decode(content: bytes) -> Said:
+    """Raises BadStream for anything that no member would say."""
     if len(content) < _LENGTH.size:
         raise BadStream("a message of a member without a length")
     (size,) = _LENGTH.unpack_from(content)
@@ -40,6 +51,7 @@ def decode(content: bytes) -> tuple[Message, memoryview]:
     try:
         values: Any = json.loads(content[_LENGTH.size : _LENGTH.size + size])
         kind = _KINDS[values.pop("kind")]
+        log_min = _number(_LOG_MIN, values.pop(_LOG_MIN, 0))
         if values.keys() != set(kind._fields):
             raise ValueError(f"its fields are {', '.join(values)}")
         message: Message = kind(**{name: _read(name, value) for name, value in values.items()})
@@ -50,7 +62,7 @@ def decode(content: bytes) -> tuple[Message, memoryview]:
             raise BadStream(f"an append of {message.end - message.start} bytes comes with {len(data)}")
     elif len(data):
         raise BadStream(f"{type(message).__name__} comes with {len(data)} bytes")
-    return message, data
+    return Said(message, data, log_min)
 
 
 def _written(value: Any) -> Any:

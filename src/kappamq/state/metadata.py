@@ -106,6 +106,7 @@ class Metadata:
         self._early: list[Change] = []  # made while the tables were loaded: recorded at the end of that
         self._applying_ms: int | None = None
         self._at = 0  # metadata records from here on are not applied yet, unless they are our own
+        self._ahead: dict[str, int] = {}  # by file: the stamp of a snapshot that came before the log it reflects
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
@@ -190,15 +191,17 @@ class Metadata:
         self._is_loaded = False
         self._early.clear()
         self._changed_to.clear()
+        self._ahead.clear()
         for table in self._tables:
             table.reset()
             table.dirty = False
 
-    def load(self, fit: Callable[[], None] = lambda: None) -> list[str]:
+    def load(self, fit: Callable[[], None] = lambda: None, *, filling: bool = False) -> list[str]:
         """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError.
 
         `fit` then takes back what tables know of messages that the log has lost. What that changes is recorded at the end, and
-        from then on every change is."""
+        from then on every change is. `filling`: snapshots may be ahead of the log, which is still to come; of it they have what
+        lies below their stamps."""
         notes: list[str] = []
         stamps: dict[str, int] = {}
         end = self._store.log.end
@@ -225,6 +228,9 @@ class Metadata:
             if stamp is None:
                 adopted.add(table.file)
                 notes.append(f"{table.file} was written by another broker: taken as it is")
+            elif stamp > end and filling:
+                self._ahead[table.file] = stamps[table.file] = stamp
+                continue
             elif stamp > end:
                 notes.append(f"{table.file} reflects the log up to {stamp}, but that ends at {end} now: taken as it is")
             if stamp is None or stamp > end:
@@ -253,7 +259,7 @@ class Metadata:
     def follow(self) -> list[Change]:
         """Apply what another node has recorded and what is in the queues here since the last call; returns that. While this node
         records changes itself, nothing is left to do."""
-        return self._apply_stored({})
+        return self._apply_stored(self._ahead)
 
     def adopt(self, file: str, content: dict[str, Any], *, whole: bool) -> None:
         """This node follows one that does not record its changes: what that one has said of a table, which is not recorded here
@@ -270,7 +276,9 @@ class Metadata:
 
     def _apply_stored(self, stamps: Mapping[str, int]) -> list[Change]:
         """Apply records of the metadata topic that are not reflected yet: those at or behind the stamp of their table."""
-        end = self._store.kernel.queue_state(TOPIC, 0).end
+        state = self._store.kernel.queue_state(TOPIC, 0)
+        end = state.end
+        self._at = max(self._at, state.first)
         applied: list[Change] = []
         while self._at < end:
             found = self._store.entry(TOPIC, 0, self._at)
@@ -307,6 +315,8 @@ class Metadata:
         for table in self._tables:
             if only is not None and table.file not in only:
                 continue
+            if self._ahead.get(table.file, 0) > confirmed:
+                continue  # its file is as good, and says so truly
             behind = records - self._records.get(table.file, 0)
             due = table.dirty and table.file not in leave
             if due or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
@@ -316,6 +326,14 @@ class Metadata:
                 # The table has no record behind its last change; below `confirmed` it has all of them.
                 work.append((table.file, content, max(self._changed_to.get(table.file, 0), confirmed)))
         return work
+
+    def files(self) -> list[str]:
+        """The snapshots of all tables."""
+        return [table.file for table in self._tables]
+
+    def stamp(self, name: str) -> int:
+        """The log offset that a snapshot reflects; -1 if there is none, or none of ours."""
+        return self._snapshots.stamp(name)
 
     def has_table(self, name: str) -> bool:
         """Whether the file is one of ours, and can be written from memory."""

@@ -310,6 +310,11 @@ class Topics:
         elif kind == DELETED_KIND:
             self._hide_followed(str(change["topicName"]))
 
+    def hide_followed(self) -> None:
+        """The same for all that were deleted: their records came behind the tables."""
+        for name in list(self.deleted):
+            self._hide_followed(name)
+
     def _hide_followed(self, name: str) -> None:
         """As `hide_deleted`, for one topic; what was sent to it since is behind this change and stays."""
         for queue_id, end in self.deleted.get(name, {}).items():

@@ -112,6 +112,11 @@ class Snapshots:
         self.notes += notes
         return None if found is None else Snapshot(found.table, found.log_offset, "; ".join(notes))
 
+    def stamp(self, name: str) -> int:
+        """The log offset that the file reflects; -1 if there is none, or another program wrote it."""
+        offset = self._offsets.get(name, (None, None))[0]
+        return -1 if offset is None else offset
+
     def oldest(self, name: str) -> int:
         """The log offset from which on records are needed to bring this file, or its `.bak`, up to date; 0 without any."""
         return min((offset for offset in self._offsets.get(name, ()) if offset is not None), default=0)

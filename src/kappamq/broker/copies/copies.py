@@ -10,9 +10,12 @@ from collections.abc import Callable
 from kappamq.broker.copies.apache.adopting import Adopting
 from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.broker.copies.following import Following
-from kappamq.broker.copies.group import Group
+from kappamq.broker.copies.members.group import Group
+from kappamq.broker.copies.members.operations import GroupOperations
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.seeding.asking import Seeding
+from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.copies.status import CopiesStatus
 from kappamq.broker.events import MasterFound, Tick
@@ -21,12 +24,13 @@ from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
 from kappamq.broker.upkeep.next_file import NextLogFile
 from kappamq.broker.upkeep.slices import Worker
-from kappamq.broker.upkeep.upkeep import Upkeep
+from kappamq.broker.upkeep.upkeep import Keeper, Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
+from kappamq.errors import StoreError
 from kappamq.events import Events
-from kappamq.replication.greeting import Hello
+from kappamq.replication.greeting import Hello, Refusal
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.message_store import MessageStore
@@ -54,8 +58,11 @@ class Copies:
         worker: Worker,
         events: Events,
         tls: ssl.SSLContext | None,
+        seeding: Seeding,
+        unfit: Callable[[StoreError], None],
     ) -> None:
-        """`address`: where our clients reach us. `tls`: for questions to an Apache master."""
+        """`address`: where our clients reach us. `tls`: for questions to an Apache master. `unfit`: told that this node cannot go on, and
+        is to be started again."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -63,20 +70,28 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
+        self._tables = tables
+        self._seeding = seeding
+        self._unfit = unfit
+        self._role = role
+        self.seeds = SeedGiver(config, seeding.asking(), address, self, store, metadata, upkeep, clock, worker)
         self.group: Group | None = None
         if config.group is not None:
             self.group = Group(
-                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker
+                config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker,
+                self.seeds, seeding, self.too_far_behind,
             )  # fmt: skip
-        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet)
+        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet, self.seeds)
         self._master_address: str | None = None  # as name servers told it last
         self._master_clients: str | None = None  # where its clients reach it, likewise
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
             lambda: config.master_address or self._master_address, upkeep.delete_with_master,
             ApacheMaster(Adopting(metadata, tables, events, worker), lambda: self._master_clients, tls),
+            self.too_far_behind,
         )  # fmt: skip
-        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following, self.group)
+        operations = GroupOperations(self.group, store, clock) if self.group is not None else None
+        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following, operations)
 
     def greeting(self) -> Hello:
         """This broker, as it introduces itself to the other side."""
@@ -92,6 +107,33 @@ class Copies:
             end=log_files.end,
             crc=fingerprint(self._store, log_files.end) if log_files.end > log_files.min else 0,
             nonce="",
+        )
+
+    # -- seeding -----------------------------------------------------------------------------------------------------------
+
+    def may_seed(self) -> None:
+        """Raises Refusal if this node does not lead."""
+        if self.group is None:
+            self.followers.demand_role()
+        elif not self._role.is_master:
+            raise Refusal("this member does not lead its group now")
+
+    def terms_at(self, begin: int) -> str:
+        return self.group.seeding.terms_at(begin) if self.group is not None else ""
+
+    def too_far_behind(self, leader: str, why: str) -> None:
+        """What our log would go on with does not exist any more: the next start gets everything anew."""
+        if self._seeding.is_wanted:
+            return
+        try:
+            self._seeding.want(leader)
+        except OSError as error:
+            why = f"{why}; and {error}"
+        self._unfit(
+            StoreError(
+                f"{self._store.config.root} cannot be continued: {why}. Start this broker again: it asks for a copy of everything, and "
+                f"keeps what is there now aside"
+            )
         )
 
     # -- roles -------------------------------------------------------------------------------------------------------------
@@ -134,6 +176,7 @@ class Copies:
         await self.following.end()
 
     async def stop(self) -> None:
+        self.seeds.stop()
         await asyncio.gather(self.following.end(), self.followers.stop())
         if self.group is not None:
             await self.group.stop()
@@ -142,6 +185,13 @@ class Copies:
         """Name servers say where the master is."""
         self._master_address, self._master_clients = event.ha_address, event.address
 
+    def keepers(self) -> list[Keeper]:
+        """Who needs old log files."""
+        of_role: Keeper = self.followers if self.group is None else self.group.seeding
+        return [of_role, self.seeds]
+
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()
+        if self._seeding.ticked(self._store):
+            self._tables.filled()

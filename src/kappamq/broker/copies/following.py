@@ -60,9 +60,11 @@ class Following:
         master_address: Callable[[], str | None],
         shorten: Callable[[int], None],
         apache: ApacheMaster,
+        too_far_behind: Callable[[str, str], None],
     ) -> None:
         """`ours`: this broker, as it greets. `master_address`: where the master's copies port is, if that is known now. `shorten`: told
-        where the master's log begins, below which we may delete log files. `apache`: what is to be done with an Apache master."""
+        where the master's log begins, below which we may delete log files. `apache`: what is to be done with an Apache master.
+        `too_far_behind`: told where the master is and what it says, if our log ends before its begins."""
         self._config = config
         self._store = store
         self._writer = writer
@@ -72,6 +74,7 @@ class Following:
         self._ours = ours
         self._master_address = master_address
         self._shorten = shorten
+        self._too_far_behind = too_far_behind
         self._checksum = store.kernel_module.crc32
         self._task: asyncio.Task[None] | None = None
         self._out: asyncio.StreamWriter | None = None
@@ -234,7 +237,10 @@ class Following:
                     for number, (kind, content) in enumerate(came):
                         values = values_of(content)
                         if kind is Kind.REFUSED:
-                            raise Refusal(f"the master at {place} refuses: {str(values.get('why'))[:2000]}")
+                            why = str(values.get("why"))[:2000]
+                            if values.get("seed"):
+                                self._too_far_behind(place, why)
+                            raise Refusal(f"the master at {place} refuses: {why}")
                         if kind is Kind.CHALLENGE and not nonce:
                             nonce = str(values.get("nonce"))
                             if secret is None:

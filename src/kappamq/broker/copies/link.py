@@ -11,7 +11,7 @@ from kappamq.broker.copies.log_sender import GREETING_S, LogSender, Master
 from kappamq.errors import KappaError
 from kappamq.replication.feed import Feed
 from kappamq.replication.frames import BadStream, Frames, Kind, LogPiece, Report, log_frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, Welcome, is_proof, proof
+from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehind, Welcome, is_proof, proof
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Link(LogSender):
                 self._take(kind, content)
         except Refusal as error:
             log.warning("copies: %s may not follow this broker: %s", self.peer, error)
-            self._say(Kind.REFUSED, {"why": str(error)})
+            self._say(Kind.REFUSED, {"why": str(error), "seed": int(isinstance(error, TooFarBehind))})
             self.close()
         except KappaError as error:
             log.warning("copies: the connection of %s is closed: %s", self.peer, error)
@@ -65,6 +65,8 @@ class Link(LogSender):
             if self.feed.reported(Report.decode(content)):
                 self._room.set()
                 self._master.reported(self)
+        elif kind is Kind.ASK and self._hello is None and self._transport is not None:
+            self._hand_over(self._transport, content)
         elif kind is Kind.HELLO and self._hello is None:
             self._hello = Hello.of(values_of(content))
             secret = self._master.config.secret
@@ -82,6 +84,14 @@ class Link(LogSender):
             self._welcome(self._hello, proof(secret, "leader", theirs, self._nonce))
         else:
             raise BadStream(f"a frame {kind.name} is not what comes now")
+
+    def _hand_over(self, transport: asyncio.Transport, content: bytes) -> None:
+        """It asks before it opens its store: that is another's matter from now on."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._transport = None
+        self._lost(self)
+        self._master.seeds.take(transport, content)
 
     def _welcome(self, hello: Hello, proved: str) -> None:
         master = self._master

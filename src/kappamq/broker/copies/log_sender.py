@@ -26,12 +26,19 @@ _CLOSE_S = 1.0
 _READ_AGAIN_S = 1.0
 
 
+class Takes(Protocol):
+    def take(self, transport: asyncio.Transport, content: bytes) -> None:
+        """Take a connection over, on which somebody has asked to be seeded."""
+        ...
+
+
 class Master(Protocol):
     """What a connection asks of the master's side as a whole."""
 
     config: CopiesConfig
     store: MessageStore
     term: int
+    seeds: Takes
 
     def greet(self, hello: Hello) -> None:
         """Raises Refusal for a broker that may not follow us."""

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from kappamq.broker.copies.apache.link import ApacheLink
-from kappamq.broker.copies.log_sender import LogSender
+from kappamq.broker.copies.log_sender import LogSender, Takes
 from kappamq.broker.copies.opening import Opening
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.events import Tick
@@ -18,7 +18,7 @@ from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.native.interface import KernelModule
 from kappamq.replication.classic import begin_at
-from kappamq.replication.greeting import Hello, Refusal, check, diverged
+from kappamq.replication.greeting import Hello, Refusal, TooFarBehind, check, diverged
 from kappamq.replication.held import Held
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import fingerprint
@@ -41,8 +41,10 @@ class Followers:
         ours: Callable[[], Hello],
         worker: Worker,
         outlet: Outlet,
+        seeds: Takes,
     ) -> None:
-        """`ours`: this broker, as it would greet."""
+        """`ours`: this broker, as it would greet. `seeds`: whom those are for who ask before they open their store."""
+        self.seeds = seeds
         self.config = config
         self.store = store
         self.term = 0
@@ -131,9 +133,12 @@ class Followers:
 
     # -- what links ask ----------------------------------------------------------------------------------------------------
 
-    def greet(self, hello: Hello) -> None:
+    def demand_role(self) -> None:
         if not self._serving:
             raise Refusal("this broker is not the master now: ask the name servers which one is")
+
+    def greet(self, hello: Hello) -> None:
+        self.demand_role()
         check(hello, self.ours())
         for link in self._following:
             if link.broker_id == hello.broker_id:
@@ -144,8 +149,8 @@ class Followers:
                 link.abort()  # it has come back before we have noticed that it was gone
         log_files = self.store.log
         if hello.end < log_files.min:
-            raise Refusal(
-                f"its log ends at {hello.end}, but the master's begins at {log_files.min} now: start it with an empty data directory"
+            raise TooFarBehind(
+                f"its log ends at {hello.end}, but the master's begins at {log_files.min} now: started again, it gets everything anew"
             )
         if hello.end > log_files.min and fingerprint(self.store, hello.end) != hello.crc:
             raise diverged(hello.end)

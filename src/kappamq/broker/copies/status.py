@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kappamq.broker.copies.following import Following
-from kappamq.broker.copies.group import Group
 from kappamq.broker.copies.log_sender import LogSender
+from kappamq.broker.copies.members.operations import GroupOperations
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.requests.request import Handler, Request
@@ -35,7 +35,7 @@ class CopiesStatus:
         role: NodeRole,
         followers: Followers,
         following: Following,
-        group: Group | None,
+        operations: GroupOperations | None,
     ) -> None:
         self._config = config
         self._broker = broker
@@ -44,7 +44,7 @@ class CopiesStatus:
         self._role = role
         self._followers = followers
         self._following = following
-        self._group = group
+        self._operations = operations
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -62,8 +62,8 @@ class CopiesStatus:
 
     def ha_status(self, request: Request[GetHaStatus]) -> Frame:
         slaves = [self._slave(link) for link in self._followers.following]
-        if self._group is not None:
-            slaves = [self._replica(*replica) for replica in self._group.replicas()]
+        if self._operations is not None:
+            slaves = [self._replica(*replica) for replica in self._operations.replicas()]
         status = HaStatus(
             master=self.role == MASTER,
             end=self._store.log.end,
@@ -86,22 +86,18 @@ class CopiesStatus:
 
     async def transfer_leader(self, request: Request[TransferLeader]) -> Frame:
         """Answered when the other member leads."""
-        if self._group is None:
+        if self._operations is None:
             raise IllegalOperation(
                 "this broker belongs to no Raft group: a slave is made the master by a restart with another role"
             )
-        await self._group.transfer(request.header.member)
+        await self._operations.transfer(request.header.member)
         return request.reply()
 
     def _terms(self) -> list[tuple[int, int]]:
         """The last terms of the log, and where each begins."""
-        if self._group is None or self._group.node is None:
+        if self._operations is None:
             return [(self._role.version, self._store.log.min)]
-        terms = self._group.node.log.terms
-        starts: dict[int, int] = {}
-        for record in (terms.base, *terms.records):
-            starts.setdefault(record.term, record.start)
-        return list(starts.items())[-_TERMS_MAX:]
+        return self._operations.terms()[-_TERMS_MAX:]
 
     def _replica(self, address: str, flushed: int, connected: bool) -> HaConnection:
         """Another member of a Raft group, as its leader knows it."""
@@ -166,9 +162,10 @@ class CopiesStatus:
                 "kappamqMasterBehindBytes": str(max(0, following.master_end - self._store.log.end)),
                 "kappamqFollowing": following.told or ("yes" if following.is_connected else "not yet"),
             }
-        if self._group is not None:
+        if self._operations is not None:
             table |= {
-                f"kappamqRaft{name[0].upper()}{name[1:]}": str(value) for name, value in self._group.status().items()
+                f"kappamqRaft{name[0].upper()}{name[1:]}": str(value)
+                for name, value in self._operations.status().items()
             }
         return table
 

@@ -259,6 +259,15 @@ class Upkeep:
             return set()
         return {item[0] for item in work}
 
+    async def renew_snapshots(self) -> int:
+        """Have every snapshot reflect the log's beginning at least; returns where that is. Files may still be deleted afterwards."""
+        async with self._cleaning:
+            metadata, log_min = self._metadata, self._store.log.min
+            # Also a table that has never changed: whoever gets the files must not have to guess.
+            metadata.due_again({name for name in metadata.files() if metadata.stamp(name) < log_min})
+            await self._save(metadata.collect())
+            return log_min
+
     async def save_now(self, name: str) -> bool:
         """Write one table; False if that is not possible."""
         self._metadata.due_again({name})

@@ -14,13 +14,13 @@ from zlib import crc32
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.copies.peers import MemberLink, Peer
+from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.replication import raft_messages
 from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, frame, text_frame, values_of
 from kappamq.replication.greeting import MemberHello
-from tests.broker.copies.test_group import Members, members
+from tests.broker.copies.members.test_group import Members, members
 from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.copies.reading import pieces, whole_end
+from kappamq.broker.copies.members.reading import pieces, whole_end
 from kappamq.errors import StoreError
 from kappamq.raft import Append, MemberId
 from tests.broker.copies.copying import log_bytes

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, cast
 
+from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address
@@ -30,6 +31,7 @@ class Member(Protocol):
     """This member, as its connections know it."""
 
     config: CopiesConfig
+    seeding: MemberSeeding
 
     def ours(self) -> MemberHello: ...
 
@@ -79,6 +81,11 @@ class Peer:
             self._waiting.append(content)
         else:
             self._write(content)
+
+    def tell_to_seed(self) -> None:
+        """What it has of the log is too old."""
+        if self._out is not None and not self._out.transport.is_closing():
+            self._out.write(frame(Kind.SEED, b"", self._checksum))
 
     def say_later(self, content: Awaitable[bytes | None]) -> None:
         """What is still being read; everything behind it waits for it. None: it cannot be said."""
@@ -275,6 +282,14 @@ class MemberLink(asyncio.Protocol):
         secret = self._member.config.secret
         if kind is Kind.RAFT and self._greeted and self._hello is not None:
             self._member.received(self._hello.member, content)
+        elif kind is Kind.SEED and self._greeted and self._hello is not None:
+            self._member.seeding.cannot_go_on(self._hello.member)
+        elif kind is Kind.ASK and self._hello is None and self._transport is not None:
+            transport, self._transport = self._transport, None
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._lost(self)
+            self._member.seeding.take(transport, content)
         elif kind is Kind.MEMBER and self._hello is None:
             self._hello = MemberHello.of(values_of(content))
             if secret is None:

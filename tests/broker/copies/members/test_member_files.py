@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.copies.member_files import MemberFiles
+from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.errors import StoreError
 from kappamq.raft import MemberId, Members, TermRecord, Terms
 from kappamq.raft.effects import Ballot

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kappamq.broker.copies.term_records import find_terms
+from kappamq.broker.copies.members.term_records import find_terms
 from kappamq.raft import Members, TermRecord, Terms
-from tests.broker.copies.test_group import members
+from tests.broker.copies.members.test_group import members
 from tests.broker.running import run, speaking
 
 

@@ -13,14 +13,17 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from kappamq.broker.copies.member_files import MemberFiles
+from kappamq.broker.copies.members.member_files import MemberFiles
+from kappamq.broker.copies.members.peers import MemberLink, Peer
+from kappamq.broker.copies.members.reading import pieces, whole_end
+from kappamq.broker.copies.members.term_records import TERM_KIND, find_terms, term_change
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
-from kappamq.broker.copies.peers import MemberLink, Peer
-from kappamq.broker.copies.reading import pieces, whole_end
-from kappamq.broker.copies.term_records import TERM_KIND, find_terms, term_change
+from kappamq.broker.copies.seeding.asking import Seeding
+from kappamq.broker.copies.seeding.giving import SeedGiver
+from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
@@ -30,7 +33,7 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import Busy, IllegalOperation, KappaError, RequestTimeout, StoreError
+from kappamq.errors import Busy, KappaError, StoreError
 from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
@@ -45,7 +48,6 @@ from kappamq.raft import (
     Members,
     Node,
     Persist,
-    Refused,
     Replicate,
     Role,
     RoleChanged,
@@ -54,8 +56,9 @@ from kappamq.raft import (
     TermRecord,
     Terms,
     Write,
-)
+)  # fmt: skip
 from kappamq.raft.effects import Ballot
+from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
 from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import MemberHello
@@ -67,7 +70,6 @@ log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
 _LINKS_MAX: Final = 64
-_TRANSFER_S: Final = 3.0
 
 
 class Group:
@@ -87,6 +89,9 @@ class Group:
         role: NodeRole,
         address: Callable[[], str],
         worker: Worker,
+        seeds: SeedGiver,
+        seeding: Seeding,
+        too_far_behind: Callable[[str, str], None],
     ) -> None:
         self.config = config
         self._broker = broker
@@ -116,8 +121,11 @@ class Group:
         self._incoming: memoryview = memoryview(b"")
         self._ticking: asyncio.TimerHandle | None = None
         self._cutting: asyncio.Task[None] | None = None
-        self._why_stopped: str | None = None
-        self._seeding_told: set[MemberId] = set()
+        self.why_stopped: str | None = None
+        self.seeding = MemberSeeding(
+            config, store, seeds, seeding, too_far_behind, lambda: self.node,
+            lambda: self._vote.group_id if self._vote is not None else "", lambda name: name in self.connected_to(),
+        )  # fmt: skip
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
@@ -154,8 +162,9 @@ class Group:
         terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, self._founders(vote)))
         terms.cut(max(end, terms.base.start))
         find_terms(self._store, terms)
+        terms.trim(self._store.log.min)
         confirmed = min(self._store.marks.confirmed.offset, end)
-        self.node = Node(vote.member, vote.ballot, Log(terms, end, confirmed), now=self._now(), dice=random.random)
+        self.node = Node(vote.member, vote.ballot, Log(terms, end, confirmed), now=self.now(), dice=random.random)
         self.confirmed = confirmed
         log.info(
             "raft: member %s of group %s, term %d, log to %d", vote.member, self.config.group, vote.ballot.term, end
@@ -219,17 +228,22 @@ class Group:
             return
         known = node.members.named(member)
         if known is not None:
-            self._event(lambda: node.connection_lost(known, self._now()))
+            self.event(lambda: node.connection_lost(known, self.now()))
 
     def received(self, member: str, content: bytes) -> None:
         node = self.node
         if node is None:
             return  # it does not belong to the group yet, and says so when it does
-        message, data = raft_messages.decode(content)
+        said = raft_messages.decode(content)
+        message = said.message
         if message.source.name != member:
             raise BadStream(f"member {member} speaks for {message.source.name}")
-        self._incoming = data
-        self._event(lambda: node.step(message, self._now()))
+        if self.seeding.ignores(message):
+            return
+        self._incoming = said.data
+        self.event(lambda: node.step(message, self.now()))
+        if said.log_min and node.leader == message.source:
+            self._upkeep.delete_with_master(said.log_min)
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
@@ -252,19 +266,20 @@ class Group:
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
-    def _now(self) -> float:
+    def now(self) -> float:
         return self._clock.liveness() * 1000
 
     def _tick(self) -> None:
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         node = self.node
-        if node is not None:
-            self._event(lambda: node.tick(self._now()))
+        if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
+            self.event(lambda: node.tick(self.now()))
 
     def written(self, start: int, data: bytes) -> None:
         """A turn of the leader has written."""
         node = self.node
         if node is not None and node.leadership is not None and not self._ordering:
+            self._trim(node)
             self._ask(lambda: node.appended(self._store.log.end))
 
     def flushed(self, offset: int) -> None:
@@ -272,17 +287,19 @@ class Group:
         if node is not None and not node.log.cutting:
             self._ask(lambda: node.flushed(min(offset, node.log.end), node.log.generation))
 
-    def _event(self, call: Callable[[], list[Effect]]) -> None:
-        if self._why_stopped is None and self.node is not None and self.node.leadership is not None:
+    def event(self, call: Callable[[], list[Effect]]) -> None:
+        if self.why_stopped is None and self.node is not None and self.node.leadership is not None:
             self._writer.end_turn()  # the node must know the end of its log before it hears anything else
         self._ask(call)
 
     def _ask(self, call: Callable[[], list[Effect]]) -> None:
         """Have the node decide, and do it. It is not asked again once it has met what cannot be, or the disk has failed."""
-        if self._why_stopped is None and self._store.failed is not None:
+        if self.why_stopped is None and self._store.failed is not None:
             self._stop_taking_part(self._store.failed)
-        if self._why_stopped is not None:
+        if self.why_stopped is not None:
             return
+        if self.node is not None:
+            self._trim(self.node)
         try:
             effects = call()
         except AssertionError as error:
@@ -290,46 +307,12 @@ class Group:
         else:
             self._do(effects)
 
-    # -- operators ---------------------------------------------------------------------------------------------------------
-
-    async def transfer(self, name: str | None) -> None:
-        """Have another member lead; returns when it does. Raises IllegalOperation, or RequestTimeout if it did not happen."""
-        node = self.node
-        if node is None or node.leadership is None:
-            raise not_master(self._client_address(node.leader if node is not None else None))
-        others = {peer.member.name: peer for peer in node.leadership.peers.values()}
-        if name is not None and name not in others:
-            raise IllegalOperation(
-                f"{name} is no other member of group {self.config.group}: {', '.join(sorted(others))}"
-            )
-        target = others[name] if name is not None else max(others.values(), key=lambda peer: peer.flushed, default=None)
-        if target is None:
-            raise IllegalOperation(f"group {self.config.group} has no other member")
-        try:
-            self._event(lambda: node.transfer(target.member, self._now()))
-        except Refused as error:
-            raise IllegalOperation(str(error)) from None
-        until = self._clock.liveness() + _TRANSFER_S
-        while node.leadership is not None:
-            if self._clock.liveness() > until:
-                raise RequestTimeout(f"{target.member} does not lead after {_TRANSFER_S:g} s, this broker goes on")
-            await asyncio.sleep(_TICK_S)
-
-    def replicas(self) -> list[tuple[str, int, bool]]:
-        """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to
-        them)."""
-        leadership = self.node.leadership if self.node is not None else None
-        if leadership is None:
-            return []
-        return [
-            (
-                self._client_address(peer.member) or peer.member.name,
-                peer.flushed,
-                self._peers[peer.member.name].is_connected,
-            )
-            for peer in leadership.peers.values()
-            if peer.member.name in self._peers
-        ]
+    def _trim(self, node: Node) -> None:
+        """The node must know where its log begins before it has anything sent."""
+        log_min = self._store.log.min
+        if log_min > node.log.terms.base.start:
+            self._do(node.trimmed(log_min))
+            self._save_terms()
 
     # -- effects -----------------------------------------------------------------------------------------------------------
 
@@ -350,9 +333,9 @@ class Group:
 
     def _stop_taking_part(self, why: str) -> None:
         """What the node believes of our disk, or of the group, may not be true: it must not vote, report or lead."""
-        if self._why_stopped is not None:
+        if self.why_stopped is not None:
             return
-        self._why_stopped = why
+        self.why_stopped = why
         self._todo.clear()
         log.error("raft: this member takes no part until a restart: %s", why)
         for peer in self._peers.values():
@@ -368,7 +351,8 @@ class Group:
                 self._vote = self._vote.with_ballot(effect.ballot)
                 self._files.save_vote(self._vote)
             case Send():
-                self._say(effect.message.target, raft_messages.encode(effect.message))
+                begins = self._store.log.min if isinstance(effect.message, Beat) else 0
+                self._say(effect.message.target, raft_messages.encode(effect.message, log_min=begins))
             case Replicate():
                 self._replicate(effect.append)
             case Write():
@@ -451,7 +435,7 @@ class Group:
             self._writer.end_turn()
         finally:
             self._ordering = False
-        self._do(node.record_appended(start, start + size, effect.members, self._now()))
+        self._do(node.record_appended(start, start + size, effect.members, self.now()))
         self._save_terms()
 
     def _save_terms(self) -> None:
@@ -478,7 +462,7 @@ class Group:
         except (KappaError, OSError) as error:
             self._stop_taking_part(str(error))
             return
-        self._event(lambda: node.cut_done(effect.generation, self._now()))
+        self.event(lambda: node.cut_done(effect.generation, self.now()))
 
     def _confirm(self, offset: int) -> None:
         self.confirmed = offset
@@ -504,15 +488,15 @@ class Group:
         self._gate.open(TRANSFERRING)
         if self._role.is_master:
             self._writer.give_up(
-                with_leader("this broker is not the leader of its group any more", self._client_address(leader))
+                with_leader("this broker is not the leader of its group any more", self.client_address(leader))
             )
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
         """Whoever wants something stored hears whom to ask."""
-        self._gate.close(NOT_MASTER, not_master(self._client_address(leader)), for_all=True)
+        self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
-    def _client_address(self, leader: MemberId | None) -> str | None:
+    def client_address(self, leader: MemberId | None) -> str | None:
         hello = self._hellos.get(leader.name) if leader is not None else None
         return hello.address if hello is not None else None
 
@@ -525,30 +509,10 @@ class Group:
             self._gate.open(TRANSFERRING)
 
     def _seed(self, member: MemberId) -> None:
-        if member not in self._seeding_told:
-            self._seeding_told.add(member)
-            log.error(
-                "raft: member %s needs the log from before %d, which is deleted here: copy the data directory of a stopped member to it",
-                member, self._store.log.min,
-            )  # fmt: skip
+        peer = self._peers.get(member.name)
+        if peer is not None:
+            peer.tell_to_seed()
 
-    def status(self) -> dict[str, Any]:
-        """For operators."""
-        node = self.node
-        if node is None:
-            return {"member": self.me, "state": "waits for the other members", "connected": self._connected()}
-        return {
-            "member": str(node.me),
-            "role": str(node.role),
-            "term": node.term,
-            "leader": str(node.leader or ""),
-            "voters": [str(member) for member in sorted(node.members.voters)],
-            "learners": [str(member) for member in sorted(node.members.learners)],
-            "connected": self._connected(),
-            "end": self._store.log.end,
-            "confirmed": self.confirmed,
-            "stopped": self._why_stopped or "",
-        }
-
-    def _connected(self) -> list[str]:
+    def connected_to(self) -> list[str]:
+        """The other members that we can speak to."""
         return sorted(name for name, peer in self._peers.items() if peer.is_connected)

@@ -32,7 +32,7 @@ def term_change(term: int, leader: MemberId, members: Members, group_id: str) ->
 
 def find_terms(store: MessageStore, terms: Terms) -> None:
     """Add the term records of the log that are behind the last one in `terms`: the file of terms may be older than the log."""
-    known = terms.last.start if terms.records else -1
+    known = terms.last.start if terms.records else terms.base.start - 1
     found = [record for record in _in_queue(store, known) if record is not None]
     found += _behind(store, max(known + 1, store.marks.dispatched.offset))
     for record in sorted(found, key=lambda record: record.start):

@@ -1,0 +1,86 @@
+"""What operators ask of a Raft group: another leader, and how its members are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from kappamq.broker.copies.members.group import Group
+from kappamq.broker.sending.gate import not_master
+from kappamq.clock import Clock
+from kappamq.errors import IllegalOperation, RequestTimeout
+from kappamq.raft import Refused
+from kappamq.store.message_store import MessageStore
+
+TRANSFER_S: Final = 3.0
+_LOOK_S: Final = 0.05
+
+
+class GroupOperations:
+    def __init__(self, group: Group, store: MessageStore, clock: Clock) -> None:
+        self._group = group
+        self._store = store
+        self._clock = clock
+
+    async def transfer(self, name: str | None) -> None:
+        """Have another member lead; returns when it does. Raises IllegalOperation, or RequestTimeout if it did not happen."""
+        group, node = self._group, self._group.node
+        if node is None or node.leadership is None:
+            raise not_master(group.client_address(node.leader if node is not None else None))
+        others = {peer.member.name: peer for peer in node.leadership.peers.values()}
+        if name is not None and name not in others:
+            raise IllegalOperation(
+                f"{name} is no other member of group {group.config.group}: {', '.join(sorted(others))}"
+            )
+        target = others[name] if name is not None else max(others.values(), key=lambda peer: peer.flushed, default=None)
+        if target is None:
+            raise IllegalOperation(f"group {group.config.group} has no other member")
+        try:
+            group.event(lambda: node.transfer(target.member, group.now()))
+        except Refused as error:
+            raise IllegalOperation(str(error)) from None
+        until = self._clock.liveness() + TRANSFER_S
+        while node.leadership is not None:
+            if self._clock.liveness() > until:
+                raise RequestTimeout(f"{target.member} does not lead after {TRANSFER_S:g} s, this broker goes on")
+            await asyncio.sleep(_LOOK_S)
+
+    def replicas(self) -> list[tuple[str, int, bool]]:
+        """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to
+        them)."""
+        group = self._group
+        leadership = group.node.leadership if group.node is not None else None
+        if leadership is None:
+            return []
+        connected = group.connected_to()
+        return [
+            (group.client_address(peer.member) or peer.member.name, peer.flushed, peer.member.name in connected)
+            for peer in leadership.peers.values()
+        ]
+
+    def terms(self) -> list[tuple[int, int]]:
+        """The terms of the log, and where each begins."""
+        if self._group.node is None:
+            return []
+        terms = self._group.node.log.terms
+        starts: dict[int, int] = {}
+        for record in (terms.base, *terms.records):
+            starts.setdefault(record.term, record.start)
+        return list(starts.items())
+
+    def status(self) -> dict[str, Any]:
+        group, node = self._group, self._group.node
+        if node is None:
+            return {"member": group.me, "state": "waits for the other members", "connected": group.connected_to()}
+        return {
+            "member": str(node.me),
+            "role": str(node.role),
+            "term": node.term,
+            "leader": str(node.leader or ""),
+            "voters": [str(member) for member in sorted(node.members.voters)],
+            "learners": [str(member) for member in sorted(node.members.learners)],
+            "connected": group.connected_to(),
+            "end": self._store.log.end,
+            "confirmed": group.confirmed,
+            "stopped": group.why_stopped or "",
+        }

@@ -1,0 +1,338 @@
+"""The follower's side of seeding: before the store is opened, ask the leader whether what is here can be continued, and if it cannot, get
+its snapshots.
+
+Every step leaves a marker on disk that says what to do after a crash, so a kill at any point costs a repetition. A start without a
+marker asks once, and goes on without an answer: whoever then hears that its log cannot be continued leaves a marker itself, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+from kappamq.broker.copies.members.member_files import MemberFiles
+from kappamq.broker.copies.seeding.files import SeedFiles
+from kappamq.config.broker import BrokerConfig
+from kappamq.config.copies import APACHE, CopiesConfig
+from kappamq.config.store import StoreConfig
+from kappamq.errors import KappaError, StoreError
+from kappamq.native.interface import KernelModule
+from kappamq.protocol import address
+from kappamq.raft import MemberId
+from kappamq.raft.effects import Ballot
+from kappamq.replication import terms_file
+from kappamq.replication.frames import OPENING, VERSION, BadStream, Checksum, Frames, Kind, text_frame, values_of
+from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
+from kappamq.replication.seeding import COPYING, FILLING, MARKER_NAME, WANTED, Asking, FilePiece, Marker, Offer
+from kappamq.replication.vote_file import Vote
+from kappamq.store.files import Files
+from kappamq.store.lock import StoreLock, refuse_raft_store, unusable
+from kappamq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 2.0
+_ANSWER_S = 3.0
+_PIECE_S = 60.0  # the leader may have to write its snapshots first
+_AGAIN_S = (0.5, 5.0)
+_READ_BYTES = 1 << 20
+
+
+class Seeding:
+    """One per life of the process: `before_open`, and then `ticked` until the copy is whole."""
+
+    def __init__(
+        self, config: CopiesConfig, broker: BrokerConfig, store: StoreConfig, files: Files, kernel: KernelModule
+    ) -> None:
+        self._config = config
+        self._broker = broker
+        self._store_config = store
+        self._store_files = files
+        self._checksum = kernel.crc32
+        self._files = SeedFiles(store.root, store.segment_bytes, files)
+        self._marker: Marker | None = None
+        self._told = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """The store is not whole: this node may follow, and nothing else."""
+        return self._marker is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        """The next start seeds."""
+        return self._marker is not None and self._marker.state == WANTED
+
+    def demand_whole(self) -> None:
+        """Raises StoreError if the store is not whole, for whoever would be its master."""
+        if self._marker is not None:
+            raise StoreError(
+                f"{self._store_config.root} holds only a part of its master's messages ({MARKER_NAME}): it cannot be a master. Start it as "
+                f"a slave (brokerRole=SLAVE), or in its group, until that file is gone; or move the directory away"
+            )
+
+    def asking(self) -> Asking:
+        return asking(self._config, self._broker, self._store_config)
+
+    # -- before the store is opened ----------------------------------------------------------------------------------------
+
+    async def before_open(self) -> int:
+        """Where a store without a log is to begin. Raises StoreError."""
+        try:
+            marker = self._marker = self._files.marker()
+            if not self._config.is_slave and not self._config.is_raft:
+                self.demand_whole()
+                return 0
+            begin = await self._begin(marker)
+        except OSError as error:
+            raise unusable(self._store_config.root, error) from error
+        self._marker = self._files.marker()
+        return begin
+
+    async def _begin(self, marker: Marker | None) -> int:
+        if marker is None or marker.state == FILLING:
+            # It may well be that nobody answers: brokers are started in any order.
+            place = await self._find(wanted=False, marker=marker)
+            if place is None:
+                return 0 if marker is None else marker.begin
+            await self._seed(place, marker)
+        else:
+            pause, longest = _AGAIN_S
+            while True:
+                place = await self._find(wanted=True, marker=marker)
+                if place is not None and await self._seed(place, marker):
+                    break
+                marker = self._files.marker()
+                await asyncio.sleep(pause)
+                pause = min(longest, pause * 2)
+        found = self._files.marker()
+        if found is None:
+            return 0
+        return found.begin if found.state == FILLING else await self._begin(found)
+
+    def _places(self, marker: Marker | None) -> list[str]:
+        """Where the leader may be."""
+        if self._config.is_raft:
+            return [place for name, place in self._config.members.items() if name != self._config.member]
+        if self._config.protocol == APACHE:
+            return []
+        known = (self._config.master_address, marker.leader if marker is not None else None)
+        return list(dict.fromkeys(place for place in known if place))
+
+    async def _find(self, wanted: bool, marker: Marker | None) -> str | None:
+        """The leader that would seed us; None if there is none, or none that says so."""
+        places = self._places(marker)
+        answers = await asyncio.gather(*(self._is_giver(place, wanted) for place in places), return_exceptions=True)
+        for place, answer in zip(places, answers, strict=True):
+            if isinstance(answer, KappaError | OSError | EOFError):
+                level = logging.WARNING if wanted and isinstance(answer, Refusal) else logging.DEBUG
+                self._tell(level, f"{place} does not seed this copy: {answer or type(answer).__name__}")
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer:
+                return place
+        if wanted and not any(answer is True for answer in answers):
+            self._tell(
+                logging.WARNING,
+                f"waiting for a leader that has what this copy needs ({', '.join(places) or 'none is known'})",
+            )
+        return None
+
+    def _tell(self, level: int, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            log.log(level, "copies: %s", text)
+
+    async def _is_giver(self, place: str, wanted: bool) -> bool:
+        async with asyncio.timeout(_CONNECT_S + _ANSWER_S):
+            conversation = await Conversation.begin(place, self._config.secret, self._checksum)
+            try:
+                offer = await conversation.ask(self._now(wanted), only=True)
+            finally:
+                conversation.end()
+        return offer.files > 0
+
+    def _now(self, wanted: bool) -> Asking:
+        return replace(self.asking(), reaches=self._files.reaches(), wanted=int(wanted))
+
+    # -- seeding -----------------------------------------------------------------------------------------------------------
+
+    async def _seed(self, place: str, marker: Marker | None) -> bool:
+        """Whether all has come. If not, the marker says so."""
+        root, files = self._store_config.root, self._files
+        self._store_files.make_folder(root)
+        refuse_raft_store(root, self._store_files)
+        lock = StoreLock(root, self._store_files)
+        lock.acquire()
+        try:
+            conversation = await Conversation.begin(place, self._config.secret, self._checksum)
+            try:
+                offer = await conversation.ask(self._now(wanted=True))
+                files.require_room(offer.bytes + offer.end - offer.begin + 2 * self._store_config.segment_bytes)
+                aside = marker.aside if marker is not None and marker.state == COPYING else ""
+                aside = aside or files.new_aside()
+                files.mark(Marker(state=COPYING, leader=place, aside=aside))
+                size = files.move_aside(aside)
+                log.warning(
+                    "copies: this copy begins anew with what %s has; what was in %s before (%d bytes) is in %s and not used any more",
+                    place, root, size, aside,
+                )  # fmt: skip
+                files.keep_settings(aside)
+                async for piece in conversation.pieces(offer):
+                    files.receive(piece.name, piece.at, piece.data)
+                files.received()
+                self._save_member(offer)
+                files.mark(
+                    Marker(
+                        state=FILLING, leader=place, aside=aside, begin=offer.begin, until=max(offer.end, offer.begin)
+                    )
+                )
+                log.info(
+                    "copies: %d snapshots have come, the log follows from %d to %d", offer.files, offer.begin, offer.end
+                )
+                return True
+            finally:
+                conversation.end()
+        except (Refusal, BadStream, OSError, EOFError) as error:
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+                raise
+            self._tell(logging.WARNING, f"seeding by {place} broke off: {error or type(error).__name__}")
+            return False
+        finally:
+            lock.release()
+
+    def _save_member(self, offer: Offer) -> None:
+        """A member of a Raft group is a new one: it joins as a learner, and nobody counts on what it has once promised."""
+        if not self._config.is_raft:
+            return
+        assert self._config.member is not None
+        try:
+            terms, group_id = terms_file.decode(offer.terms.encode())
+        except ValueError as error:
+            raise BadStream(f"the terms of the leader's log make no sense: {error}") from None
+        if terms.base.start != offer.begin or terms.records:
+            raise BadStream(f"the terms of the leader's log begin at {terms.base.start}, not at {offer.begin}")
+        files = MemberFiles(self._store_config.root, self._store_files)
+        files.save_terms(terms, group_id)
+        member = MemberId(self._config.member, time.time_ns() // 1_000_000)
+        files.save_vote(Vote(counter=1, ballot=Ballot(terms.base.term, None), member=member, group_id=group_id))
+
+    # -- while the store is open -------------------------------------------------------------------------------------------
+
+    def ticked(self, store: MessageStore) -> bool:
+        """Whether the copy has become whole just now."""
+        marker, marks = self._marker, store.marks
+        if marker is None or marker.state != FILLING:
+            return False
+        if min(marks.dispatched.offset, marks.confirmed.offset, marks.flushed.offset) < marker.until:
+            return False
+        self._files.unmark()
+        self._marker = None
+        log.info("copies: this copy is whole, the log is there from %d to %d", marker.begin, store.log.end)
+        return True
+
+    def want(self, leader: str) -> None:
+        """Our log cannot be continued: the next start asks to be seeded."""
+        self._marker = Marker(state=WANTED, leader=leader)
+        self._files.mark(self._marker)
+
+
+def asking(config: CopiesConfig, broker: BrokerConfig, store: StoreConfig) -> Asking:
+    return Asking(
+        cluster=broker.cluster,
+        name=broker.name,
+        group=config.group or "",
+        who=config.member or str(broker.broker_id),
+        segment_bytes=store.segment_bytes,
+        delay_levels=broker.delay_levels,
+        reaches=0,
+    )
+
+
+class Conversation:
+    """One connection to the one who may seed us."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, secret: str | None, checksum: Checksum
+    ) -> None:
+        self._reader, self._out, self._secret = reader, out, secret
+        self._checksum = checksum
+        self._frames = Frames(checksum)
+        self._came: Iterator[tuple[Kind, bytes]] = iter(())
+
+    @classmethod
+    async def begin(cls, place: str, secret: str | None, checksum: Checksum) -> Conversation:
+        host, port = address.split(place)
+        async with asyncio.timeout(_CONNECT_S):
+            reader, out = await asyncio.open_connection(host, port, limit=_READ_BYTES)
+        return cls(reader, out, secret, checksum)
+
+    def end(self) -> None:
+        self._out.transport.abort()
+
+    async def _next(self, seconds: float) -> tuple[Kind, bytes]:
+        while True:
+            for frame in self._came:
+                return frame
+            async with asyncio.timeout(seconds):
+                data = await self._reader.read(_READ_BYTES)
+            if not data:
+                raise EOFError("the connection was closed")
+            self._came = self._frames.feed(data)
+
+    def _say(self, kind: Kind, values: dict[str, object]) -> None:
+        self._out.write(text_frame(kind, values, self._checksum))
+
+    async def ask(self, question: Asking, *, only: bool = False) -> Offer:
+        """`only`: whether there would be an offer. Raises Refusal with the reason of the other side."""
+        nonce, secret = secrets.token_hex(NONCE_BYTES), self._secret
+        self._out.write(OPENING.pack(-VERSION))
+        if not question.group:  # a master says first which protocol it speaks
+            async with asyncio.timeout(_ANSWER_S):
+                await self._reader.readexactly(OPENING.size)
+        self._say(Kind.ASK, {**question.values(), "nonce": nonce, "only": int(only)})
+        theirs = ""
+        while True:
+            kind, content = await self._next(_ANSWER_S if only else _PIECE_S)
+            values = values_of(content)
+            if kind is Kind.REFUSED:
+                raise Refusal(str(values.get("why"))[:2000])
+            if kind is Kind.CHALLENGE and not theirs:
+                theirs = str(values.get("nonce"))
+                if secret is None:
+                    raise Refusal("it asks for the secret of the group: set replicationSecret here, too")
+                self._say(Kind.PROOF, {"proof": proof(secret, "asking", nonce, theirs)})
+            elif kind is Kind.WELCOME:
+                offer = Offer.of(values)
+                if secret is not None and not is_proof(offer.proof, secret, "giving", nonce, theirs):
+                    raise Refusal("it does not know the secret of this group (replicationSecret)")
+                self._frames.trust()
+                return offer
+            else:
+                raise BadStream(f"a frame {kind.name} is not what comes now")
+
+    async def pieces(self, offer: Offer) -> AsyncIterator[FilePiece]:
+        """Every piece of every file, each file from its beginning to its end. Raises BadStream for anything else."""
+        done, name, at, total = 0, "", 0, 0
+        while done < offer.files:
+            kind, content = await self._next(_PIECE_S)
+            if kind is Kind.REFUSED:
+                raise Refusal(str(values_of(content).get("why"))[:2000])
+            if kind is not Kind.SNAPSHOT:
+                raise BadStream(f"a frame {kind.name} is not what comes now")
+            piece = FilePiece.decode(content)
+            if (piece.name != name and at) or piece.at != at:
+                raise BadStream(
+                    f"bytes from {piece.at} on of {piece.name} came behind {at} bytes of {name or 'nothing'}"
+                )
+            name, at = piece.name, at + len(piece.data)
+            total += len(piece.data)
+            if total > offer.bytes:
+                raise BadStream(f"more than the {offer.bytes} bytes that were announced")
+            yield piece
+            if at == piece.size:
+                done, name, at = done + 1, "", 0

@@ -1,0 +1,91 @@
+"""Seeding in a Raft group: who cannot go on with its log, what goes with a log that begins later, what is kept for members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kappamq.broker.copies.seeding.asking import Seeding
+from kappamq.broker.copies.seeding.giving import SeedGiver
+from kappamq.config.copies import CopiesConfig
+from kappamq.raft import Message, Node, Terms
+from kappamq.raft.messages import PreVote, TimeoutNow, Vote
+from kappamq.replication import terms_file
+from kappamq.store.message_store import MessageStore
+
+_ELECTING: Final = (PreVote, Vote, TimeoutNow)
+
+
+class MemberSeeding:
+    def __init__(
+        self,
+        config: CopiesConfig,
+        store: MessageStore,
+        giver: SeedGiver,
+        seeding: Seeding,
+        too_far_behind: Callable[[str, str], None],
+        node: Callable[[], Node | None],
+        group_id: Callable[[], str],
+        is_connected: Callable[[str], bool],
+    ) -> None:
+        """`too_far_behind`: told where the leader is and why, if our log cannot be continued. `is_connected`: whether we can speak to
+        that member."""
+        self._config = config
+        self._store = store
+        self._giver = giver
+        self._seeding = seeding
+        self._too_far_behind = too_far_behind
+        self._node = node
+        self._group_id = group_id
+        self._is_connected = is_connected
+
+    # -- this member may have only a part of the log -----------------------------------------------------------------------
+
+    @property
+    def is_pending(self) -> bool:
+        return self._seeding.is_pending
+
+    def ignores(self, message: Message) -> bool:
+        """Who has only a part of the log neither votes nor stands."""
+        return self.is_pending and isinstance(message, _ELECTING)
+
+    def cannot_go_on(self, leader: str) -> None:
+        """That member says that it does not have any more what our log would go on with."""
+        node = self._node()
+        if node is not None and node.leader is not None and node.leader.name == leader:
+            self._too_far_behind(
+                self._config.members[leader],
+                f"its log ends at {self._store.log.end}, and the log of the leader ({leader}) begins behind that",
+            )
+
+    # -- others ------------------------------------------------------------------------------------------------------------
+
+    def take(self, transport: asyncio.Transport, content: bytes) -> None:
+        """Somebody asks before it opens its store."""
+        self._giver.take(transport, content)
+
+    def terms_at(self, begin: int) -> str:
+        """For a log that begins there: the term and the members that it has from before."""
+        node = self._node()
+        assert node is not None
+        terms = Terms(node.log.terms.base, node.log.terms.records)
+        terms.trim(begin)
+        return terms_file.encode(Terms(terms.base), self._group_id()).decode()
+
+    @property
+    def needed_from(self) -> int:
+        """Log files from here on are kept for members that are connected and do not have them yet, up to a limit."""
+        node, end = self._node(), self._store.log.end
+        leadership = node.leadership if node is not None else None
+        if leadership is None:
+            return end
+        held = [
+            progress.flushed
+            for member, progress in leadership.peers.items()
+            if progress.streaming and self._is_connected(member.name)
+        ]
+        return max(min(held, default=end), end - self._config.keep_bytes_max)
+
+    async def renew_below(self, log_min: int) -> None:
+        """What members need cannot be stored again: it stays where it is."""

@@ -1,0 +1,48 @@
+"""What operators see of a group, and another leader at their word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus
+from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
+from tests.broker.copies.members.test_group import members
+from tests.broker.running import run, speaking
+from tests.waiting import eventually_async
+
+
+def test_leadership_is_transferred(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            target = next(name for name, broker in group.running.items() if broker is not leader)
+            async with speaking(leader) as speaker:
+                wrong = await speaker.ask(TransferLeader(member="n9"))
+                assert "no other member" in (wrong.remark or "")
+                assert (await speaker.ask(TransferLeader(member=target))).code == 0
+            await eventually_async(lambda: group.running[target].role.is_held, text="the other one leads")
+            await eventually_async(lambda: not leader.role.is_held, text="the former one has stopped")
+            async with speaking(leader) as speaker:
+                refused = await speaker.ask(TransferLeader())
+                assert "not the master" in (refused.remark or "")
+
+    run(test())
+
+
+def test_members_and_terms_are_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+                await group.agree()
+
+                async def in_sync() -> bool:
+                    status = HaStatus.decode((await speaker.ask(GetHaStatus())).body)
+                    return status.master and len(status.slaves) == 2 and status.in_sync_slaves == 2
+
+                await eventually_async(in_sync, text="both others are in sync")
+                epochs = BrokerEpochs.decode((await speaker.ask(GetBrokerEpochs())).body)
+                assert leader.node_role.version in [epoch.epoch for epoch in epochs.epochs]
+
+    run(test())
