@@ -25,7 +25,6 @@ def test_a_killed_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None
     assert summary.compared_bytes > 0
 
 
-@pytest.mark.long
 def test_quantiles() -> None:
     assert [quantile([3.0, 1.0, 2.0], part) for part in (0.0, 0.5, 0.95)] == [1.0, 2.0, 3.0]
     assert quantile([7.0], 0.95) == 7.0

@@ -24,7 +24,6 @@ def test_a_leader_that_is_cut_off_takes_nothing_with_it(tmp_path: Path) -> None:
     assert summary.acked > 0
 
 
-@pytest.mark.long
 def test_what_is_cut_waits_and_the_other_way_goes_on() -> None:
     async def test() -> None:
         heard: list[bytes] = []

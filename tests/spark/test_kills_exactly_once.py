@@ -27,7 +27,6 @@ def test_a_killed_query_writes_each_row_once(spark: SparkSession, tmp_path: Path
     assert len(counts.kills) == 2
 
 
-@pytest.mark.long
 def test_a_kill_counts_if_its_own_driver_had_begun_a_batch() -> None:
     before = Found(staged=2, begun_ms=5, decided=3, committed=3)
     assert before.inside(Found())
@@ -38,7 +37,6 @@ def test_a_kill_counts_if_its_own_driver_had_begun_a_batch() -> None:
     assert not Found(decided=4, committed=4).inside(before)
 
 
-@pytest.mark.long
 def test_counts_are_right_only_if_they_agree() -> None:
     assert Counts(5, 5, 5, 0, ()).right
     for wrong in ((5, 4, 4, 0), (5, 6, 5, 0), (5, 5, 5, 1)):
