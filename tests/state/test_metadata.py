@@ -176,7 +176,7 @@ class Dialogue(logging.Handler):
         self.work = self.node.metadata.collect()
         confirmed = self.node.store.marks.confirmed.offset
         stamps: dict[str, list[str]] = {}
-        for file, _table, stamp in self.work:
+        for file, _table, stamp, _life in self.work:
             assert stamp <= self.node.store.kernel.append_offset, f"{file} reflects what there is not"
             when = "may be saved" if stamp <= confirmed else "must wait for the disk"
             stamps.setdefault(when, []).append(file)

@@ -117,9 +117,11 @@ class MasterRole:
         self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()
-        await self._drain(drain_s)
-        await self._upkeep.end_role()
-        await delivery.stop()
+        try:
+            await self._drain(drain_s)
+            await self._upkeep.end_role()
+        finally:  # also if whoever waits for it does so no longer
+            await delivery.stop()
 
     def _close_gate(self) -> None:
         if not self._gate.has(NOT_MASTER):  # it may name the master already
