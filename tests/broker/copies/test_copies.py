@@ -12,7 +12,9 @@ import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.broker.copies import node_role
+from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
+from kappamq.errors import KappaError
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.codes import ResponseCode
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
@@ -272,5 +274,44 @@ def test_a_former_leader_whose_tables_cannot_be_read_tries_again(
             before = former.store.kernel.append_offset
             former.topics.update(TopicConfig("made", 4, 4, 6))
             assert former.store.kernel.append_offset > before, "it records what it changes"
+
+    run(test())
+
+
+def test_a_group_that_starts_again_applies_no_record_that_a_snapshot_reflects(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                for number in range(5):
+                    assert (await speaker.send(f"t{number}", b"1")).code == 0
+            await group.agree()
+            before = leader.topics.to_snapshot()
+            for name in list(group.running):
+                await group.stop(name)
+            await asyncio.gather(*(group.start(name) for name in group.names))
+            await group.agree()
+            for broker in group.running.values():
+                assert broker.topics.to_snapshot() == before
+
+    run(test())
+
+
+def test_a_member_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
+    async def test() -> None:
+        taken = bind_free_ports("127.0.0.1", 1)
+        try:
+            port = int(taken[0].getsockname()[1])
+            for listener in taken:
+                listener.listen()
+            names = {f"n{number}": f"127.0.0.1:{port + 1 + number}" for number in range(3)}
+            copies = CopiesConfig(group="g", members=names, member="n0")
+            before = asyncio.all_tasks()
+            with pytest.raises(KappaError):
+                async with running(tmp_path, port=port, copies=copies):
+                    pass
+            assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
+        finally:
+            close_all(taken)
 
     run(test())
