@@ -278,25 +278,6 @@ def test_a_former_leader_whose_tables_cannot_be_read_tries_again(
     run(test())
 
 
-def test_a_group_that_starts_again_applies_no_record_that_a_snapshot_reflects(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with members(tmp_path) as group:
-            leader = await group.leader()
-            async with speaking(leader) as speaker:
-                for number in range(5):
-                    assert (await speaker.send(f"t{number}", b"1")).code == 0
-            await group.agree()
-            before = leader.topics.to_snapshot()
-            for name in list(group.running):
-                await group.stop(name)
-            await asyncio.gather(*(group.start(name) for name in group.names))
-            await group.agree()
-            for broker in group.running.values():
-                assert broker.topics.to_snapshot() == before
-
-    run(test())
-
-
 def test_a_member_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
     async def test() -> None:
         taken = bind_free_ports("127.0.0.1", 1)
