@@ -502,3 +502,33 @@ def test_a_hundred_times_under_load(tmp_path: Path, flush: str) -> None:
             assert left_behind(broker) == before
 
     run(scenario())
+
+
+def test_an_end_of_the_role_that_nobody_waits_for_any_more_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as broker:
+            drains, stopped = asyncio.Event(), asyncio.Event()
+            delivery = broker.role.delivery
+            stop = delivery.stop
+
+            async def drain(_drain_s: float) -> None:
+                drains.set()
+                await asyncio.Event().wait()
+
+            async def stop_delivery() -> None:
+                await stop()
+                stopped.set()
+
+            monkeypatch.setattr(broker.role, "_drain", drain)
+            monkeypatch.setattr(delivery, "stop", stop_delivery)
+            ending = asyncio.create_task(broker.role.end(1))
+            await drains.wait()
+            ending.cancel()
+            with suppress(asyncio.CancelledError):
+                await ending
+            assert stopped.is_set()
+            assert broker.upkeep._role_keepers is None, "nothing is deleted without the role's word"
+
+    run(test())

@@ -114,7 +114,7 @@ class Node:
         work = self.metadata.collect(renew_below)
         self.flush()
         self.metadata.save(work)
-        return [name for name, _table, _stamp in work]
+        return [item[0] for item in work]
 
     def close(self, clean: bool = False) -> None:
         self.store.close(clean)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.sending.gate import DISK_FULL
-from kappamq.errors import KappaError, NotAvailable, StoreError
+from kappamq.errors import KappaError, NotAvailable, NotMaster, StoreError
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state import metadata as module
@@ -176,7 +176,7 @@ class Dialogue(logging.Handler):
         self.work = self.node.metadata.collect()
         confirmed = self.node.store.marks.confirmed.offset
         stamps: dict[str, list[str]] = {}
-        for file, _table, stamp in self.work:
+        for file, _table, stamp, _life in self.work:
             assert stamp <= self.node.store.kernel.append_offset, f"{file} reflects what there is not"
             when = "may be saved" if stamp <= confirmed else "must wait for the disk"
             stamps.setdefault(when, []).append(file)
@@ -384,3 +384,37 @@ def test_metadata(tmp_path: Path, script: Script, kind: str, monkeypatch: pytest
                 dialogue.node.close()
 
     script.replay(played)
+
+
+def test_records_that_come_into_the_queue_after_loading_are_not_applied_to_a_snapshot_that_has_them(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    node.topics.update(TopicConfig("tea", 4, 4, 6))
+    node.save()
+    before = node.topics.to_snapshot()
+    node.metadata.reset()
+    node.metadata.load()
+    node.metadata._at = 0  # as if the queue had been empty when the tables were loaded
+    assert node.metadata.follow() == []
+    assert node.topics.to_snapshot() == before
+    node.close()
+
+
+def test_tables_that_are_not_to_be_trusted_are_neither_changed_nor_saved_until_they_are_loaded(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.topics.update(TopicConfig("tea", 4, 4, 6))
+    collected = node.metadata.collect()
+    node.flush()
+    assert collected
+    node.metadata.distrust()
+    assert node.metadata.collect() == []
+    assert node.metadata.follow() == []
+    with pytest.raises(NotMaster):
+        node.topics.update(TopicConfig("milk", 4, 4, 6))
+    node.metadata.save(collected)
+    assert node.metadata.stamp("topics.json") == -1, "collected before, not saved after"
+    node.metadata.reset()
+    node.metadata.load()
+    assert "topics.json" in node.save()
+    node.close()

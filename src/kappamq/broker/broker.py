@@ -317,6 +317,7 @@ class Broker:
             self._roles = asyncio.create_task(
                 self.node_role.run(self._begin_leading, self._end_leading, self.registration.role_changed)
             )
+            self._started.push_async_callback(self._stop_roles)
         elif self.copies_config.is_slave:
             self.copies.follow()
         else:
@@ -358,8 +359,16 @@ class Broker:
     async def _end_leading(self) -> None:
         """Another member leads, or none. What our tables have that nobody has confirmed is not true any more."""
         await self.role.end(0)
-        self.metadata.reset()
-        self._load()
+        async with self.upkeep.files_at_rest():  # a topic may be forgotten, and snapshots are read
+            self.metadata.reset()
+            for note in self._load():
+                log.warning("%s", note)
+
+    async def _stop_roles(self) -> None:
+        """The group's decisions change nothing any more."""
+        if self._roles is not None:
+            self._roles.cancel()
+            await asyncio.gather(self._roles, return_exceptions=True)
 
     @property
     def delivery(self) -> Delivery:
@@ -398,9 +407,7 @@ class Broker:
             await self.server.stop()
             self.reader.stop()
             await self.copies.end_following()
-            if self._roles is not None:
-                self._roles.cancel()
-                await asyncio.gather(self._roles, return_exceptions=True)
+            await self._stop_roles()
             await self.end_role()  # not before: until now clients could commit offsets
             await self.copies.stop()
             await self.upkeep.stop()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, NoReturn
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
@@ -117,9 +118,10 @@ class MasterRole:
         self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()
-        await self._drain(drain_s)
-        await self._upkeep.end_role()
-        await delivery.stop()
+        async with AsyncExitStack() as rest:  # all of it, also if whoever waits for this does so no longer
+            rest.push_async_callback(delivery.stop)
+            rest.push_async_callback(self._upkeep.end_role)
+            await self._drain(drain_s)
 
     def _close_gate(self) -> None:
         if not self._gate.has(NOT_MASTER):  # it may name the master already

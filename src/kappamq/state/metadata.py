@@ -10,7 +10,7 @@ A snapshot without our stamp was written by a Java broker and is the truth as it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -87,8 +87,8 @@ class Large(Protocol):
         ...
 
 
-Collected = tuple[str, dict[str, Any] | Callable[[], dict[str, Any]], int]
-"""File, table or how to get it, and the log offset that it reflects."""
+Collected = tuple[str, dict[str, Any] | Callable[[], dict[str, Any]], int, int]
+"""File, table or how to get it, the log offset that it reflects, and which life of the tables it is of: see `distrust`."""
 
 
 class Metadata:
@@ -106,7 +106,11 @@ class Metadata:
         self._early: list[Change] = []  # made while the tables were loaded: recorded at the end of that
         self._applying_ms: int | None = None
         self._at = 0  # metadata records from here on are not applied yet, unless they are our own
-        self._ahead: dict[str, int] = {}  # by file: the stamp of a snapshot that came before the log it reflects
+        self._loaded_to: dict[
+            str, int
+        ] = {}  # by file: the stamp that it was loaded with; it may come before the log it reflects
+        self._life = 0  # of the tables: another one from each `distrust` on
+        self._is_distrusted = False
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
@@ -134,8 +138,10 @@ class Metadata:
 
         Raises KappaError if the log takes nothing, and then nothing has changed; with `anyway` (it has happened, recorded or
         not) the table changes all the same, and only the snapshot will have it. A node that may not write changes nothing in
-        either case (NotMaster): its tables are what the master's records say."""
+        either case (NotMaster): its tables are what the master's records say. So does one whose tables are to be loaded again."""
         table = self._by_kind[kind]
+        if self._is_distrusted:
+            raise NotMaster("this broker's tables are to be loaded again: it changes nothing until then")
         now = self._clock.message_ms()
         end = self._store.kernel.append_offset
         if not self._is_loaded:
@@ -186,12 +192,19 @@ class Metadata:
 
     # -- folding -----------------------------------------------------------------------------------------------------------
 
+    def distrust(self) -> None:
+        """This node led, and does not any more: its log may lose records that the tables have applied. From now on nothing is
+        applied on top of that and no snapshot made of it, until `reset` and `load` have given what the log says then. What was
+        collected before is not saved either: the log that passes its stamp may be another one."""
+        self._is_distrusted = True
+        self._life += 1
+
     def reset(self) -> None:
         """Every table back to the beginning, so that `load` gives the state again."""
         self._is_loaded = False
         self._early.clear()
         self._changed_to.clear()
-        self._ahead.clear()
+        self._loaded_to.clear()
         for table in self._tables:
             table.reset()
             table.dirty = False
@@ -201,7 +214,15 @@ class Metadata:
 
         `fit` then takes back what tables know of messages that the log has lost. What that changes is recorded at the end, and
         from then on every change is. `filling`: snapshots may be ahead of the log, which is still to come; of it they have what
-        lies below their stamps."""
+        lies below their stamps. After an error nothing is changed or saved until this has succeeded."""
+        self._is_distrusted = False
+        try:
+            return self._load(fit, filling)
+        except BaseException:
+            self._is_distrusted = True
+            raise
+
+    def _load(self, fit: Callable[[], None], filling: bool) -> list[str]:
         notes: list[str] = []
         stamps: dict[str, int] = {}
         end = self._store.log.end
@@ -229,14 +250,16 @@ class Metadata:
                 adopted.add(table.file)
                 notes.append(f"{table.file} was written by another broker: taken as it is")
             elif stamp > end and filling:
-                self._ahead[table.file] = stamps[table.file] = stamp
+                stamps[table.file] = stamp
                 continue
             elif stamp > end:
                 notes.append(f"{table.file} reflects the log up to {stamp}, but that ends at {end} now: taken as it is")
             if stamp is None or stamp > end:
                 table.dirty = new_baseline = True
             stamps[table.file] = end if stamp is None else min(stamp, end)
-        self._replay(stamps)
+        self._loaded_to = stamps
+        self._at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
+        self._apply_stored()
         fit()
         if new_baseline:
             # At once: a crash before the next snapshot would make today's records look older than these files.
@@ -252,14 +275,10 @@ class Metadata:
         self._record_early()
         return notes
 
-    def _replay(self, stamps: dict[str, int]) -> None:
-        self._at = self._store.first_at_or_behind(TOPIC, 0, min(stamps.values(), default=0))
-        self._apply_stored(stamps)
-
     def follow(self) -> list[Change]:
-        """Apply what another node has recorded and what is in the queues here since the last call; returns that. While this node
-        records changes itself, nothing is left to do."""
-        return self._apply_stored(self._ahead)
+        """Apply what another node has recorded and what is in the queues here since the last call; returns that. What this node has
+        recorded itself, or found reflected in a snapshot, is passed over: each record counts once."""
+        return [] if self._is_distrusted else self._apply_stored()
 
     def adopt(self, file: str, content: dict[str, Any], *, whole: bool) -> None:
         """This node follows one that does not record its changes: what that one has said of a table, which is not recorded here
@@ -274,8 +293,12 @@ class Metadata:
         """All that is in the queues was applied when it was recorded."""
         self._at = self._store.kernel.queue_state(TOPIC, 0).end
 
-    def _apply_stored(self, stamps: Mapping[str, int]) -> list[Change]:
-        """Apply records of the metadata topic that are not reflected yet: those at or behind the stamp of their table."""
+    def _is_reflected(self, file: str, log_offset: int) -> bool:
+        """A table applies its records in the order of the log: it has all that lie before the last one."""
+        return log_offset < max(self._loaded_to.get(file, 0), self._changed_to.get(file, 0))
+
+    def _apply_stored(self) -> list[Change]:
+        """Apply records of the metadata topic that are not reflected yet."""
         state = self._store.kernel.queue_state(TOPIC, 0)
         end = state.end
         self._at = max(self._at, state.first)
@@ -293,7 +316,7 @@ class Metadata:
                 record = decode(data)
                 content = msgspec.json.decode(record.body)
                 table = self._by_kind.get(content["kind"])
-                if table is not None and found[0] >= stamps.get(table.file, 0):
+                if table is not None and not self._is_reflected(table.file, found[0]):
                     self._changed_to[table.file] = found[0] + len(data)
                     self._apply(table, content["kind"], content["change"], record.stored_ms)
                     applied.append((content["kind"], content["change"]))
@@ -308,14 +331,16 @@ class Metadata:
     ) -> list[Collected]:
         """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
         log below `renew_below`. Those to `leave` are in the log, and may wait although they changed. They are for `save` on a
-        worker, each as soon as `confirmed` has passed its stamp."""
+        worker, each as soon as `confirmed` has passed its stamp. Nothing while the tables are not to be trusted."""
+        if self._is_distrusted:
+            return []
         confirmed = self._store.marks.confirmed.offset
         records = self._store.kernel.queue_state(TOPIC, 0).next
         work: list[Collected] = []
         for table in self._tables:
             if only is not None and table.file not in only:
                 continue
-            if self._ahead.get(table.file, 0) > confirmed:
+            if self._loaded_to.get(table.file, 0) > confirmed:
                 continue  # its file is as good, and says so truly
             behind = records - self._records.get(table.file, 0)
             due = table.dirty and table.file not in leave
@@ -324,7 +349,8 @@ class Metadata:
                 self._records[table.file] = records
                 content = table.freeze() if isinstance(table, Large) else table.to_snapshot()
                 # The table has no record behind its last change; below `confirmed` it has all of them.
-                work.append((table.file, content, max(self._changed_to.get(table.file, 0), confirmed)))
+                stamp = max(self._changed_to.get(table.file, 0), confirmed)
+                work.append((table.file, content, stamp, self._life))
         return work
 
     def files(self) -> list[str]:
@@ -346,10 +372,12 @@ class Metadata:
                 table.dirty = True
 
     def save(self, work: list[Collected]) -> None:
-        """Worker: write snapshots. On an OSError those that were not written are due again."""
-        unsaved = {name for name, _table, _stamp in work}
+        """Worker: write snapshots. On an OSError those that were not written are due again, and so are those of a former life."""
+        unsaved = {item[0] for item in work}
         try:
-            for name, table, stamp in work:
+            for name, table, stamp, life in work:
+                if life != self._life:
+                    continue
                 assert stamp <= self._store.marks.confirmed.offset, f"{name} would know more than the disk"
                 self._snapshots.save(name, table() if callable(table) else table, stamp)
                 unsaved.discard(name)

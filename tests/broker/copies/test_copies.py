@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kappamq.broker.broker import Broker
+from kappamq.broker.copies import node_role
+from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
+from kappamq.errors import KappaError
+from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.client import PullMessage
 from kappamq.protocol.records.record import iter_records
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
+from tests.broker.copies.members.test_group import Members, members
 from tests.broker.running import MODES, run, running, speaking
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
@@ -142,6 +150,152 @@ def test_a_slave_is_promoted_while_it_runs(tmp_path: Path) -> None:
                 assert [record.body for record in await speaker.read("tea")] == [b"%d" % n for n in range(6)]
 
     run(test())
+
+
+@asynccontextmanager
+async def former_leader(root: Path) -> AsyncIterator[tuple[Members, Broker, asyncio.Event]]:
+    """One that has made a topic that nobody else got, and is held up where its role ends; another one leads and has stored more. What it
+    made is cut from its log. The event lets it go on."""
+    async with members(root) as group:
+        former = await group.leader()
+        async with speaking(former) as speaker:
+            assert (await speaker.send("tea", b"1")).code == 0
+        await group.agree()
+        go_on = asyncio.Event()
+        delivery = former.role.delivery
+        stop = delivery.stop
+
+        async def slow() -> None:
+            await go_on.wait()
+            await stop()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(delivery, "stop", slow)
+            assert former.copies.group is not None
+            with pytest.MonkeyPatch.context() as unheard:
+                for peer in former.copies.group._peers.values():
+                    unheard.setattr(peer, "say", lambda _content, _data=b"": None)
+                    unheard.setattr(peer, "say_later", lambda content: content.close())
+                former.topics.update(TopicConfig("ghost", 4, 4, 6))
+                former.writer.end_turn()
+                lost = former.store.log.end
+                next_one = await group.leader(but=former)
+            async with speaking(next_one) as speaker:
+                for number in range(20):
+                    assert (await speaker.send(f"new{number}", b"x" * 200)).code == 0
+            await eventually_async(lambda: former.store.marks.confirmed.offset > lost, text="its log is the new one")
+            assert not go_on.is_set()
+            try:
+                yield group, former, go_on
+            finally:
+                go_on.set()
+
+
+def test_what_a_former_leader_has_lost_is_neither_in_its_tables_nor_in_its_snapshots(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with former_leader(tmp_path) as (group, former, go_on):
+            await former.upkeep._record_and_save(last=True)
+            go_on.set()
+            await eventually_async(lambda: not former.node_role.is_held, text="its role has ended")
+            await group.agree()
+            assert former.topics.get("ghost") is None
+            assert former.topics.get("new19") is not None
+            leader = await group.leader()
+            assert former.topics.to_snapshot() == leader.topics.to_snapshot()
+
+    run(test())
+
+
+def test_a_former_leader_that_stops_while_its_role_ends_saves_nothing_of_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with former_leader(tmp_path) as (group, former, go_on):
+            name = next(name for name, broker in group.running.items() if broker is former)
+            asyncio.get_running_loop().call_later(0.2, go_on.set)  # it waits for that in the middle of the stop
+            await group.stop(name)
+            assert not [
+                path for path in (tmp_path / name / "config").glob("topics.json*") if b"ghost" in path.read_bytes()
+            ]
+            again = await group.start(name)
+            await group.agree()
+            assert again.topics.get("ghost") is None
+
+    run(test())
+
+
+def test_a_master_that_begins_again_applies_nothing_twice(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path / "m") as master, speaking(master) as speaker:
+            await speaker.send("tea", b"x")
+            await speaker.send("milk", b"x")
+            master.writer.end_turn()
+            before = master.topics.to_snapshot()
+            await master.end_role()
+            await master.begin_role()
+            assert master.topics.to_snapshot() == before
+
+    run(test())
+
+
+def hand_over(leader: Broker, name: str) -> None:
+    group = leader.copies.group
+    assert group is not None
+    node = group.node
+    assert node is not None
+    target = node.members.named(name)
+    assert target is not None
+    group.event(lambda: node.transfer(target, group.now()))
+
+
+def test_a_former_leader_whose_tables_cannot_be_read_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(node_role, "_AGAIN_S", 0.01)
+        async with members(tmp_path) as group:
+            former = await group.leader()
+            async with speaking(former) as speaker:
+                assert (await speaker.send("tea", b"1")).code == 0
+            await group.agree()
+            load, failures = former.metadata._snapshots.load, iter([OSError(5, "Input/output error")])
+
+            def failing(*given: Any, **named: Any) -> Any:
+                for error in failures:
+                    raise error
+                return load(*given, **named)
+
+            monkeypatch.setattr(former.metadata._snapshots, "load", failing)
+            other = next(name for name, broker in group.running.items() if broker is not former)
+            hand_over(former, other)
+            await group.leader(but=former)
+            await eventually_async(lambda: former.topics.get("tea") is not None, text="its tables are loaded")
+            await eventually_async(lambda: not former.node_role.is_held)
+            name = next(name for name, broker in group.running.items() if broker is former)
+            next_one = await group.leader(but=former)
+            hand_over(next_one, name)
+            assert await group.leader(but=next_one) is former
+            before = former.store.kernel.append_offset
+            former.topics.update(TopicConfig("made", 4, 4, 6))
+            assert former.store.kernel.append_offset > before, "it records what it changes"
+
+    run(test())
+
+
+def test_a_member_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
+    async def test() -> None:
+        taken = bind_free_ports("127.0.0.1", 1)
+        try:
+            port = int(taken[0].getsockname()[1])
+            for listener in taken:
+                listener.listen()
+            names = {f"n{number}": f"127.0.0.1:{port + 1 + number}" for number in range(3)}
+            copies = CopiesConfig(group="g", members=names, member="n0")
+            before = asyncio.all_tasks()
+            with pytest.raises(KappaError):
+                async with running(tmp_path, port=port, copies=copies):
+                    pass
+            assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
+        finally:
+            close_all(taken)
 
 
 def test_a_consumer_that_is_ahead_of_a_slave_waits_there(tmp_path: Path) -> None:

@@ -158,7 +158,8 @@ class Copies:
             else own
         )
         self._writer.take_mode(mode)
-        self._metadata.follow()  # what the former master had not shown yet
+        for change in self._metadata.follow():  # what the former master had not shown yet
+            self._tables.followed(*change)
         self.followers.begin()
 
     async def end_leading(self, drain_s: float) -> None:

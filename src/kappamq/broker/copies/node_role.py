@@ -40,6 +40,11 @@ class NodeRole:
         """Decided to be, and ready for it."""
         return self._leads and self._done == self._decided
 
+    @property
+    def is_held(self) -> bool:
+        """Something of the role that may write is there, and ends before anything else if this node is not to have it any more."""
+        return self._leads
+
     # -- what is decided ---------------------------------------------------------------------------------------------------
 
     def lead(self, version: int) -> None:
@@ -67,8 +72,8 @@ class NodeRole:
                 decided = self._decided
                 try:
                     if self._leads:
-                        self._leads = False
                         await end()
+                        self._leads = False  # not before: what has failed is tried again
                     if decided[0] and decided == self._decided:
                         await begin(lambda decided=decided: decided == self._decided)  # type: ignore[misc]
                         self._leads = True
@@ -77,6 +82,7 @@ class NodeRole:
                 except NotMaster:
                     continue  # another decision came while the role began
                 except Exception:
+                    self._leads = True  # or a part of it, which has to end
                     log.exception("the role of this node could not be changed, trying again")
                     await asyncio.sleep(_AGAIN_S)
             await self._changed.wait()

@@ -244,7 +244,7 @@ class Upkeep:
         """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
         try:
             async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
-                await self._log_writer.confirmed(max((stamp for _name, _table, stamp in work), default=0))
+                await self._log_writer.confirmed(max((item[2] for item in work), default=0))
         except (NotAvailable, TimeoutError):
             kept = [item for item in work if item[2] <= self._store.marks.confirmed.offset]
             self._metadata.due_again({item[0] for item in work} - {item[0] for item in kept})

@@ -491,6 +491,8 @@ class Group:
             self._gate.open(TRANSFERRING)
 
     def _step_down(self, leader: MemberId | None) -> None:
+        if self._role.is_held:
+            self._metadata.distrust()
         self._name_leader(leader)
         self._gate.open(TRANSFERRING)
         if self._role.is_master:
