@@ -86,6 +86,7 @@ class MasterRole:
         writer = self._around.writer
         writer.end_turn()
         await writer.visible(self._around.store.kernel.append_offset)
+        self._around.metadata.follow()  # what has become visible just now: from here on this node records changes itself
         delivery = Delivery(self._around)
         await delivery.load()
         if not still():
