@@ -260,9 +260,10 @@ class Group:
             log.info("raft: all members of group %s are new: the group begins", self.config.group)
         else:
             return
-        self._vote = Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
-        self._files.save_vote(self._vote)
-        self._begin(self._vote)
+        vote = Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
+        self._files.save_vote(vote)
+        self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
+        self._begin(vote)
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -421,7 +422,8 @@ class Group:
         node, kernel = self.node, self._store.kernel
         assert node is not None
         now_ms = max(self._clock.message_ms(), self._store.last_ms)
-        change = term_change(effect.term, node.me, effect.members, self._vote.group_id if self._vote else "")
+        begin = node.log.end
+        change = term_change(effect.term, node.me, effect.members, self._vote.group_id if self._vote else "", begin)
         member = self._metadata.member(TERM_KIND, change, now_ms)
         self._ordering = True
         try:
@@ -430,12 +432,12 @@ class Group:
             except self._store.kernel_module.SegmentFull:
                 if not self._writer.make_room():
                     raise StoreError("there is no room for the record of a new term") from None
-                self._do(node.appended(self._store.log.end))
+                # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
                 start, _number, size = kernel.append(*member, now_ms)
             self._writer.end_turn()
         finally:
             self._ordering = False
-        self._do(node.record_appended(start, start + size, effect.members, self.now()))
+        self._do(node.record_appended(begin, start + size, effect.members, self.now()))
         self._save_terms()
 
     def _save_terms(self) -> None:
