@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,8 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
             # Somebody else claims to lead in our term.
-            ours.received(other.name, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
+            ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
             await stops_taking_part(group, leader, "both lead in term")
 
     run(test())

@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.member_files import MemberFiles
@@ -60,8 +61,8 @@ from kappamq.raft import (
 from kappamq.raft.effects import Ballot
 from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
-from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import MemberHello
+from kappamq.replication.raft_messages import check_speaker
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
@@ -212,6 +213,7 @@ class Group:
             term=vote.ballot.term if vote is not None else 0,
             end=self._store.log.end,
             group_id=vote.group_id if vote is not None else "",
+            incarnation=vote.member.incarnation if vote is not None else 0,
         )
 
     def connected(self, hello: MemberHello) -> None:
@@ -230,20 +232,21 @@ class Group:
         if known is not None:
             self.event(lambda: node.connection_lost(known, self.now()))
 
-    def received(self, member: str, content: bytes) -> None:
+    def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
         if node is None:
-            return  # it does not belong to the group yet, and says so when it does
+            return hello  # we do not belong to the group yet, and say so when we do
         said = raft_messages.decode(content)
         message = said.message
-        if message.source.name != member:
-            raise BadStream(f"member {member} speaks for {message.source.name}")
+        check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
+        hello = replace(hello, incarnation=message.source.incarnation)
         if self.seeding.ignores(message):
-            return
+            return hello
         self._incoming = said.data
         self.event(lambda: node.step(message, self.now()))
         if said.log_min and node.leader == message.source:
             self._upkeep.delete_with_master(said.log_min)
+        return hello
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
