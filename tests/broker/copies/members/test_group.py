@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import NotMaster
+from kappamq.errors import NotMaster, StoreError
 from kappamq.protocol.codes import ResponseCode
+from kappamq.raft import TermRecord, Terms
 from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
+from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
 from tests.store.stores import kernels
@@ -269,5 +272,34 @@ def test_a_leader_whose_disk_fails_makes_way_for_another(tmp_path: Path) -> None
             await group.agree()
             leader.store.fail("fdatasync of the log failed with errno 5")
             await stops_taking_part(group, leader, "errno 5")
+
+    run(test())
+
+
+def test_a_broker_of_its_own_does_not_take_a_members_log(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            await group.leader()
+        with pytest.raises(StoreError, match="belongs to a member of a Raft group"):
+            async with running(tmp_path / "n0", "twin"):
+                pass
+
+    run(test())
+
+
+def test_a_log_that_ends_before_its_group_began_is_refused(tmp_path: Path) -> None:
+    """Terms that say more than the log has."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            await group.leader()
+            root = group.running["n0"].store.config.root
+            await group.stop("n0")
+            files = MemberFiles(root, Files())
+            loaded = files.load_terms()
+            assert loaded is not None
+            files.save_terms(Terms(TermRecord(1 << 30, 1, loaded[0].last.members)), loaded[1])
+            with pytest.raises(StoreError, match="empty data directory"):
+                await group.start("n0")
 
     run(test())

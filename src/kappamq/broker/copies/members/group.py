@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kappamq.broker.copies.members.member_files import MemberFiles
+from kappamq.broker.copies.members.member_files import AS_NEW, MemberFiles, demand_own_log
 from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.broker.copies.members.reading import pieces, whole_end
 from kappamq.broker.copies.members.term_records import TERM_KIND, find_terms, term_change
@@ -66,6 +66,7 @@ from kappamq.replication.raft_messages import check_speaker
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
+from kappamq.store.recovery import Recovered
 
 log = logging.getLogger(__name__)
 
@@ -135,10 +136,11 @@ class Group:
         assert self.config.member is not None
         return self.config.member
 
-    def start(self) -> None:
-        """Raises StoreError if the data directory does not belong to a member that may take part."""
+    def start(self, found: Recovered) -> None:
+        """`found`: of our log, at this start. Raises StoreError if the data directory does not belong to a member that may take part."""
         self._vote = self._files.load_vote()
         if self._vote is not None:
+            demand_own_log(self._store.config.root, found)
             self._begin(self._vote)
         elif self._store.log.end:
             raise StoreError(
@@ -165,7 +167,11 @@ class Group:
         find_terms(self._store, terms)
         terms.trim(self._store.log.min)
         confirmed = min(self._store.marks.confirmed.offset, end)
-        self.node = Node(vote.member, vote.ballot, Log(terms, end, confirmed), now=self.now(), dice=random.random)
+        try:
+            logged = Log(terms, end, confirmed)
+        except ValueError as error:
+            raise StoreError(f"{self._store.config.root} is not what this member has left: {error}. {AS_NEW}") from None
+        self.node = Node(vote.member, vote.ballot, logged, now=self.now(), dice=random.random)
         self.confirmed = confirmed
         log.info(
             "raft: member %s of group %s, term %d, log to %d", vote.member, self.config.group, vote.ballot.term, end
