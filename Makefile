@@ -4,6 +4,7 @@
 #   make run              a small shop on a broker of its own, and its orders in Spark; DATA=dir keeps its data, ONCE=1 ends by
 #                         itself, LISTEN=0.0.0.0 lets other machines in
 #   make test             ruff, mypy and the tests, in random order; ARGS=--randomly-seed=N has an order again
+#   make test-long        what takes minutes: kills of Spark jobs and of a Raft group's leader, a pipeline project from init to Ctrl-C
 #   make test-newest      the tests of broker, client, store and kernel with the newest Python of this machine
 #   SPARK=0               with any of these: without Spark, and nothing of it is installed
 #   make interop          the official Java, C++ and Go clients and mqadmin against our servers (Maven, a JDK, Go)
@@ -33,7 +34,7 @@ WITH_SPARK := $(filter-out 0,$(SPARK))
 NATIVE := $(wildcard src/kappamq/native/*.pyx src/kappamq/native/*.pxd src/kappamq/native/*.c src/kappamq/native/*.h)
 NATIVE := $(filter-out src/kappamq/native/_kernel.c,$(NATIVE))
 
-.PHONY: setup run test test-newest lint interop peer bench bench-spark sim chaos hostile clean distclean help
+.PHONY: setup run test test-long test-newest lint interop peer bench bench-spark sim chaos hostile clean distclean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -75,7 +76,10 @@ lint: setup
 	$(VENV)/bin/mypy
 
 test: lint
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal --ignore tests/interop $(if $(WITH_SPARK),,-m 'not spark') $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal --ignore tests/interop -m 'not long$(if $(WITH_SPARK),, and not spark)' $(ARGS)
+
+test-long: setup
+	$(PY) -m pytest --ignore tests/interop -m 'long$(if $(WITH_SPARK),, and not spark)' $(ARGS)
 
 # An environment of its own, made by the rules above; made anew when a newer Python has come.
 test-newest: setup
@@ -88,7 +92,7 @@ test-newest: setup
 	if [ -x $(VENV)-newest/bin/python ] && [ "$$($(VENV)-newest/bin/python --version || true)" != "$$version" ]; then rm -rf $(VENV)-newest; fi
 	echo "$$version ($$newest):"
 	$(MAKE) --no-print-directory setup VENV=$(VENV)-newest PYTHON="$$newest" SPARK=0
-	$(VENV)-newest/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/broker tests/client tests/store tests/native $(ARGS)
+	$(VENV)-newest/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long' tests/broker tests/client tests/store tests/native $(ARGS)
 
 # In the order in which they are written: servers and clients of other makers are started one after the other.
 interop: setup

@@ -12,6 +12,7 @@ from tests.chaos import failover
 from tests.chaos.failover import quantile
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.chaos.network import HOST, Network
 from tests.waiting import eventually_async
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_leader_that_is_cut_off_takes_nothing_with_it(tmp_path: Path) -> None:

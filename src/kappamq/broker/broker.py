@@ -208,8 +208,9 @@ class Broker:
         self.lost_pages = LostPages(store, self.damage, read, self.run, writer.flush_done)
         repairs = EntryRepair(store, self.damage, self.lost_pages, read, write, self.run)
         self.pulling = pulling = Pulling(
-            config, store, clock, tables, clients, self.parked, repairs, reader, read, self.run, events
-        )
+            config, store, clock, tables, clients, self.parked, repairs, reader, read, self.run, events,
+            lambda: self.gate.has(NOT_MASTER),
+        )  # fmt: skip
         self.pulls, self.subscriptions, self.filtering = pulling.pulls, pulling.subscriptions, pulling.filtering
         self.stats = Stats(self.kernel, clock, config.cluster, store.log.end, read, lambda: self.pulls.missed)
         self.upkeep = Upkeep(

@@ -45,6 +45,11 @@ async def with_a_past(broker: Broker, speaker: Speaker) -> None:
     await ok(speaker, UpdateConsumerOffset(consumer_group="g", topic="tea", queue_id=0, commit_offset=17))
     broker.upkeep.record_commits()
     await shorten(broker)
+    await make_topic(speaker, "again", 1)
+    await fill(speaker, 3, "again")
+    await ok(speaker, DeleteTopic(topic="again"))
+    await make_topic(speaker, "again", 1)
+    await fill(speaker, 2, "again")
     await fill(speaker, 20)
 
 
@@ -58,12 +63,12 @@ def tables(broker: Broker) -> dict[str, Any]:
     return found
 
 
-def numbering(broker: Broker) -> dict[tuple[str, int], int]:
-    """The next number of each queue that has ever had a message."""
+def numbering(broker: Broker) -> dict[tuple[str, int], tuple[int, int, int]]:
+    """The first message, the end and the next number of each queue that has ever had one."""
     kernel = broker.store.kernel
     topics = {*broker.topics.table, *broker.topics.deleted}
     return {
-        (topic, queue_id): kernel.queue_state(topic, queue_id).next
+        (topic, queue_id): kernel.queue_state(topic, queue_id)[:3]
         for topic in topics
         for queue_id in kernel.queue_ids(topic)
         if kernel.queue_state(topic, queue_id).next

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.client import PullMessage
+from kappamq.protocol.records.record import iter_records
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
 from tests.broker.running import MODES, run, running, speaking
 from tests.store.stores import kernels
@@ -137,5 +140,41 @@ def test_a_slave_is_promoted_while_it_runs(tmp_path: Path) -> None:
             async with speaking(slave) as speaker:
                 assert (await speaker.send("tea", b"5")).code == 0
                 assert [record.body for record in await speaker.read("tea")] == [b"%d" % n for n in range(6)]
+
+    run(test())
+
+
+def test_a_consumer_that_is_ahead_of_a_slave_waits_there(tmp_path: Path) -> None:
+    """It has come from the master, and the slave does not show as much yet: that is no reason to go back."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            master = await stack.enter_async_context(running(tmp_path / "m"))
+            to_master = await stack.enter_async_context(speaking(master))
+            await to_master.subscribe("g", "tea")
+            for number in range(3):
+                await to_master.send("tea", b"%d" % number)
+            slave = await stack.enter_async_context(slave_of(master, tmp_path / "s"))
+            await caught_up(master, slave)
+            to_slave = await stack.enter_async_context(speaking(slave))
+            at_once = await to_slave.pull("tea", 5, explicit=True)
+            assert (at_once.code, at_once.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "5")
+            unknown = await to_slave.pull("other", 5, explicit=True)
+            assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+            waiting = asyncio.create_task(
+                to_slave.ask(
+                    PullMessage(
+                        consumer_group="g", topic="tea", queue_id=0, queue_offset=4, count_max=32, sys_flag=4 | 2,
+                        commit_offset=0, hold_ms=20_000, subscription_version=1, subscription="*",
+                    )
+                )
+            )  # fmt: skip
+            for number in range(3, 5):
+                await to_master.send("tea", b"%d" % number)
+            answer = await waiting
+            assert answer.code == ResponseCode.SUCCESS
+            assert [record.body for record in iter_records(answer.body)] == [b"4"]
+            moved = await to_master.pull("tea", 50, explicit=True)
+            assert moved.code == ResponseCode.PULL_OFFSET_MOVED, "a master knows"
 
     run(test())

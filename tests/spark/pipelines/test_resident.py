@@ -79,6 +79,7 @@ def run(
     return told
 
 
+@pytest.mark.long
 def test_orders_go_all_the_way(spark: SparkSession, shop: Project, broker: BrokerKit) -> None:
     send(broker, order(1), order(2), b"nonsense")
 
@@ -131,6 +132,7 @@ def test_the_row_that_fails_is_named(spark: SparkSession, shop: Project, broker:
     run(spark, shop, lambda _resident: len(broker.bodies("orders_checked")) == 81)
 
 
+@pytest.mark.long
 def test_a_row_that_a_sink_refuses_is_named(spark: SparkSession, shop: Project, broker: BrokerKit) -> None:
     gold = shop.root / "transformations" / "gold.py"
     gold.write_text(

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kappamq.broker.clients.registry import Clients
@@ -63,11 +63,9 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-
 _ENTRIES_AT_ONCE = 4096
 _ENTRIES_AHEAD = 4 * _ENTRIES_AT_ONCE  # brought to memory by a worker before they are needed
-_LENT_MAX = 1024
-_BEHIND_MAX = 1024
+_LENT_MAX = _BEHIND_MAX = 1024
 _TRIES = 4
 _COLD_PULL_BYTES = 512 << 10
 
@@ -87,7 +85,7 @@ class Pulls:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
         offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
-        worker: Worker, parked: ParkedPulls, ahead: ReadAhead, repairs: EntryRepair,
+        worker: Worker, parked: ParkedPulls, ahead: ReadAhead, repairs: EntryRepair, may_lag: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._store = store
         self._kernel = store.kernel
@@ -101,6 +99,7 @@ class Pulls:
         self._subscriptions = subscriptions
         self._filtering = filtering
         self._run = run
+        self._may_lag = may_lag  # our queues may end before those of the master that a consumer comes from
         self.waiting = parked
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
         # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
@@ -260,7 +259,7 @@ class Pulls:
         """Bring a pull to its answer, or to where it can wait for it. Each step but the last costs a try."""
         if verdict == FOUND:
             request.connection.send(payload)
-        elif verdict in (EMPTY, NO_MESSAGES) and request.suspend_ms and (verdict == EMPTY or request.offset == 0):
+        elif request.suspend_ms and self._is_at_end(request, verdict):
             self._park(request, verdict, payload)
         elif verdict == NO_MATCH and request.suspend_ms and request.until is not None and tries < _TRIES:
             # It was woken for messages it does not want: it waits on behind them, and its consumer is not bothered.
@@ -284,6 +283,11 @@ class Pulls:
             self._go_on_broken(request, payload, tries)
         else:
             self._refuse(request, verdict, payload)
+
+    def _is_at_end(self, request: PullRequest, verdict: int) -> bool:
+        """What it asks for may still come; behind the end of a copy that lags lies what the master has shown."""
+        is_beyond = verdict == TOO_LARGE or (verdict == NO_MESSAGES and request.offset != 0)
+        return self._may_lag() if is_beyond else verdict in (EMPTY, NO_MESSAGES)
 
     def _is_of_former_life(self, request: PullRequest, low: int) -> bool:
         """Its topic was deleted and made again, and it asks for an offset from before, with nothing missing since: `low` is
@@ -486,6 +490,8 @@ class Pulls:
         if verdict == NO_MESSAGES and request.offset:
             code = ResponseCode.PULL_OFFSET_MOVED
         next_offset, low, end = payload if verdict != COLD else (request.offset, 0, 0)
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._is_at_end(request, verdict):
+            (code, remark), next_offset = _REMARKS[EMPTY], request.offset
         header = PullMessageResponse(suggested_broker_id=0, next_offset=next_offset, min_offset=low, max_offset=end)
         self._answer(request, code, remark, header.encode())
 

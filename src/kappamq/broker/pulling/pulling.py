@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kappamq.broker.clients.registry import Clients
 from kappamq.broker.events import ConnectionLost, Resubscribed
 from kappamq.broker.pulling.filtering import Filtering
@@ -35,6 +37,7 @@ class Pulling:
         read: Worker,
         run: Run,
         events: Events,
+        may_lag: Callable[[], bool],
     ) -> None:
         self._resets = tables.pending_resets
         self._clients = clients
@@ -42,7 +45,7 @@ class Pulling:
         self.filtering = Filtering(config, reader.beside.run)
         self.pulls = Pulls(
             store, config, clock, tables.topics, tables.groups, clients, tables.offsets, tables.pending_resets,
-            self.subscriptions, self.filtering, run, read, parked, ReadAhead(store, clock, read), repairs,
+            self.subscriptions, self.filtering, run, read, parked, ReadAhead(store, clock, read), repairs, may_lag,
         )  # fmt: skip
         events.on(TopicChanged, self.subscriptions.topic_changed)
         events.on(TopicDeleted, self.subscriptions.topic_deleted)

@@ -100,7 +100,7 @@ async def _ask(core: ClientCore, member: Member) -> tuple[Member, HaStatus | Non
         replace(
             member,
             version=table.get("brokerVersionDesc"),
-            term=epochs.epochs[-1].epoch if epochs is not None and epochs.epochs else None,
+            term=(epochs.epochs[-1].epoch or None) if epochs is not None and epochs.epochs else None,  # 0: no elections
             log_end=int(end) if end.isdecimal() else None,
         ),
         status,

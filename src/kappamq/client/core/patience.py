@@ -26,6 +26,8 @@ PAUSE_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.25
 FOLLOWS_MAX: Final = 3
 """So many nodes in a row may name another one as the master before there is a pause: two may name each other for a moment."""
+LEAST_S: Final = 0.02
+"""With less time left there is no further try: it could only fail, and its error would hide what is wrong."""
 REFRESH_S: Final = 0.5
 """How long to wait for a fresh route before the old one is used."""
 
@@ -67,11 +69,11 @@ class Patience:
         if self._deadline is None:
             return False
         left = self._deadline - self._now()
-        if left <= 0:
+        if left <= LEAST_S:
             return False
         await asyncio.sleep(min(left, self._pause * random.uniform(0.5, 1.0)))
         self._pause = min(2 * self._pause, PAUSE_MAX_S)
-        return self._now() < self._deadline
+        return self._deadline - self._now() > LEAST_S
 
     def _master(self, broker: str) -> str | None:
         route = self._routes.cached(self._topic)

@@ -31,8 +31,9 @@ async def is_the_same(master: Broker, copy: Broker) -> None:
     await eventually_async(lambda: not copy.seeding.is_pending, text="the copy is whole")
     assert copy.store.log.min >= master.store.log.min
     same_logs(master, copy)
-    assert tables(copy) == tables(master)
-    assert numbering(copy) == numbering(master)
+    # The master goes on recording offsets of its own.
+    await eventually_async(lambda: tables(copy) == tables(master), text="tables are equal")
+    await eventually_async(lambda: numbering(copy) == numbering(master), text="queues are equal")
 
 
 @pytest.mark.parametrize("mode", kernels())
@@ -160,7 +161,8 @@ def test_a_slave_that_is_killed_while_the_log_comes_in(tmp_path: Path, monkeypat
             monkeypatch.setattr(Followers, "read", stuck)
             async with slave_of(master, tmp_path / "s", store=SMALL) as slave:
                 await eventually_async(lambda: slave.store.log.end == stuck_at, text="a part of the log is there")
-                assert tables(slave) == tables(master), "tables are ahead"
+                assert tables(slave)["consumerOffset.json"]["offsetTable"]["tea@g"] == {0: 17}, "tables are ahead"
+                assert slave.store.kernel.queue_state("tea", 0).end < master.store.kernel.queue_state("tea", 0).end
                 copied = await crash_copy(slave, tmp_path / "killed")
                 with pytest.raises(StoreError, match="cannot be a master"):
                     await slave.begin_role()

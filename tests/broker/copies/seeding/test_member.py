@@ -30,8 +30,14 @@ async def all_the_same(group: Members) -> None:
     leader = await group.leader()
     for broker in group.running.values():
         await eventually_async(lambda broker=broker: not broker.seeding.is_pending, text="the copy is whole")  # type: ignore[misc]
-        assert tables(broker) == tables(leader)
-        assert numbering(broker) == numbering(leader)
+        await eventually_async(
+            lambda broker=broker: tables(broker) == tables(leader),  # type: ignore[misc]
+            text="tables are equal",
+        )
+        await eventually_async(
+            lambda broker=broker: numbering(broker) == numbering(leader),  # type: ignore[misc]
+            text="queues are equal",
+        )
     same_logs(*group.running.values())
 
 

@@ -90,6 +90,7 @@ def test_of_duplicates_one_and_of_others_all(spark: SparkSession, broker: Broker
     assert dedup(spark, wanted(broker, tmp_path, by="id", name="other")).written == 9
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)

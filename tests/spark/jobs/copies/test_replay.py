@@ -165,6 +165,7 @@ def test_an_archive(spark: SparkSession, broker: BrokerKit, tmp_path: Path) -> N
         wanted(broker, tmp_path, topics=("tea",), archive=tmp_path / "archive").check()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
