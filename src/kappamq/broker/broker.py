@@ -313,7 +313,7 @@ class Broker:
         self.upkeep.start()
         self._started.push_async_callback(self.end_role)
         if self.copies_config.group is not None:
-            self.copies.take_part()
+            self.copies.take_part(self.recovered)
             self._roles = asyncio.create_task(
                 self.node_role.run(self._begin_leading, self._end_leading, self.registration.role_changed)
             )

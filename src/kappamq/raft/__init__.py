@@ -13,7 +13,7 @@ behind those that are left.
 | `Send` | hand it to the connection, or drop it. In order per peer, also behind a `Replicate` that is still being read | |
 | `Replicate` | hand message and bytes to the connection, from memory or a worker; whole groups of records, one at least | `sent`, once |
 | `Write` | write the bytes behind the `Append` that is being handled at the log's end (page cache) | `flushed` later |
-| `AppendRecord` | write a term record (term, this node, members, group id) at the log's end | `record_appended` at once |
+| `AppendRecord` | write a term record (term, this node, members, group id, the log's end) at the log's end | `record_appended` at once |
 | `Cut` | begin it; no flush begins until it is durable. After a crash the log has its old tail or its new end | `cut_done` |
 | `Confirmed` | answer waiters, show bytes; save it only as far as our own disk is: a leader's may be behind | |
 | `RoleChanged` | from leader: empty the append buffer, tell waiters that it is not known. To leader: serve nothing yet | |

@@ -139,7 +139,7 @@ class Node:
         return self._taken()
 
     def record_appended(self, start: int, end: int, members: Members, now: float) -> list[Effect]:
-        """The term record that `AppendRecord` ordered lies at [start, end), where the log ended."""
+        """The term record that `AppendRecord` ordered ends at `end`. `start`: where the log ended; what lies before the record is ours."""
         assert self.leadership is not None, f"{self.me} appended a term record at {start}, but does not lead"
         self.log.record_appended(TermRecord(start, self.term, members), end)
         self.leadership.record_appended(start, now)

@@ -15,7 +15,8 @@ from kappamq.raft.members import Members
 
 
 class TermRecord(NamedTuple):
-    """`start`: log offset of the record. From there on the bytes are of `term`, and `members` are the members."""
+    """`start`: log offset of the record, or of the end mark that was written for it. From there on the bytes are of `term`, and
+    `members` are the members."""
 
     start: int
     term: int

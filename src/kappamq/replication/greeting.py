@@ -88,6 +88,7 @@ class MemberHello:
     term: int
     end: int  # of its log
     group_id: str  # "": it does not belong to one yet
+    incarnation: int = 0  # 0: it has none yet; what it says first shows which one it took
     nonce: str = ""
     proof: str = ""
 

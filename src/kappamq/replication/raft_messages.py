@@ -16,11 +16,14 @@ from typing import Any, Final, NamedTuple
 from kappamq.raft import MemberId, Members, Message, TermRecord
 from kappamq.raft import messages as raft
 from kappamq.replication.frames import BadStream
+from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import member_from
 
 _LENGTH: Final = struct.Struct(">I")
 _HEAD_BYTES_MAX: Final = 64 << 10
 _NUMBER_MAX: Final = (1 << 62) - 1
+_TERMS_AHEAD_MAX: Final = 1 << 20  # a member that was away: a term takes an election, and so most of a second
+_CLOCKS_DIFFER_MS: Final = 24 * 60 * 60 * 1000  # incarnations are times
 _LOG_MIN: Final = "logMin"
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in typing.get_args(raft.Message)}
 
@@ -63,6 +66,21 @@ def decode(content: bytes) -> Said:
     elif len(data):
         raise BadStream(f"{type(message).__name__} comes with {len(data)} bytes")
     return Said(message, data, log_min)
+
+
+def check_speaker(message: Message, hello: MemberHello, term: int, now_ms: int) -> None:
+    """Whether the member of this greeting would say that to us, whose term is `term`. Raises BadStream.
+
+    A term, or the incarnation of a member, is kept for ever and only grows: one that nothing exceeds would end the group."""
+    source = message.source
+    if source.name != hello.member:
+        raise BadStream(f"member {hello.member} speaks for {source.name}")
+    if hello.incarnation and source.incarnation != hello.incarnation:
+        raise BadStream(f"{MemberId(hello.member, hello.incarnation)} speaks for {source}")
+    if source.incarnation > now_ms + _CLOCKS_DIFFER_MS:
+        raise BadStream(f"the incarnation of {source} is a time that is more than a day ahead: are the clocks right?")
+    if message.term > term + _TERMS_AHEAD_MAX:
+        raise BadStream(f"{source} speaks of term {message.term}, and this member is in term {term}")
 
 
 def _written(value: Any) -> Any:

@@ -11,6 +11,7 @@ from kappamq.broker.copies.apache.adopting import Adopting
 from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.members.group import Group
+from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.members.operations import GroupOperations
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
@@ -34,7 +35,7 @@ from kappamq.replication.greeting import Hello, Refusal
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.message_store import MessageStore
-from kappamq.store.recovery import fingerprint
+from kappamq.store.recovery import Recovered, fingerprint
 
 
 class Copies:
@@ -141,16 +142,18 @@ class Copies:
     async def listen(self, listener: socket.socket) -> None:
         await self.followers.listen(listener, None if self.group is None else self.group.link)
 
-    def take_part(self) -> None:
+    def take_part(self, found: Recovered) -> None:
         """This node is a member of a Raft group, which decides who leads. Raises StoreError."""
         assert self.group is not None
         group = self.group
         self._writer.take_mode(RaftGroup(lambda: group.confirmed))
         self._metadata.follow_from_here()
-        group.start()
+        group.start(found)
 
     def lead(self) -> None:
-        """This node is the master: marks move by its mode, and followers are served."""
+        """This node is the master: marks move by its mode, and followers are served. Raises StoreError if its log is a
+        member's."""
+        MemberFiles(self._store.config.root, self._store.files).demand_none()
         own = mode_of(self._store.config.flush)
         mode: Mode = (
             SyncCopies(own, self.followers.held, self.config.slave_timeout_ms / 1000)
@@ -168,7 +171,8 @@ class Copies:
         self.followers.end()
 
     def follow(self) -> None:
-        """This node copies its master's log."""
+        """This node copies its master's log. Raises StoreError if it is a member's."""
+        MemberFiles(self._store.config.root, self._store.files).demand_none()
         self._writer.take_mode(Follower(mode_of(self._store.config.flush), self.following.marks))
         self._metadata.follow_from_here()
         self.following.begin()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import NotMaster
+from kappamq.errors import NotMaster, StoreError
 from kappamq.protocol.codes import ResponseCode
+from kappamq.raft import TermRecord, Terms
 from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
+from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
 from tests.store.stores import kernels
@@ -252,7 +257,8 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
             # Somebody else claims to lead in our term.
-            ours.received(other.name, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
+            ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
             await stops_taking_part(group, leader, "both lead in term")
 
     run(test())
@@ -292,5 +298,60 @@ def test_strangers_cannot_push_a_member_out(tmp_path: Path) -> None:
             assert [link for link in group._links if link.is_greeted] == before
             for _reader, out in strangers:
                 out.transport.abort()
+
+    run(test())
+
+
+def test_a_broker_of_its_own_does_not_take_a_members_log(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            await group.leader()
+        with pytest.raises(StoreError, match="belongs to a member of a Raft group"):
+            async with running(tmp_path / "n0", "twin"):
+                pass
+
+    run(test())
+
+
+def test_a_log_that_ends_before_its_group_began_is_refused(tmp_path: Path) -> None:
+    """Terms that say more than the log has."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            await group.leader()
+            root = group.running["n0"].store.config.root
+            await group.stop("n0")
+            files = MemberFiles(root, Files())
+            loaded = files.load_terms()
+            assert loaded is not None
+            files.save_terms(Terms(TermRecord(1 << 30, 1, loaded[0].last.members)), loaded[1])
+            with pytest.raises(StoreError, match="empty data directory"):
+                await group.start("n0")
+
+    run(test())
+
+
+def test_a_member_that_has_lost_its_log_does_not_pass_for_the_one_that_had_it(tmp_path: Path) -> None:
+    """Its vote is still there, but others count on it to have what it has confirmed."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            for _ in range(2):  # terms
+                leader = await group.leader()
+                async with speaking(leader) as speaker:
+                    assert (await speaker.send("tea", b"x")).code == 0
+                name = next(name for name, broker in group.running.items() if broker is leader)
+                await group.stop(name)
+                await group.leader()
+                await group.start(name)
+            await group.agree()
+            name = next(name for name, broker in group.running.items() if broker is not await group.leader())
+            await group.stop(name)
+            for lost in ("commitlog", "consumequeue", "index", "config"):
+                shutil.rmtree(tmp_path / name / lost, ignore_errors=True)
+            for lost in ("kappamq.position", "checkpoint"):
+                (tmp_path / name / lost).unlink(missing_ok=True)
+            with pytest.raises(StoreError, match="has lost its log"):
+                await group.start(name)
 
     run(test())

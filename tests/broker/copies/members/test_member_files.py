@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.broker.copies.members.member_files import MemberFiles
+from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
 from kappamq.errors import StoreError
 from kappamq.raft import MemberId, Members, TermRecord, Terms
 from kappamq.raft.effects import Ballot
-from kappamq.replication.vote_file import Vote
+from kappamq.replication.vote_file import SLOT_BYTES, Vote
 from kappamq.store.files import Files
+from kappamq.store.recovery import Recovered
 
 A = MemberId("a", 1)
 VOTE = Vote(counter=1, ballot=Ballot(4, A), member=A, group_id="g")
@@ -39,9 +40,34 @@ def test_a_damaged_vote_does_not_pass_for_none(tmp_path: Path) -> None:
         files.load_vote()
 
 
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_slot_of_the_vote_that_differs_is_written_again(tmp_path: Path, damaged: int) -> None:
+    files = MemberFiles(tmp_path, Files())
+    files.save_vote(VOTE)
+    whole = files.vote_path.read_bytes()
+    with files.vote_path.open("r+b") as file:
+        file.seek(damaged * SLOT_BYTES)
+        file.write(bytes(SLOT_BYTES))
+    assert files.load_vote() == VOTE
+    assert files.vote_path.read_bytes() == whole
+
+
 def test_damaged_terms_are_read_from_the_log_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     files = MemberFiles(tmp_path, Files())
     files.terms_path.write_bytes(b"{}")
     assert files.load_terms() is None
     assert "terms are read from the log" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Recovered(writer="ours", damage=[(10, 20)]), "damaged from 10 to 20"),
+        (Recovered(writer="foreign"), "another broker"),
+    ],
+)
+def test_a_log_that_is_another_one_since_is_refused(found: Recovered, text: str) -> None:
+    demand_own_log(Path("store"), Recovered(writer="ours"))
+    with pytest.raises(StoreError, match=f"{text}.*empty data directory"):
+        demand_own_log(Path("store"), found)

@@ -17,6 +17,8 @@ from kappamq.broker.broker import Broker
 from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
+from kappamq.raft import MemberId
+from kappamq.raft.messages import Join, PreVoteAnswer
 from kappamq.replication import raft_messages
 from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, frame, text_frame, values_of
 from kappamq.replication.greeting import MemberHello
@@ -100,6 +102,47 @@ def test_nonsense_is_closed_and_the_group_goes_on(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_term_that_nothing_exceeds_does_not_end_the_group(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            ours = leader.copies.group
+            assert ours is not None
+            assert ours.node is not None
+            term, me = ours.node.term, ours.node.me
+            source = next(member for member in ours.node.members.voters if member != me)
+            good = hello(leader, member=source.name, incarnation=source.incarnation)
+            absurd = raft_messages.encode(PreVoteAnswer(source, me, (1 << 62) - 1, False))
+            await said(place_of(group, leader), good + frame(Kind.RAFT, absurd, crc32))
+            async with speaking(await group.leader()) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            assert ours.node.term < term + 1000
+
+    run(test())
+
+
+@pytest.mark.parametrize("greeted", [1, 0, (1 << 62) - 1])
+def test_nobody_takes_the_place_of_a_member_with_an_incarnation_that_is_not_its_own(
+    tmp_path: Path, greeted: int
+) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            ours = leader.copies.group
+            assert ours is not None
+            assert ours.node is not None
+            me, before = ours.node.me, ours.node.members
+            name = next(member.name for member in before.voters if member != me)
+            join = Join(MemberId(name, (1 << 62) - 1), me, 0)
+            good = hello(leader, member=name, incarnation=greeted)
+            await said(place_of(group, leader), good + frame(Kind.RAFT, raft_messages.encode(join), crc32))
+            async with speaking(await group.leader()) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            assert ours.node.members == before
+
+    run(test())
+
+
 def _beat(source: str) -> Any:
     from kappamq.raft import MemberId
     from kappamq.raft.messages import Beat
@@ -131,8 +174,9 @@ class Side:
     def disconnected(self, member: str) -> None:
         self.losses += 1
 
-    def received(self, member: str, content: bytes) -> None:
+    def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         self.heard.append(content)
+        return hello
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,10 +171,11 @@ def test_a_member_that_is_not_whole_has_no_vote(tmp_path: Path, monkeypatch: pyt
                 other = next(voter for voter in node.members.voters if voter.name != name)
                 ask = Vote(other, node.me, node.term + 5, node.term, 1 << 40, True)
                 before = node.ballot
-                member.copies.group.received(other.name, encode(ask))
+                hello = replace(member.copies.group.ours(), member=other.name, incarnation=other.incarnation)
+                member.copies.group.received(hello, encode(ask))
                 assert node.ballot == before
             await eventually_async(lambda: not member.seeding.is_pending, text="the copy is whole")
-            member.copies.group.received(other.name, encode(ask))
+            member.copies.group.received(hello, encode(ask))
             assert node.term >= ask.term, "now it has"
 
     run(test())

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from kappamq.broker.copies.members.member_files import MemberFiles
+from kappamq.broker.copies.members.founding import first_vote, node_at_start
+from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
 from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.broker.copies.members.reading import pieces, whole_end
-from kappamq.broker.copies.members.term_records import TERM_KIND, find_terms, term_change
+from kappamq.broker.copies.members.term_records import TERM_KIND, term_change
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.opening import NoRoom
 from kappamq.broker.copies.outlet import Outlet
@@ -44,9 +45,7 @@ from kappamq.raft import (
     Effect,
     HoldAppends,
     LeaderReady,
-    Log,
     MemberId,
-    Members,
     Node,
     Persist,
     Replicate,
@@ -54,18 +53,16 @@ from kappamq.raft import (
     RoleChanged,
     Seed,
     Send,
-    TermRecord,
-    Terms,
     Write,
 )  # fmt: skip
-from kappamq.raft.effects import Ballot
 from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
-from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import MemberHello
+from kappamq.replication.raft_messages import check_speaker
 from kappamq.replication.vote_file import Vote
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
+from kappamq.store.recovery import Recovered
 
 log = logging.getLogger(__name__)
 
@@ -135,10 +132,11 @@ class Group:
         assert self.config.member is not None
         return self.config.member
 
-    def start(self) -> None:
-        """Raises StoreError if the data directory does not belong to a member that may take part."""
+    def start(self, found: Recovered) -> None:
+        """`found`: of our log, at this start. Raises StoreError if the data directory does not belong to a member that may take part."""
         self._vote = self._files.load_vote()
         if self._vote is not None:
+            demand_own_log(self._store.config.root, found)
             self._begin(self._vote)
         elif self._store.log.end:
             raise StoreError(
@@ -158,24 +156,10 @@ class Group:
             raise StoreError(
                 f"{self._store.config.root} belongs to member {vote.member.name}, this broker is member {self.me} (dLegerSelfId)"
             )
-        end = self._store.log.end
-        loaded = self._files.load_terms()
-        terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, self._founders(vote)))
-        terms.cut(max(end, terms.base.start))
-        find_terms(self._store, terms)
-        terms.trim(self._store.log.min)
-        confirmed = min(self._store.marks.confirmed.offset, end)
-        self.node = Node(vote.member, vote.ballot, Log(terms, end, confirmed), now=self.now(), dice=random.random)
-        self.confirmed = confirmed
-        log.info(
-            "raft: member %s of group %s, term %d, log to %d", vote.member, self.config.group, vote.ballot.term, end
-        )
-
-    def _founders(self, vote: Vote) -> Members:
-        """The members of a group that begins. One that comes later is in no list until the leader takes it in."""
-        if vote.member.incarnation != 1:
-            return Members()
-        return Members(frozenset(MemberId(name, 1) for name in self.config.members))
+        self.node = node_at_start(self.config, self._store, self._files, vote, self.now())
+        self.confirmed = self.node.log.confirmed
+        term, end = vote.ballot.term, self._store.log.end
+        log.info("raft: member %s of group %s, term %d, log to %d", vote.member, self.config.group, term, end)
 
     async def stop(self) -> None:
         if self._ticking is not None:
@@ -219,6 +203,7 @@ class Group:
             term=vote.ballot.term if vote is not None else 0,
             end=self._store.log.end,
             group_id=vote.group_id if vote is not None else "",
+            incarnation=vote.member.incarnation if vote is not None else 0,
         )
 
     def connected(self, hello: MemberHello) -> None:
@@ -237,39 +222,30 @@ class Group:
         if known is not None:
             self.event(lambda: node.connection_lost(known, self.now()))
 
-    def received(self, member: str, content: bytes) -> None:
+    def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
         if node is None:
-            return  # it does not belong to the group yet, and says so when it does
+            return hello  # we do not belong to the group yet, and say so when we do
         said = raft_messages.decode(content)
         message = said.message
-        if message.source.name != member:
-            raise BadStream(f"member {member} speaks for {message.source.name}")
+        check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
+        hello = replace(hello, incarnation=message.source.incarnation)
         if self.seeding.ignores(message):
-            return
+            return hello
         self._incoming = said.data
         self.event(lambda: node.step(message, self.now()))
         if said.log_min and node.leader == message.source:
             self._upkeep.delete_with_master(said.log_min)
+        return hello
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
-        others = [self._hellos.get(name) for name in self._peers]
-        if any(hello is not None and not hello.is_new for hello in others):
-            group_id = next(hello.group_id for hello in others if hello is not None and not hello.is_new)
-            member = MemberId(self.me, time.time_ns() // 1_000_000)
-            log.warning(
-                "raft: the group exists, and this member is new in it: it joins as %s and gets everything", member
-            )
-        elif all(hello is not None for hello in others):
-            group_id = f"{self.config.group}:{','.join(sorted(self.config.members))}"
-            member = MemberId(self.me, 1)
-            log.info("raft: all members of group %s are new: the group begins", self.config.group)
-        else:
+        vote = first_vote(self.config, [self._hellos.get(name) for name in self._peers])
+        if vote is None:
             return
-        self._vote = Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
-        self._files.save_vote(self._vote)
-        self._begin(self._vote)
+        self._files.save_vote(vote)
+        self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
+        self._begin(vote)
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -428,7 +404,8 @@ class Group:
         node, kernel = self.node, self._store.kernel
         assert node is not None
         now_ms = max(self._clock.message_ms(), self._store.last_ms)
-        change = term_change(effect.term, node.me, effect.members, self._vote.group_id if self._vote else "")
+        begin = node.log.end
+        change = term_change(effect.term, node.me, effect.members, self._vote.group_id if self._vote else "", begin)
         member = self._metadata.member(TERM_KIND, change, now_ms)
         self._ordering = True
         try:
@@ -437,12 +414,12 @@ class Group:
             except self._store.kernel_module.SegmentFull:
                 if not self._writer.make_room():
                     raise StoreError("there is no room for the record of a new term") from None
-                self._do(node.appended(self._store.log.end))
+                # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
                 start, _number, size = kernel.append(*member, now_ms)
             self._writer.end_turn()
         finally:
             self._ordering = False
-        self._do(node.record_appended(start, start + size, effect.members, self.now()))
+        self._do(node.record_appended(begin, start + size, effect.members, self.now()))
         self._save_terms()
 
     def _save_terms(self) -> None:

@@ -4,22 +4,47 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final
 
 from kappamq.errors import StoreError
 from kappamq.raft import Terms
 from kappamq.replication import terms_file, vote_file
 from kappamq.replication.vote_file import Vote
 from kappamq.store.files import Files
+from kappamq.store.recovery import Recovered
 
 log = logging.getLogger(__name__)
+
+AS_NEW: Final = "Start it with an empty data directory: it gets everything from the others"
+_VOTE: Final = "kappamq.vote"
+
+
+def demand_own_log(root: Path, found: Recovered) -> None:
+    """What a member has said that it has on disk counts for ever. Raises StoreError if its log is another one since."""
+    if found.damage:
+        start, end = found.damage[0]
+        raise StoreError(
+            f"the log in {root} is damaged from {start} to {end}, and the others count on this member to have what was there. {AS_NEW}"
+        )
+    if found.writer == "foreign":
+        raise StoreError(f"another broker has written into {root} since this member did. {AS_NEW}")
 
 
 class MemberFiles:
     def __init__(self, root: Path, files: Files) -> None:
         self._root = root
         self._files = files
-        self.vote_path = root / "kappamq.vote"
+        self.vote_path = root / _VOTE
         self.terms_path = root / "kappamq.terms"
+
+    def demand_none(self) -> None:
+        """For a broker of its own: what it stores would be in no other member's log. Raises StoreError if a member's files are here."""
+        if self._read(self.vote_path, 1) is not None:
+            raise StoreError(
+                f"{self._root} belongs to a member of a Raft group ({_VOTE} is there): start it with the group's settings "
+                f"(enableDLegerCommitLog, dLegerGroup, dLegerPeers, dLegerSelfId). To make it a broker of its own, for good, delete "
+                f"{_VOTE} and kappamq.terms"
+            )
 
     def load_vote(self) -> Vote | None:
         """None if there is no such file. Raises StoreError if neither of its halves can be read: then the vote is lost."""
@@ -27,12 +52,15 @@ class MemberFiles:
         if data is None:
             return None
         try:
-            return vote_file.decode(data)
+            vote = vote_file.decode(data)
         except ValueError as error:
             raise StoreError(
-                f"{self.vote_path} is damaged ({error}), so this member does not know what it has promised. Start it with an empty "
-                f"data directory: it gets everything from the others"
+                f"{self.vote_path} is damaged ({error}), so this member does not know what it has promised. {AS_NEW}"
             ) from None
+        if data[: vote_file.SLOT_BYTES] != data[vote_file.SLOT_BYTES :]:
+            # A write was torn, or the disk has damaged a slot: were it left so, the next such event could take what was promised.
+            self.save_vote(vote)
+        return vote
 
     def save_vote(self, vote: Vote) -> None:
         """Returns when it is on disk."""

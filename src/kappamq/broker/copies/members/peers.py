@@ -41,8 +41,8 @@ class Member(Protocol):
 
     def disconnected(self, member: str) -> None: ...
 
-    def received(self, member: str, content: bytes) -> None:
-        """Raises BadStream for what no member would say."""
+    def received(self, hello: MemberHello, content: bytes) -> MemberHello:
+        """Who speaks, known better than from the greeting alone. Raises BadStream for what that member would not say."""
         ...
 
 
@@ -285,7 +285,7 @@ class MemberLink(asyncio.Protocol):
     def _take(self, kind: Kind, content: bytes) -> None:
         secret = self._member.config.secret
         if kind is Kind.RAFT and self._greeted and self._hello is not None:
-            self._member.received(self._hello.member, content)
+            self._hello = self._member.received(self._hello, content)
         elif kind is Kind.SEED and self._greeted and self._hello is not None:
             self._member.seeding.cannot_go_on(self._hello.member)
         elif kind is Kind.ASK and self._hello is None and self._transport is not None:

@@ -20,9 +20,11 @@ log = logging.getLogger(__name__)
 TERM_KIND: Final = "term"
 
 
-def term_change(term: int, leader: MemberId, members: Members, group_id: str) -> dict[str, Any]:
+def term_change(term: int, leader: MemberId, members: Members, group_id: str, begin: int) -> dict[str, Any]:
+    """`begin`: where the log ended. An end mark between it and the record was written for the record, in the same term."""
     return {
         "term": term,
+        "from": begin,
         "leader": list(leader),
         "voters": [list(member) for member in sorted(members.voters)],
         "learners": [list(member) for member in sorted(members.learners)],
@@ -78,7 +80,10 @@ def _term_of(record: Record) -> TermRecord | None:
         voters, learners = (
             frozenset(member_from(member, side) for member in change[side]) for side in ("voters", "learners")
         )
-        return TermRecord(record.log_offset, int(change["term"]), Members(voters, learners))
+        begin = int(change.get("from", record.log_offset))
+        if not 0 <= begin <= record.log_offset:
+            raise ValueError(f"it begins at {begin}")
+        return TermRecord(begin, int(change["term"]), Members(voters, learners))
     except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
         log.warning("the term record at %d is malformed: %s", record.log_offset, error)
         return None
