@@ -38,6 +38,10 @@ def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vo
 
 def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles, vote: Vote, now: float) -> Node:
     """The node of a member that belongs to the group, for the first time or again. Raises StoreError if its log is not what it has left."""
+    if vote.member.name != config.member:
+        raise StoreError(
+            f"{store.config.root} belongs to member {vote.member.name}, this broker is member {config.member} (dLegerSelfId)"
+        )
     end = store.log.end
     loaded = files.load_terms()
     terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, _founders(config, vote)))

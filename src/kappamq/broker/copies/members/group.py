@@ -152,10 +152,6 @@ class Group:
 
     def _begin(self, vote: Vote) -> None:
         """A member that belongs to the group, for the first time or again."""
-        if vote.member.name != self.me:
-            raise StoreError(
-                f"{self._store.config.root} belongs to member {vote.member.name}, this broker is member {self.me} (dLegerSelfId)"
-            )
         self.node = node_at_start(self.config, self._store, self._files, vote, self.now())
         self.confirmed = self.node.log.confirmed
         term, end = vote.ballot.term, self._store.log.end
