@@ -1,7 +1,7 @@
 """Process-long and role-long: what a node is while it may write, and what it is always.
 
 Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: whoever elects a
-master (today the start of the broker, later copies and Raft) begins it and ends it, as often as need be, while the process runs.
+master (the configuration, or a Raft group) begins it and ends it, as often as need be, while the process runs.
 While the node has the role it stores messages, delivers what is due, asks about transactions, grants locks, records offsets and
 deletes old log files. Without it, it answers pulls, queries and what operators ask; whoever wants something stored gets code 14
 (NotMaster).

@@ -2,7 +2,7 @@
 
 A *turn* is one round of the event loop. Everything appended in it, by the kernel or by the broker itself, gathers in the kernel's
 buffer; at its end one write brings it to the log, and the answers that this makes possible leave. What has to wait longer (for the
-disk, later for copies) is parked on a mark of the log. This file knows no connection: whoever waits is a `Waiting`.
+disk, for copies) is parked on a mark of the log. This file knows no connection: whoever waits is a `Waiting`.
 
 Rules of this file:
 - Nobody is answered before the mark of the mode has passed what they stored, and everybody is answered: with success, with the
