@@ -25,6 +25,7 @@ _GREETING_S = 3.0
 _AGAIN_S = 0.2
 _UNSENT_BYTES_MAX = 64 << 20
 _CLOSE_S = 1.0
+_TOLD_AFTER_S = 3.0
 
 
 class Member(Protocol):
@@ -57,6 +58,7 @@ class Peer:
         self._out: asyncio.StreamWriter | None = None
         self._waiting: deque[bytes | asyncio.Future[bytes | None]] = deque()
         self._told: str | None = None
+        self._away_since: float | None = None
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
@@ -136,9 +138,18 @@ class Peer:
             await asyncio.sleep(_AGAIN_S)
 
     def _tell(self, why: str) -> None:
-        if why != self._told:
+        """Once for each problem, and not of members that are just being started or stopped."""
+        now = asyncio.get_running_loop().time()
+        if self._away_since is None:
+            self._away_since = now
+        if why != self._told and now - self._away_since >= _TOLD_AFTER_S:
             self._told = why
             log.warning("raft: member %s (%s) cannot be reached: %s", self.name, self._place, why)
+
+    def _is_back(self) -> None:
+        if self._told is not None:
+            log.warning("raft: member %s (%s) can be reached again", self.name, self._place)
+        self._told = self._away_since = None
 
     async def _once(self) -> None:
         host, port = address.split(self._place)
@@ -147,7 +158,7 @@ class Peer:
         try:
             async with asyncio.timeout(_GREETING_S):
                 theirs = await self._greet(reader, out)
-            self._told = None
+            self._is_back()
             self._out = out
             self._member.connected(theirs)
             while await reader.read(4096):
