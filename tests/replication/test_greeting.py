@@ -66,4 +66,5 @@ def test_a_proof_fits_one_secret_one_side_and_these_nonces() -> None:
     for wrong in (("other", "follower", "a", "b"), ("secret", "leader", "a", "b"), ("secret", "follower", "b", "a")):
         assert not is_proof(given, *wrong)
     assert not is_proof(None, "secret", "follower", "a", "b")
+    assert not is_proof("\ud800", "secret", "follower", "a", "\ud800"), "what is no text at all"
     assert not is_proof("é", "secret", "follower", "a", "b")

@@ -174,11 +174,13 @@ def whole(content: bytes) -> str:
 
 def proof(secret: str, side: str, first: str, second: str) -> str:
     """That one side knows the secret: no older answer, and none of the other side, fits these nonces."""
-    return hmac.new(secret.encode(), f"{side}:{first}:{second}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(secret.encode(), f"{side}:{first}:{second}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
 def is_proof(given: object, secret: str, side: str, first: str, second: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(secret, side, first, second).encode())
+    return isinstance(given, str) and hmac.compare_digest(
+        given.encode("utf-8", "replace"), proof(secret, side, first, second).encode()
+    )
 
 
 def known_fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:

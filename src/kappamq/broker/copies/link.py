@@ -47,11 +47,11 @@ class Link(LogSender):
             for kind, content in self._frames.feed(data):
                 self._take(kind, content)
         except Refusal as error:
-            log.warning("copies: %s may not follow this broker: %s", self.peer, error)
-            self._say(Kind.REFUSED, {"why": str(error), "seed": int(isinstance(error, TooFarBehind))})
+            log.warning("copies: %s may not follow this broker: %.1000s", self.peer, error)
+            self._say(Kind.REFUSED, {"why": str(error)[:1000], "seed": int(isinstance(error, TooFarBehind))})
             self.close()
         except KappaError as error:
-            log.warning("copies: the connection of %s is closed: %s", self.peer, error)
+            log.warning("copies: the connection of %s is closed: %.1000s", self.peer, error)
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:

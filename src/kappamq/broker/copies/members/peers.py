@@ -249,11 +249,11 @@ class MemberLink(asyncio.Protocol):
             for kind, content in self._frames.feed(data):
                 self._take(kind, content)
         except Refusal as error:
-            log.warning("raft: %s does not belong here: %s", self.peer, error)
-            self._say(Kind.REFUSED, {"why": str(error)})
+            log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
+            self._say(Kind.REFUSED, {"why": str(error)[:1000]})
             self.close()
         except KappaError as error:
-            log.warning("raft: the connection of %s is closed: %s", self.peer, error)
+            log.warning("raft: the connection of %s is closed: %.1000s", self.peer, error)
             self.close()
 
     def _open(self, data: bytes) -> bytes:
