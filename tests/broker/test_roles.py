@@ -67,7 +67,7 @@ ROLE_LONG = (
 NEW_TOPIC = UpdateTopic(
     topic="made", default_topic="TBW102", read_queues=1, write_queues=1, permission=6, filter_type="SINGLE_TAG"
 )
-POOLS_OF_THE_PROCESS = ("kappamq-cold", "kappamq-files", "kappamq-next")
+POOLS_OF_THE_PROCESS = ("kappamq-cold", "kappamq-files", "kappamq-next", "kappamq-scrub")
 
 
 # -- without the role ------------------------------------------------------------------------------------------------------
