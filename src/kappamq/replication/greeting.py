@@ -63,7 +63,6 @@ class Welcome:
     end: int
     reports: str  # "flushed" or "written": report that at once, somebody waits for it; "seldom": nobody does
     proof: str = ""  # hex
-    seed_files: int = 0  # so many snapshot files come first
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
