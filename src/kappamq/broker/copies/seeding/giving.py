@@ -200,7 +200,7 @@ class SeedLink(asyncio.Protocol):
             self._transport.write(text_frame(kind, values, self._giver.checksum))
 
     def _refuse(self, error: Exception) -> None:
-        log.warning("copies: somebody who asked to be seeded is refused: %s", error)
+        log.info("copies: somebody who asked to be seeded is refused: %.1000s", error)  # it tells its operator
         self._say(Kind.REFUSED, {"why": str(error)})
         if self._transport is not None:
             self._transport.close()
