@@ -225,17 +225,30 @@ class Coordinator:
 
     async def decisions(self, name: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions:
         """A broker says what it has published, and is told what else to publish. Whatever is not named it can drop."""
-        scope = self._scopes.get(name)
-        if scope is None or scope.coordinator != self._config.name:
-            return Decisions()
+        scope = self._coordinated_here(name)
+        noted = False
         for transaction, dropped in finished.items():
-            publishing = scope.publishing.get(transaction)
+            publishing = None if scope is None else scope.publishing.get(transaction)
             if publishing is not None and broker in publishing.chunks:
                 self._commit("batch-finished", [name, transaction, broker, dropped])
+                noted = True
+        if not noted and broker != self._config.name:
+            # A node that was deposed and has not noticed would have chunks dropped that its successor has decided: only who can
+            # still have something recorded may say what was not decided. (Chunks of our own lie in the same log as the decision.)
+            self._commit("scope-asked", [name])
+        # As of now, and not as of the moment when it is confirmed: what others decide meanwhile is confirmed later.
+        answer = self._decisions(scope, broker)
         await self._confirmed()
         self._published.set()
         self._published = asyncio.Event()
+        return answer
+
+    def _coordinated_here(self, name: str) -> Scope | None:
         scope = self._scopes.get(name)
+        return scope if scope is not None and scope.coordinator == self._config.name else None
+
+    @staticmethod
+    def _decisions(scope: Scope | None, broker: str) -> Decisions:
         if scope is None:
             return Decisions()
         decided = [
