@@ -7,6 +7,7 @@ cdef extern from "mapping.h" nogil:
     mapping_t *mapping_open(int, size_t)
     const uint8_t *mapping_data(const mapping_t *)
     void mapping_close(mapping_t *)
+    void mapping_enter(const uint8_t *, size_t, size_t)
     size_t mapping_lost_count(const mapping_t *)
     bint mapping_is_lost(const mapping_t *, size_t, size_t)
     bint mapping_next_lost(const mapping_t *, size_t, size_t *, size_t *)

@@ -162,6 +162,15 @@ cdef class MappedFile:
             mapping_close(self.m)
             self.m = NULL
 
+    def enter(self, Py_ssize_t at, Py_ssize_t size):
+        if at < 0 or size < 0 or at > self.size - size:
+            raise ValueError(f"[{at}, {at + size}) is not within the mapping")
+        if self.m == NULL or not size:
+            return
+        cdef const uint8_t *data = mapping_data(self.m)
+        with nogil:
+            mapping_enter(data, <size_t>at, <size_t>size)
+
     @property
     def lost_count(self):
         return mapping_lost_count(self.m) if self.m != NULL else 0
