@@ -336,6 +336,8 @@ class Round:
             good, *_ = self.both.function("scan", memoryview(data)[:end], start, check)
             begin = r.randrange(good + 1) if r.random() < 0.1 else good
             self.both.function("scan", data[begin:end], start + begin, check)
+        wanted = self.later.choice([(), (b"TAGS",), (b"KEYS", b"a", b"WAIT"), (b"a",) * 9])
+        self.both.function("property_rows", bytes(data[good:end]), wanted)
         if self.later.random() < 0.3:
             self.number(data[:end])
         if r.random() < 0.3:

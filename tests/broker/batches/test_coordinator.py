@@ -104,6 +104,17 @@ def test_what_nobody_decides_is_aborted(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_broker_with_nothing_else_to_do_aborts_it_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, batch_transaction_timeout_ms=1000) as broker, speaking(broker) as client:
+            it = Batcher(client)
+            await it.open()
+            await it.begin(0)
+            await eventually_async(lambda: broker.delivery_tables.scopes.table["s"].open is None, text="it is aborted")
+
+    run(test())
+
+
 def test_the_number_of_remembered_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopes, "REMEMBERED_MAX", 3)
 

@@ -48,7 +48,9 @@ class Coordinator:
         participants: Participants,
         end: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        wake: Callable[[], None],
     ) -> None:
+        """`wake`: the agenda, since something is to be done at a time that it does not know yet."""
         self._config = config
         self._scopes = scopes
         self._commit = commit
@@ -56,6 +58,7 @@ class Coordinator:
         self._participants = participants
         self._end = end  # of the log
         self._spawn = spawn
+        self._wake = wake
         self._published = asyncio.Event()  # set and replaced whenever a batch was published everywhere
 
     # -- scopes ------------------------------------------------------------------------------------------------------------
@@ -130,6 +133,7 @@ class Coordinator:
                 transaction = uuid.uuid4().hex
                 change = [name, transaction, number]
                 self._commit("batch-begun", change if attempt is None else [*change, attempt])
+                self._wake()  # it will have to be aborted if nobody decides it
         await self._confirmed()
         return transaction
 
