@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 _GREETING_S: Final = 10.0
 _CLOSE_S: Final = 1.0
+_STALL_S: Final = 60.0
+"""So long nothing may be taken of an answer."""
 
 
 class Taker(Protocol):
@@ -97,6 +99,10 @@ class QuestionLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def is_giving(self) -> bool:
+        return self._task is not None
+
     # -- the question ------------------------------------------------------------------------------------------------------
 
     def asked(self, content: bytes) -> None:
@@ -156,7 +162,11 @@ class QuestionLink(asyncio.Protocol):
             self.abort()
 
     async def _send(self, kind: Kind, content: bytes) -> None:
-        await self._may_write.wait()
+        try:
+            async with asyncio.timeout(_STALL_S):
+                await self._may_write.wait()
+        except TimeoutError:
+            raise Refusal(f"nothing of it was taken for {_STALL_S:g} s") from None
         if self._transport is None:
             raise ConnectionResetError("the connection is gone")
         self._transport.write(frame(kind, content, self._checksum))

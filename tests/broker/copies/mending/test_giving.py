@@ -89,7 +89,9 @@ def test_who_does_not_know_the_secret_gets_nothing(tmp_path: Path) -> None:
     run(test())
 
 
-def test_those_who_only_wait_make_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_room_for_so_many_and_who_is_being_given_something_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
         async with running(tmp_path, store=STORE) as broker, speaking(broker) as speaker:
             await fill(speaker, 20)
@@ -103,7 +105,7 @@ def test_those_who_only_wait_make_room_for_others(tmp_path: Path, monkeypatch: p
             asked = question(broker, *place_of(broker, 3))
             asked = replace(asked, end=asked.start + asked.end)
             tasks = [asyncio.create_task(fetched(broker, asked)) for _ in range(12)]
-            await eventually_async(lambda: sum(task.done() for task in tasks) == 4, text="the oldest are let go")
+            await eventually_async(lambda: sum(task.done() for task in tasks) == 4, text="the last ones are let go")
             assert len(broker.copies.ranges._links) == 8
             broker.copies.ranges.stop()
             stopped.set()

@@ -40,11 +40,14 @@ class RangeGiver:
         return self._store.kernel_module.crc32
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks."""
+        """A connection on which somebody asks. Who is being given something stays."""
         if len(self._links) >= _LINKS_MAX:
-            oldest = next(iter(self._links))
-            del self._links[oldest]
-            oldest.abort()
+            idle = next((link for link in self._links if not link.is_giving), None)
+            if idle is None:
+                transport.abort()
+                return
+            del self._links[idle]
+            idle.abort()
         link = RangeLink(self, transport, lambda: self._links.pop(link, None))
         self._links[link] = None
         transport.set_protocol(link)
