@@ -141,7 +141,7 @@ class SlowDisk:
         config = BrokerConfig(name="b")
         unused: Any = None
         self.coordinator = Coordinator(
-            config, self.scopes, self.commit, self, unused, lambda: self.end, unused  # type: ignore[arg-type]
+            config, self.scopes, self.commit, self, unused, lambda: self.end, unused, unused,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def commit(self, kind: str, change: Any) -> int:

@@ -76,9 +76,11 @@ class StageDecidePublish(RuleBasedStateMachine):
 
     # -- what clients do ---------------------------------------------------------------------------------------------------
 
-    @rule()
-    def begin(self) -> None:
-        """A new attempt takes the place of one that is open."""
+    @rule(anew=st.integers(0, 3))
+    def begin(self, anew: int) -> None:
+        """A new attempt takes the place of one that is open, now and then."""
+        if self.open is not None and anew:
+            return
         transaction = self.run(self.speaker().begin(len(self.decided)))
         assert transaction is not None
         self.open = Open(len(self.decided), transaction)
@@ -89,16 +91,17 @@ class StageDecidePublish(RuleBasedStateMachine):
         assert self.run(self.speaker().begin(len(self.decided) - 1)) is None
 
     @precondition(lambda self: self.open is not None)
-    @rule(node=nodes, queue=queues, rows=st.integers(1, 5), counts=st.integers(0, 3))
-    def stage(self, node: str, queue: int, rows: int, counts: int) -> None:
+    @rule(chunks=st.lists(st.tuples(nodes, queues, st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=4))
+    def stage(self, chunks: list[tuple[str, int, int, int]]) -> None:
         """One chunk in four belongs to an attempt at a task that does not count: the decision does not list it."""
         assert self.open is not None
-        bodies = [next(self.bodies) for _ in range(rows)]
-        staged = self.speaker(node).stage(self.open.number, self.open.transaction, *bodies, queue_id=queue)
-        chunk = self.run(staged)
-        if counts:
-            self.open.chunks.setdefault(node, []).append(chunk)
-            self.open.messages += [(node, queue, body) for body in bodies]
+        for node, queue, rows, counts in chunks:
+            bodies = [next(self.bodies) for _ in range(rows)]
+            staged = self.speaker(node).stage(self.open.number, self.open.transaction, *bodies, queue_id=queue)
+            chunk = self.run(staged)
+            if counts:
+                self.open.chunks.setdefault(node, []).append(chunk)
+                self.open.messages += [(node, queue, body) for body in bodies]
 
     @precondition(lambda self: self.open is not None)
     @rule()
