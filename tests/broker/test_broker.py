@@ -16,6 +16,7 @@ from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ConfigError
 from kappamq.net.serving.server import bind
+from kappamq.ports import BROKER_PORT_OFFSETS, choose_port
 from kappamq.protocol.headers.client import GetMaxOffset, QueryConsumerOffset
 from tests.broker.operating import beat, fill, make_topic, ok
 from tests.broker.running import run, running, speaking
@@ -45,8 +46,10 @@ def test_it_listens_on_two_ports_and_serves_on_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", [0, -2])
 def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, which: int) -> None:
     async def test() -> None:
-        taken = bind("127.0.0.1", 0, 1)
-        port = taken.getsockname()[1] - which
+        port = choose_port(
+            "broker", "127.0.0.1", 0, 1, BROKER_PORT_OFFSETS
+        )  # none of them is given to somebody meanwhile
+        taken = bind("127.0.0.1", port + which, 1)
         before = open_descriptors()
         config = BrokerConfig(port=port, listen_host="127.0.0.1", name="b")
         store = StoreConfig(root=tmp_path, segment_bytes=1 << 20, message_bytes_max=1000, index_enabled=False)

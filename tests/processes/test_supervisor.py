@@ -18,7 +18,7 @@ import pytest
 from kappamq.cli.doctor.reach import ask_broker, check_own_words
 from kappamq.errors import ConfigError, StoreError
 from kappamq.event_loop import run
-from kappamq.ports import is_free
+from kappamq.ports import choose_port
 from kappamq.processes import supervisor as module
 from kappamq.processes.plan import Shape
 from kappamq.processes.supervisor import Supervisor
@@ -165,14 +165,12 @@ def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for(tmp_path: Path) ->
         with pytest.raises(ConfigError, match=f"port {port + 11} is in use by another program"):
             await supervisor.start()
 
-    while True:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1] - 11
-            if all(is_free("127.0.0.1", port + offset) for offset in (-2, 0, 1, 8, 10)):  # all others that are needed
-                run(main(port))
-                return
+    port = choose_port("broker", "127.0.0.1", 0, 1, (-2, 0, 1, 8, 10, 11))  # and all others that are needed
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port + 11))
+        taken.listen()
+        run(main(port))
 
 
 def test_what_can_be_seen_before_anything_is_started(tmp_path: Path) -> None:
