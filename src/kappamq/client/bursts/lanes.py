@@ -43,9 +43,11 @@ class Lane:
     def wants_to_send(self) -> bool:
         return bool(self._waiting) and not self._busy
 
-    def put(self, entry: Waiting) -> None:
+    def put(self, entry: Waiting) -> bool:
+        """Add a message. Returns whether there are enough for a request, and none is in flight."""
         self._waiting.append(entry)
         self._weight += entry.weight
+        return not self._busy and self.is_full
 
     def send(self) -> Channel | None:
         """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any."""

@@ -81,19 +81,22 @@ class Sends:
         self._open.add(entry)
         if entry.deadline < self._looks_at:
             self._look_at(entry.deadline)
+        message = entry.message
+        name = message.topic
+        topic = self._topics.get(name)
         try:
-            self._encoder.check(entry.message)
-            name = entry.message.topic
-            topic = self._topics.get(name)
+            entry.weigh()
+            if message.properties or not 0 < entry.size <= self.config.message_bytes_max:
+                self._encoder.check(message)
             if topic is None:
                 check_sendable(name)
                 topic = self._topics[name] = _Topic(name)
             if entry.queue is not None and entry.queue.topic != name:
                 raise IllegalMessage(f"the message has topic {name!r}, but the given queue is {entry.queue}")
-        except KappaError as error:
+        except (KappaError, UnicodeError) as error:
             self.fail(entry, error)
             return
-        if entry.joins and len(entry.message.body) >= self.config.compress_over_bytes:
+        if entry.size >= self.config.compress_over_bytes:
             entry.joins = False  # a batch cannot say that a member is compressed
         self._route(topic, entry)
 
@@ -109,7 +112,7 @@ class Sends:
                     self._send(lane)
         waited_for = list(self._open)
         while waited_for:
-            if waited_for[-1].settled or waited_for[-1].sink.done():
+            if waited_for[-1].settled:
                 waited_for.pop()
                 continue
             if self._progress is None:
@@ -290,7 +293,7 @@ class Sends:
             topic.publish = route.publish
             queue = by_key(route.publish, entry.key)
         else:
-            queue = self.sending.choose(route, None, None, None, self.core.clock.liveness())
+            queue = self.sending.choose(route, None, None, None, entry.accepted)
             if not entry.joins:
                 self.spawn(self.alone(entry))
                 return
@@ -298,8 +301,7 @@ class Sends:
         lane = topic.lanes.get((queue, ordered))
         if lane is None:
             lane = topic.lanes[queue, ordered] = Lane(self, queue, ordered=ordered)
-        lane.put(entry)
-        if lane.is_full:
+        if lane.put(entry):
             self._send(lane)
         elif not lane.due:
             self._soon(lane)
@@ -343,12 +345,12 @@ class Sends:
         self._timer = self.core.loop.call_later(max(0.0, due - self.core.clock.liveness()), self._look)
 
     def _look(self) -> None:
-        """Fail the messages whose time is over. Those in flight have a little more: their request ends by itself, and says why."""
+        """Fail the messages whose time is over. Those that a request or a task works for have a little more: it knows more."""
         now = self.core.clock.liveness()
         self._timer, self._looks_at = None, float("inf")
         following = float("inf")
         for entry in list(self._open):
-            due = entry.deadline + LATE_S if entry.sent else entry.deadline
+            due = entry.deadline + LATE_S if entry.sent or self._is_unrouted(entry) else entry.deadline
             if due <= now:
                 self.fail(entry, self._late(entry))
             else:
@@ -356,11 +358,14 @@ class Sends:
         if self._open:
             self._look_at(max(following, now + LATE_S))
 
+    def _is_unrouted(self, entry: Waiting) -> bool:
+        topic = self._topics.get(entry.message.topic)
+        return topic is not None and bool(topic.unrouted)
+
     def _late(self, entry: Waiting) -> SendTimeout:
         message_id, topic = self._ids.next(entry.born_ms), entry.message.topic
-        known = self._topics.get(topic)
         tried = "its request was not answered in time" if entry.sent else "it waited for earlier messages of its queue"
-        if known is not None and known.unrouted and not entry.sent:
+        if not entry.sent and self._is_unrouted(entry):
             tried = f"the name server did not return the route of {topic!r} in time"
         return timed_out(message_id, topic, entry.limit, tried, maybe_stored=entry.sent)
 

@@ -91,13 +91,19 @@ class Waiting:
         self.accepted = accepted  # liveness time, as is `deadline`
         self.deadline = deadline
         self.born_ms = born_ms
-        self.size = size = len(message.body)
+        self.size = len(message.body)
         self.sent = False  # a request with it may have left
         self.settled = False
-        # An upper estimate of the bytes it takes in a batch.
-        plain = not (message.tags or message.keys or message.properties or message.sharding_key)
-        self.weight = size + MEMBER_BYTES if plain else batching.size_of(message)
+        self.weight = 0
         self.joins = batching.may_join(message)
+
+    def weigh(self) -> None:
+        """Set `weight`, an upper estimate of the bytes it takes in a batch. Raises UnicodeEncodeError for what is no text."""
+        message = self.message
+        if message.tags or message.keys or message.properties or message.sharding_key:
+            self.weight = batching.size_of(message)
+        else:
+            self.weight = self.size + MEMBER_BYTES
 
     @property
     def limit(self) -> float:

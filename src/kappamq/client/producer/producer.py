@@ -142,10 +142,11 @@ class AsyncProducer(Requesting):
         Raises TooManyRequests if `inflight_max` messages or `inflight_bytes_max` bytes are in flight; `drain` waits for room. A future
         that is cancelled before its message was sent keeps it from being sent.
         """
-        arguments.message(message)
+        if type(message) is not Message:
+            arguments.message(message)
         if key is not None or queue is not None or timeout is not None:
             check(key, queue, timeout)
-        core = self.start()
+        core = self._core or self.start()
         pressure, size = self.sending.pressure, len(message.body)
         if not pressure.try_take(size):
             raise pressure.full()
@@ -179,14 +180,14 @@ class AsyncProducer(Requesting):
         accepted: float,
     ) -> Waiting:
         """Send a message that has been counted against `limits`, and tell `sink`; for the loop of this producer only."""
-        core = self.start()
+        core = self._core or self.start()
         if asyncio.get_running_loop() is not core.loop:
             raise ClientError("this producer belongs to another event loop: create one in each")
         assert self._sends is not None
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
-        chosen = key if key is not None else message.sharding_key or None
-        now_ms = core.clock.message_ms()
-        entry = Waiting(message, sink, limits, chosen, queue, accepted, accepted + limit, now_ms)
+        if key is None:
+            key = message.sharding_key or None
+        entry = Waiting(message, sink, limits, key, queue, accepted, accepted + limit, core.clock.message_ms())
         self._sends.accept(entry)
         return entry
 
