@@ -217,3 +217,4 @@ class KernelModule(Protocol):
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
     columns: Callable[..., Any]
+    property_rows: Callable[..., Any]

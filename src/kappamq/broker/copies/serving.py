@@ -52,7 +52,7 @@ class Followers:
         self.ours = ours
         self.held = Held(config.copies_awaited, config.lag_bytes_max)
         self._writer = writer
-        self._clock = clock
+        self.clock = clock
         self._worker = worker
         self._links: dict[Opening | LogSender, None] = {}  # the oldest first
         self._following: list[LogSender] = []
@@ -126,7 +126,7 @@ class Followers:
         return opening
 
     def _tell_full(self) -> None:
-        now = self._clock.liveness()
+        now = self.clock.liveness()
         if now >= self._full_again_at:
             self._full_again_at = now + _FULL_AGAIN_S
             log.warning(
@@ -220,7 +220,7 @@ class Followers:
     def ticked(self, event: Tick) -> None:
         if not self._following:
             return
-        now, marks = self._clock.liveness(), self.store.marks
+        now, marks = self.clock.liveness(), self.store.marks
         due = now >= self._beat_at
         if due:
             self._beat_at = now + _BEAT_S
