@@ -365,7 +365,7 @@ async def the_books_agree(actions: list[tuple[Any, ...]]) -> None:
                 elif action[0] == "turn":
                     await asyncio.sleep(0)
                 elif action[0] == "pause":
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.002)  # a step of the story: requests get their answers meanwhile
                 elif action[0] == "cancel" and sent:
                     list(sent.values())[-1].cancel()
                 elif action[0] == "grow":
