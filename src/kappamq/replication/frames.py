@@ -55,6 +55,8 @@ class Kind(IntEnum):
     RAFT = 10  # what members of a Raft group say to each other
     ASK = 11  # a follower that has not opened its store yet, instead of HELLO: can it go on with what it has?
     SEED = 12  # leader of a Raft group: your log cannot be continued, start again and ask
+    FETCH = 13  # a copy whose log is damaged, instead of HELLO: give me these bytes of yours
+    BYTES = 14  # the answer to that: bytes of the log, and where they lie
 
 
 # One of each is made in every turn of a leader: tuples cost a third of what frozen dataclasses do.

@@ -95,8 +95,8 @@ class Link(LogSender):
     # -- what it says ------------------------------------------------------------------------------------------------------
 
     def _take(self, kind: Kind, content: bytes) -> None:
-        if kind is Kind.ASK and self._hello is None and self._transport is not None:
-            self._hand_over(self._transport, content)
+        if self._master.questions.knows(kind) and self._hello is None and self._transport is not None:
+            self._hand_over(kind, self._transport, content)
         elif kind is Kind.HELLO and self._hello is None:
             self._hello = Hello.of(values_of(content))
             self._said = whole(content)
@@ -125,13 +125,13 @@ class Link(LogSender):
             self._send_gathered()  # first: the follower works on it while we answer senders
         self._master.reported(self)
 
-    def _hand_over(self, transport: asyncio.Transport, content: bytes) -> None:
-        """It asks before it opens its store: that is another's matter from now on."""
+    def _hand_over(self, kind: Kind, transport: asyncio.Transport, content: bytes) -> None:
+        """It does not want to follow, but asks: that is another's matter from now on."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
         self._lost(self)
-        self._master.seeds.take(transport, content)
+        self._master.questions.take(kind, transport, content)
 
     def _welcome(self, hello: Hello, proved: str) -> None:
         master = self._master
@@ -168,6 +168,13 @@ class Link(LogSender):
     @property
     def address(self) -> str:
         return self.peer if self._hello is None else self._hello.address
+
+    @property
+    def place(self) -> str | None:
+        hello = self._hello
+        if hello is None or self.feed is None or not hello.copies_port:
+            return None
+        return f"{hello.address.rpartition(':')[0]}:{hello.copies_port}"
 
     def second_has_passed(self) -> None:
         super().second_has_passed()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
+from kappamq.broker.copies.question import Questions
 from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.native.interface import KernelModule
@@ -29,12 +30,6 @@ _CLOSE_S = 1.0
 _READ_AGAIN_S = 1.0
 
 
-class Takes(Protocol):
-    def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """Take a connection over, on which somebody has asked to be seeded."""
-        ...
-
-
 class Master(Protocol):
     """What a connection asks of the master's side as a whole."""
 
@@ -42,7 +37,7 @@ class Master(Protocol):
     store: MessageStore
     clock: Clock
     term: int
-    seeds: Takes
+    questions: Questions
 
     def greet(self, hello: Hello) -> None:
         """Raises Refusal for a broker that may not follow us."""
@@ -72,6 +67,11 @@ class Master(Protocol):
 
 class LogSender(asyncio.Protocol):
     speaks = ""  # the protocol, for operators
+
+    @property
+    def place(self) -> str | None:
+        """Where it can be asked for bytes of the log, if it can."""
+        return None
 
     def __init__(self, master: Master, lost: Callable[[LogSender], None]) -> None:
         """`lost`: told when the connection is gone, whether or not it ever greeted."""
