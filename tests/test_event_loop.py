@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import gc
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from kappamq.event_loop import TURN_NS, loop_factory, run
+from kappamq.event_loop import OLD_GARBAGE, IdleCollections, loop_factory, run
 
 
 async def name_of_the_loop() -> str:
@@ -37,7 +38,8 @@ def test_what_is_loaded_is_not_looked_at_again() -> None:
     """In a process of its own: the collector's settings belong to all of it."""
     code = (
         "import gc; from kappamq import event_loop; import kappamq.broker.broker\n"
-        "event_loop.spare_garbage_collections()\n"
+        "async def main(): event_loop.spare_garbage_collections()\n"
+        "event_loop.run(main())\n"
         "assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()\n"
         "assert gc.get_threshold() == event_loop.GARBAGE_THRESHOLDS\n"
         "assert gc.isenabled()"
@@ -45,44 +47,52 @@ def test_what_is_loaded_is_not_looked_at_again() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-SHORT_TURNS = """
-import ctypes, os, platform, sys, threading
-from kappamq import event_loop
-
-def turn():
-    attributes = ctypes.create_string_buffer(48)
-    number = event_loop._SCHEDULER_CALLS[platform.machine()][1]
-    assert ctypes.CDLL(None).syscall(number, 0, attributes, 48, 0) == 0
-    return event_loop._SCHEDULING.unpack(attributes.raw)[5]
-
-if sys.argv[1:] == ["nice"]:
-    os.setpriority(os.PRIO_PROCESS, 0, -1)
-usual = turn() if event_loop._SCHEDULER_CALLS.get(platform.machine()) else None
-print(event_loop.run_before_own_workers())
-print(usual, usual and turn())
-worker = threading.Thread(target=lambda: print(usual and turn()))
-worker.start()
-worker.join()
-"""
-
-
-def short_turns(*arguments: str) -> list[str]:
-    """In a process of its own: how its threads are scheduled belongs to all that follows."""
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_TURNS, *arguments], check=True, timeout=60, capture_output=True, text=True
+def test_a_large_request_does_not_stop_all_threads_for_long() -> None:
+    """A collection visits all objects of its generations: there are few of them in the young ones."""
+    code = (
+        "import gc; from kappamq import event_loop\n"
+        "visited = []\n"
+        "def collects(phase, info):\n"
+        "    if phase == 'start': visited.append(sum(len(gc.get_objects(n)) for n in range(info['generation'] + 1)))\n"
+        "async def main():\n"
+        "    event_loop.spare_garbage_collections()\n"
+        "    gc.callbacks.append(collects)\n"
+        "    return [[] for _ in range(300_000)]\n"
+        "event_loop.run(main())\n"
+        "assert len(visited) > 50, visited\n"
+        "assert max(visited) < 20_000, max(visited)"
     )
-    return done.stdout.split()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_the_loop_is_woken_before_the_threads_it_starts() -> None:
-    set_it, usual, own, workers = short_turns()
-    if set_it != "True" or usual == "0":
-        pytest.skip("this system does not know it: Linux 6.12 and later do")
-    assert (own, workers) == (str(TURN_NS), usual)
-    assert int(usual) > TURN_NS
+class Timers:
+    """A loop of which only the timers are asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> None:
+        self.waiting.append(then)
+
+    def fire(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for then in waiting:
+            then()
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root")
-def test_who_was_put_first_stays_there() -> None:
-    set_it, usual, own, workers = short_turns("nice")
-    assert (set_it, own, workers) == ("False", usual, usual)
+def test_old_garbage_is_collected_in_an_idle_moment() -> None:
+    timers, used = Timers(), 0.0
+    collections = IdleCollections(timers, cpu_s=lambda: used)  # type: ignore[arg-type]
+    collections.start()
+    gc.collect()
+    timers.fire()
+    young = gc.get_count()[2]
+    for _ in range(OLD_GARBAGE):
+        gc.collect(1)
+    assert gc.get_count()[2] >= young + OLD_GARBAGE
+    used += 0.2
+    timers.fire()
+    assert gc.get_count()[2] >= OLD_GARBAGE, "somebody was computing"
+    timers.fire()
+    assert gc.get_count()[2] < OLD_GARBAGE
+    assert len(timers.waiting) == 1, "it looks again"

@@ -5,67 +5,65 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import platform
-import struct
 import sys
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SWITCH_S = 0.0002
-GARBAGE_THRESHOLDS = (5_000, 20, 50)
-TURN_NS: Final = 100_000
-"""The shortest turn that Linux gives."""
-_SCHEDULER_CALLS: Final = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
-"""Numbers of sched_setattr and sched_getattr, which few C libraries offer."""
-_RESET_ON_FORK: Final = 1
-_SCHEDULING: Final = struct.Struct("=IIQiIQQQ")
-"""size, policy, flags, nice, priority, then runtime (of usual threads: their turn), deadline, period."""
+SWITCH_S = 0.00002
+"""How long a computing thread may keep the GIL when the loop wants it. Every callback of uvloop takes the GIL anew, so in a turn with
+twenty callbacks the loop waits for it twenty times: with the default of 5 ms this adds 100 ms to a turn, with 0.2 ms still 4 ms for each
+thread that computes. Two threads that compute at once pay with half as much CPU again; that is why there should be few of them."""
+GARBAGE_THRESHOLDS = (3_000, 4, 1_000)
+"""The first two keep a collection of young objects below two milliseconds (15,000 objects): it stops all threads. A large request
+creates a hundred thousand objects, nearly all of which are freed by reference counting. Full collections: see `IdleCollections`."""
+OLD_GARBAGE = 10
+"""An idle process looks for old garbage after so many collections of the middle generation (150,000 new objects at most)."""
+_LOOK_S = 0.25
+_IDLE_SHARE = 0.05  # of the time between two looks
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a program to its end, on uvloop if it is installed."""
-    # How long a computing thread may keep the GIL when the loop wants it; the default of 5 ms would add 5 ms of latency.
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
 
 
 def spare_garbage_collections() -> None:
-    """Freeze all objects allocated so far, so that garbage collections skip them. Call once everything is loaded.
+    """Freeze all objects allocated so far, so that garbage collections skip them. Call once everything is loaded, within the loop.
 
     A full collection stops all threads while it visits every object, and a peer that sends large bodies triggers many of
     them. Nearly all garbage of requests is freed by reference counting anyway."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+    IdleCollections(asyncio.get_running_loop()).start()
 
 
-def run_before_own_workers() -> bool:
-    """Have the system run the calling thread as soon as it has work, before other threads of this process that are computing.
+class IdleCollections:
+    """Collects old garbage in moments in which the process has nothing else to do.
 
-    A thread with shorter turns is woken at once, since Linux 6.12; on a processor of its own the loop would else wait for a turn of
-    a worker that reads from the disk, which is 3 ms. It gets no more time than others do. False if the system does not know it.
-    Threads that are started later have usual turns."""
-    numbers = _SCHEDULER_CALLS.get(platform.machine()) if sys.platform == "linux" else None
-    if numbers is None:
-        return False
-    import ctypes
+    A process that is never idle does it after `GARBAGE_THRESHOLDS[2]` collections of the middle generation, as Python does."""
 
-    set_call, get_call = numbers
-    call = ctypes.CDLL(None).syscall
-    call.restype = ctypes.c_long
-    attributes = ctypes.create_string_buffer(_SCHEDULING.size)
-    if call(get_call, 0, attributes, _SCHEDULING.size, 0):
-        return False
-    size, policy, flags, nice, priority, _turn_ns, *rest = _SCHEDULING.unpack(attributes.raw)
-    if policy != os.SCHED_OTHER or nice < 0:
-        return False  # whoever started us has put us first already, and that should hold for all threads
-    chosen = (size, policy, flags | _RESET_ON_FORK, nice, priority, TURN_NS, *rest)
-    return bool(call(set_call, 0, _SCHEDULING.pack(*chosen), 0) == 0)
+    def __init__(self, loop: asyncio.AbstractEventLoop, cpu_s: Callable[[], float] = time.process_time) -> None:
+        """`cpu_s`: the CPU that all threads of the process have used."""
+        self._loop = loop
+        self._cpu_s = cpu_s
+        self._before = cpu_s()
+
+    def start(self) -> None:
+        self._before = self._cpu_s()
+        self._loop.call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        used = self._cpu_s() - self._before
+        if used < _IDLE_SHARE * _LOOK_S and gc.get_count()[2] >= OLD_GARBAGE:
+            gc.collect()
+        self.start()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

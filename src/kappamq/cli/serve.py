@@ -276,7 +276,8 @@ def run_server(
     import signal
 
     from kappamq.errors import ConfigError
-    from kappamq.event_loop import run, run_before_own_workers, spare_garbage_collections
+    from kappamq.event_loop import run, spare_garbage_collections
+    from kappamq.scheduling import run_before_own_workers
 
     if until_eof and not is_pipe(sys.stdin.fileno()):
         raise ConfigError(
