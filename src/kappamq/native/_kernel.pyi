@@ -8,6 +8,7 @@ from kappamq.native.pure_batches import batch_body as batch_body
 from kappamq.native.pure_batches import batch_checksum as batch_checksum
 from kappamq.native.pure_batches import property_texts as property_texts
 from kappamq.native.pure_columns import columns as columns
+from kappamq.native.pure_columns import index_plain as index_plain
 from kappamq.native.pure_columns import locate as locate
 from kappamq.native.pure_index import index_apply as index_apply
 from kappamq.native.pure_index import index_link as index_link

@@ -215,4 +215,5 @@ class KernelModule(Protocol):
     batch_checksum: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
+    index_plain: Callable[..., Any]
     columns: Callable[..., Any]
