@@ -1,8 +1,8 @@
 """A disk in memory that remembers what was synced: what a power cut may leave of it.
 
 What was written since the last sync of a file is there or not, all of it or some of it, in any order, and torn; so are changes of
-names since the last sync of their folder, but each of them as a whole. A sync of a file makes its name durable, too, as file systems with
-a journal do.
+names since the last sync of their folder, but each of them as a whole. As with file systems that have a journal, a sync of a file makes its
+name durable, too, and a file's size is not older than what was written to it later.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ class CrashDisk(MemoryDisk):
         self._names_unsynced: list[tuple[str, str, MemoryFile | None]] = []  # (folder, name, file; None: removed)
         self.before_each: Callable[[], None] = lambda: None
         """Called before each change, also of what is durable."""
+
+    @classmethod
+    def holding(cls, found: MemoryDisk) -> CrashDisk:
+        """A disk after a crash, on which everything that is there is durable."""
+        disk = cls()
+        disk._names, disk._folders = found._names, found._folders
+        disk._numbers = found._numbers
+        disk._names_synced = dict(found._names)
+        disk._synced = {file.number: bytes(file.data) for file in found._names.values()}
+        return disk
 
     # -- changes -----------------------------------------------------------------------------------------------------------
 
@@ -102,14 +112,17 @@ class CrashDisk(MemoryDisk):
                 _apply_name(names, name, file)
         for name, file in names.items():
             found = bytearray(self._synced.get(file.number, b""))
+            size: int | None = None  # not kept so far
             for at, data in self._unsynced.get(file.number, []):
                 if at < 0:
+                    size = int.from_bytes(data, "big")
                     if random.random() < kept:
-                        size = int.from_bytes(data, "big")
-                        found = found[:size] + bytes(max(0, size - len(found)))
+                        found, size = _resized(found, size), None
                     continue
                 for begin, end in _pages(at, len(data)):
                     if random.random() < kept:
+                        if size is not None:
+                            found, size = _resized(found, size), None
                         found += bytes(max(0, end - len(found)))
                         found[begin:end] = data[begin - at : end - at]
             disk._names[name] = MemoryFile(next(disk._numbers), Content(found), file.mtime_ns)
@@ -121,6 +134,10 @@ def crashes(disk: CrashDisk, seed: int, count: int) -> Iterator[MemoryDisk]:
     random = Random(seed)
     for kept in itertools.islice(itertools.chain([0.0, 1.0], itertools.cycle([0.1, 0.5, 0.9])), count):
         yield disk.after_crash(random, kept)
+
+
+def _resized(data: bytearray, size: int) -> bytearray:
+    return data[:size] + bytes(max(0, size - len(data)))
 
 
 def _apply_name(names: dict[str, MemoryFile], name: str, file: MemoryFile | None) -> None:

@@ -251,7 +251,7 @@ class Broker:
         self._started.push_async_callback(self.scrubber.stop)
         self.administration = Administration(
             config, store, clock, tables, clients, pulling, self.delivery_tables.filters, writer, self.own_records, self.gate,
-            self.workers, self.upkeep, self.topic_files, reader, self.stats, self.address_of, self.registration.told, self._others(),
+            self.workers, self.upkeep, self.topic_files, reader, self.stats, self.address_of, self.registration.announced, self._others(),
         )  # fmt: skip
         for part in (
             self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
@@ -265,7 +265,7 @@ class Broker:
             self.config, self.clock, self.store, self.writer, self.gate, self.metadata, self.events, self.topics, self.groups,
             self.clients, self.offsets, self.locks, self.delivery_tables, self.reader,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF), self.workers.read,
-            self.upkeep.write_derived, self.run, self.registration.told, lambda: self.address,
+            self.upkeep.write_derived, self.run, self.registration.announced, lambda: self.address,
             outgoing_context(self.net_config), self.boot_id,
         )  # fmt: skip
 

@@ -10,6 +10,8 @@ import os
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -867,6 +869,33 @@ def index_plain(buffer, int64_t offset, int64_t next_offset):
         return new_bytes(<const uint8_t *>places, result.count * PLACE_BYTES) if plain else None
     finally:
         free(places)
+
+
+def property_rows(bytes records not None, tuple names not None):
+    cdef span_t wanted[VALUES_MAX]
+    cdef valued_t found
+    cdef size_t count = <size_t>len(names), place, at = 0, size = <size_t>len(records)
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef tuple values
+    cdef list rows = []
+    if count > VALUES_MAX:
+        raise ValueError(f"{count} properties are asked for, {VALUES_MAX} at most")
+    for place in range(count):
+        wanted[place] = bytes_span(names[place])
+    while at < size and record_values(data + at, size - at, wanted, count, &found) == SCAN_RECORD:
+        if count:
+            values = PyTuple_New(<Py_ssize_t>count)
+            for place in range(count):
+                value = None
+                if found.values[place].size:
+                    value = PyUnicode_DecodeUTF8(<const char *>found.values[place].at, <Py_ssize_t>found.values[place].size, "replace")
+                Py_INCREF(value)
+                PyTuple_SET_ITEM(values, <Py_ssize_t>place, value)
+        else:
+            values = (new_bytes(found.properties.at, found.properties.size),)
+        rows.append((found.queue_offset, at, at + found.size, values))
+        at += found.size
+    return rows, at
 
 
 cdef int check_column(int64_t result) except -1:

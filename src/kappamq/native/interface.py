@@ -217,3 +217,4 @@ class KernelModule(Protocol):
     locate: Callable[..., Any]
     index_plain: Callable[..., Any]
     columns: Callable[..., Any]
+    property_rows: Callable[..., Any]

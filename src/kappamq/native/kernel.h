@@ -159,6 +159,16 @@ void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int
 /* Whether all are intact, neither compressed nor batches, and their queue offsets ascend within [offset, next_offset). */
 bool records_plain(const struct place *places, size_t count, int64_t offset, int64_t next_offset);
 
+enum { VALUES_MAX = 8 };
+/* The values of the named properties of a record, none where there is none; of equal names the last one with a value. */
+struct valued {
+    size_t size;
+    int64_t queue_offset;
+    struct span properties, values[VALUES_MAX];
+};
+/* SCAN_RECORD, or why there is no record at `data` that could be read at once. Names are not empty and differ. */
+int record_values(const uint8_t *data, size_t size, const struct span *names, size_t count, struct valued *valued);
+
 enum { COLUMN_TOPIC = 1, COLUMN_BODY = 2, COLUMN_ID = 4, COLUMN_KEYS = 8, COLUMN_TAGS = 16, COLUMN_PROPERTIES = 32 };
 /* A place points outside of the data; a column does not fit Arrow's 32-bit offsets. */
 enum { BAD_PLACE = -101, COLUMN_TOO_LARGE = -102 };

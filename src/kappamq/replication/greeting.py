@@ -16,6 +16,8 @@ from kappamq.errors import KappaError
 from kappamq.replication.frames import BadStream
 
 NONCE_BYTES: Final = 16
+REFUSES: Final = "leader refuses"
+"""The side of a proof that goes with a refusal which costs the follower all it has."""
 FINGERPRINT_BYTES: Final = 64
 """So many bytes of the log before the follower's end must be the same in both logs."""
 

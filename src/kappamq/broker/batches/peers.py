@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kappamq.errors import BrokerNotFound, NotConnected, for_code
+from kappamq.errors import BrokerNotFound, NotConnected, NotMaster, for_code
 from kappamq.net.channel import Channel
 from kappamq.protocol.bodies.batches import ChunkList, Decisions, FinishedBatches
 from kappamq.protocol.bodies.topics import ClusterInfo
@@ -74,10 +74,20 @@ class Peers:
     async def _call(self, broker: str, header: Header, body: bytes = b"") -> Frame:
         """The answer of another broker. Raises the KappaError that it answers with, or NotConnected."""
         channel = await self._channel_to(broker)
-        answer = await channel.request(header, body, _TIMEOUT_S)
-        if answer.code:
-            raise for_code(answer.code, f"broker {broker}: {answer.remark}")
+        try:
+            answer = await channel.request(header, body, _TIMEOUT_S)
+            if answer.code:
+                raise for_code(answer.code, f"broker {broker}: {answer.remark}")
+        except NotMaster:
+            # The node lives on without the role, and so does the connection: the next call looks up who has it now.
+            self._forget(broker, channel)
+            raise
         return answer
+
+    def _forget(self, broker: str, channel: Channel) -> None:
+        if self._channels.get(broker) is channel:
+            del self._channels[broker]
+        channel.close()
 
     async def _channel_to(self, broker: str) -> Channel:
         async with self._connecting[broker]:

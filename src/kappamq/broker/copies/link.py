@@ -11,7 +11,17 @@ from kappamq.broker.copies.log_sender import GREETING_S, LogSender, Master
 from kappamq.errors import KappaError
 from kappamq.replication.feed import Feed
 from kappamq.replication.frames import BadStream, Frames, Kind, LogPiece, Report, log_frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehind, Welcome, is_proof, proof, whole
+from kappamq.replication.greeting import (
+    NONCE_BYTES,
+    REFUSES,
+    Hello,
+    Refusal,
+    TooFarBehind,
+    Welcome,
+    is_proof,
+    proof,
+    whole,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +58,18 @@ class Link(LogSender):
                 self._take(kind, content)
         except Refusal as error:
             log.warning("copies: %s may not follow this broker: %.1000s", self.peer, error)
-            self._say(Kind.REFUSED, {"why": str(error)[:1000], "seed": int(isinstance(error, TooFarBehind))})
+            self._say(Kind.REFUSED, {"why": str(error)[:1000], **self._to_seed(error)})
             self.close()
         except KappaError as error:
             log.warning("copies: the connection of %s is closed: %.1000s", self.peer, error)
             self.close()
+
+    def _to_seed(self, error: Refusal) -> dict[str, object]:
+        """That all it has is of no use any more, it believes only of somebody who knows the secret."""
+        if not isinstance(error, TooFarBehind):
+            return {"seed": 0}
+        secret = self._master.config.secret
+        return {"seed": 1, "proof": "" if secret is None else proof(secret, REFUSES, self._said, self._nonce)}
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._deadline is not None:

@@ -26,8 +26,11 @@ log = logging.getLogger(__name__)
 _GREETING_S: Final = 10.0
 _HOLD_S: Final = 600.0
 """So long log files stay for a follower that has got its snapshots and does not follow yet."""
+_HELD_MAX: Final = 64
 _LINKS_MAX: Final = 16
 _CLOSE_S: Final = 1.0
+_STALL_S: Final = 60.0
+"""So long a follower may take nothing of what it is given."""
 
 
 class Leader(Protocol):
@@ -64,7 +67,7 @@ class SeedGiver:
         self._upkeep = upkeep
         self._clock = clock
         self._worker = worker
-        self._links: set[SeedLink] = set()
+        self._links: dict[SeedLink, None] = {}  # the oldest first
         self._held: dict[str, tuple[int, float]] = {}  # by follower: log offset, and until when
 
     @property
@@ -84,18 +87,29 @@ class SeedGiver:
         """What is kept for a follower cannot be stored again."""
 
     def _hold(self, who: str, offset: int) -> None:
+        self._held.pop(who, None)
+        while len(self._held) >= _HELD_MAX:
+            del self._held[next(iter(self._held))]
         self._held[who] = (offset, self._clock.liveness() + _HOLD_S)
 
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks."""
+        """A connection on which somebody asks. Whoever is being seeded stays: nobody gets rid of them by asking often enough."""
         if len(self._links) >= _LINKS_MAX:
-            next(iter(self._links)).abort()
-        link = SeedLink(self, transport, self._links.discard)
-        self._links.add(link)
+            idle = next((link for link in self._links if not link.is_giving), None)
+            if idle is None:
+                transport.abort()
+                return
+            del self._links[idle]
+            idle.abort()
+        link = SeedLink(self, transport, self._gone)
+        self._links[link] = None
         transport.set_protocol(link)
         link.asked(content)
+
+    def _gone(self, link: SeedLink) -> None:
+        self._links.pop(link, None)
 
     def stop(self) -> None:
         for link in list(self._links):
@@ -169,6 +183,10 @@ class SeedLink(asyncio.Protocol):
         self._may_write.set()
         self._task: asyncio.Task[None] | None = None
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
+
+    @property
+    def is_giving(self) -> bool:
+        return self._task is not None
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -254,7 +272,11 @@ class SeedLink(asyncio.Protocol):
         self._say(Kind.WELCOME, replace(offer, proof=self._proof).values())
 
     async def send(self, piece: FilePiece) -> None:
-        await self._may_write.wait()
+        try:
+            async with asyncio.timeout(_STALL_S):
+                await self._may_write.wait()
+        except TimeoutError:
+            raise Refusal(f"nothing of it was taken for {_STALL_S:g} s") from None
         if self._transport is None:
             raise ConnectionResetError("the connection is gone")
         self._transport.write(frame(Kind.SNAPSHOT, piece.encode(), self._giver.checksum))
