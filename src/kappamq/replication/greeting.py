@@ -45,6 +45,7 @@ class Hello:
     crc: int  # of the last FINGERPRINT_BYTES before `end`, or fewer in the first file
     nonce: str  # hex
     generation: int = 0
+    copies_port: int = 0  # where it answers other copies, at the host of `address`; 0: nowhere
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
