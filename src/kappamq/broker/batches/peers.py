@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from kappamq.errors import BrokerNotFound, NotConnected, NotMaster, for_code
 from kappamq.net.channel import Channel
@@ -44,7 +44,9 @@ class Peers:
         self._local = local
         self._tls = tls
         self._channels: dict[str, Channel] = {}  # by broker name, or by address of a name server
-        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
+        self._connecting: WeakValueDictionary[str, asyncio.Lock] = (
+            WeakValueDictionary()
+        )  # by broker name, which anybody may say
 
     # -- calls -------------------------------------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class Peers:
         channel.close()
 
     async def _channel_to(self, broker: str) -> Channel:
-        async with self._connecting[broker]:
+        async with self._connecting.setdefault(broker, asyncio.Lock()):
             channel = self._channels.get(broker)
             if channel is None or not channel.is_open:
                 channel = self._channels[broker] = await Channel.connect(await self._address_of(broker), tls=self._tls)
