@@ -85,6 +85,7 @@ cdef extern from "kernel.h" nogil:
         size_t count
         int why
     void records_locate(const crc_t *, const uint8_t *, size_t, int64_t, c_bool, place_t *, size_t, located_t *)
+    c_bool records_plain(const place_t *, size_t, int64_t, int64_t)
     struct sources_t "sources":
         span_t data
         span_t extra

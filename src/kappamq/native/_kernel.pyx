@@ -863,6 +863,23 @@ def locate(buffer, int64_t log_offset, bint check, count_max):
         free(places)
 
 
+def index_plain(buffer, int64_t offset, int64_t next_offset):
+    cdef _View view = _View(buffer)
+    cdef located_t result
+    cdef size_t room = view.buffer.len // RECORD_BYTES_MIN + 1
+    cdef place_t *places = <place_t *>malloc(room * PLACE_BYTES)  # what is not used is never touched
+    cdef c_bool plain
+    if places == NULL:
+        raise MemoryError("the places of records")
+    try:
+        with nogil:  # touches nothing but the bytes, which are held
+            records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, -1, True, places, room, &result)
+            plain = result.bytes == <size_t>view.buffer.len and records_plain(places, result.count, offset, next_offset)
+        return new_bytes(<const uint8_t *>places, result.count * PLACE_BYTES) if plain else None
+    finally:
+        free(places)
+
+
 def property_rows(bytes records not None, tuple names not None):
     cdef span_t wanted[VALUES_MAX]
     cdef valued_t found
