@@ -82,12 +82,12 @@ class Peers:
         except (NotConnected, RequestTimeout) as error:
             raise NotAvailable(f"broker {broker} does not answer now: {error}") from error
         if answer.code:
-            error = for_code(answer.code, f"broker {broker}: {answer.remark}")
-            if isinstance(error, NotMaster):
+            refused = for_code(answer.code, f"broker {broker}: {answer.remark}")
+            if isinstance(refused, NotMaster):
                 # The node lives on without the role, and so does the connection: the next call looks up who has it now.
                 self._forget(broker, channel)
                 raise NotAvailable(f"broker {broker} at {channel.address} is not the master any more: try again")
-            raise error
+            raise refused
         return answer
 
     def _forget(self, broker: str, channel: Channel) -> None:
