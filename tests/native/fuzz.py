@@ -403,7 +403,9 @@ class Round:
             both.set_topic(topic, 8, 8, 3 | (4 if topic == "folded" else 0))
 
     def split(self) -> None:
-        self.both.function("split_batch", frames.batch_body(self.r), self.r.random() < 0.5)
+        body = frames.batch_body(self.r)
+        self.both.function("split_batch", body, self.r.random() < 0.5)
+        self.both.function("plain_batch", body)
 
     def index(self) -> None:
         r = self.r

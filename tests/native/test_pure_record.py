@@ -312,6 +312,10 @@ def test_batches_that_do_not_add_up(module: ModuleType) -> None:
     assert split_batch(member(b"x", b"a\x01\xff\x02"), True) is None
     assert module.split_batch(member(b"x") * 8192, True) is not None
     assert module.split_batch(member(b"x") * 8193, True) is None
+    assert module.plain_batch(member(b"x") * 8192) == (8192, 0)
+    assert module.plain_batch(data + member(b"x", b"long\x01value\x02") + data) == (3, 11)
+    for wrong in (b"", special, data[:-1], data + special, member(b"x", b"a\x01\xff\x02"), member(b"x") * 8193):
+        assert module.plain_batch(wrong) is None
 
 
 def test_head_sizes() -> None:

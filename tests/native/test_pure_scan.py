@@ -237,6 +237,7 @@ def test_properties_are_judged_alike(text: str) -> None:
     assert taken(native, head) == taken(pure, head) == (plain is not None and printable_key(plain))
     body = requests.member(b"x", text.encode())
     assert native.split_batch(body, True) == pure.split_batch(body, True)
+    assert native.plain_batch(body) == pure.plain_batch(body)
     assert (native.split_batch(body, True) is not None) == (plain is not None)
 
 

@@ -16,6 +16,7 @@ from kappamq.native.pure_index import index_apply as index_apply
 from kappamq.native.pure_index import index_link as index_link
 from kappamq.native.pure_record import Buffer
 from kappamq.native.pure_record import java_hash as java_hash
+from kappamq.native.pure_record import plain_batch as plain_batch
 from kappamq.native.pure_record import scan as scan
 from kappamq.native.pure_record import split_batch as split_batch
 

@@ -845,6 +845,20 @@ def split_batch(body, bint plain):
     return members if members and (not plain or len(members) <= BATCH_MEMBERS_MAX) else None
 
 
+def plain_batch(body):
+    cdef bytes data = as_bytes(body)
+    cdef span_t whole = bytes_span(data), ignored
+    cdef size_t at = 0, count = 0, longest = 0
+    cdef member_t found
+    while at < whole.size:
+        if not (batch_next(whole, &at, &found) and utf8_valid(found.properties.at, found.properties.size)
+                and plain_properties(found.properties, whole.at + whole.size, &ignored)):
+            return None
+        count += 1
+        longest = max(longest, found.properties.size)
+    return (count, longest) if 0 < count <= <size_t>BATCH_MEMBERS_MAX else None
+
+
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 def locate(buffer, int64_t log_offset, bint check, count_max):

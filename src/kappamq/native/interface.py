@@ -211,6 +211,7 @@ class KernelModule(Protocol):
     scan: Callable[..., Any]
     crc32: Callable[..., int]
     split_batch: Callable[..., Any]
+    plain_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
     batch_checksum: Callable[..., Any]
     column_of: Callable[..., Any]

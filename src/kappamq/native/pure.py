@@ -40,7 +40,7 @@ from kappamq.native.pure_batches import batch_body, batch_checksum, column_of, p
 from kappamq.native.pure_columns import columns, index_plain, locate, property_rows
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Topic
-from kappamq.native.pure_record import Buffer, check_host, encode, scan, split_batch
+from kappamq.native.pure_record import Buffer, check_host, encode, plain_batch, scan, split_batch
 from kappamq.native.pure_replies import Replies
 from kappamq.native.pure_scan import (
     END_TRANSACTION,
@@ -375,5 +375,5 @@ class Kernel(Waiting):
 
 __all__ = [
     "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "batch_checksum", "column_of", "columns", "crc32", "index_apply",
-    "index_link", "index_plain", "locate", "property_rows", "property_texts", "scan", "split_batch",
+    "index_link", "index_plain", "locate", "plain_batch", "property_rows", "property_texts", "scan", "split_batch",
 ]  # fmt: skip

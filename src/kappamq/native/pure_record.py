@@ -151,6 +151,12 @@ def split_batch(body: bytes, plain: bool) -> list[Member] | None:
     return members if members and (not plain or len(members) <= BATCH_MEMBERS_MAX) else None
 
 
+def plain_batch(body: bytes) -> tuple[int, int] | None:
+    """How many members a batch has, and the bytes of their longest properties; None where `split_batch` of plain ones says it."""
+    members = split_batch(body, True)
+    return None if members is None else (len(members), max(len(properties) for _flag, _body, properties in members))
+
+
 def batch_properties(text: str) -> list[Pair] | None:
     """What the members of a batch inherit of these properties, which are its own: all but the key, which is not theirs.
     None if there are too many, or a name comes twice."""

@@ -119,10 +119,10 @@ class BatchRequests:
         sent = Sent(header, request.body, request.connection.born)
         self._participant.check(sent)
         target = self._sends.target(_as_send(header))
-        members = self._store.kernel_module.split_batch(sent.body, True)
-        if members is not None:
-            rows = len(members)
-            self._check_properties(max((len(text) for _flag, _body, text in members), default=0))
+        plain = self._store.kernel_module.plain_batch(sent.body)
+        if plain is not None:
+            rows, longest = plain
+            self._check_properties(longest)
         else:  # some are not plain: read as the slow path of sending does, beside the loop
             messages = SentMessages(_as_send(header), sent.body, sent.born, 0)
             drafts = await self._beside.run(
