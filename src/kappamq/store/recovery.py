@@ -40,7 +40,8 @@ class Recovered:
     """The result of opening the store, for the broker's log and for tests."""
 
     clean: bool = True
-    writer: str = "new"  # new, ours, or foreign
+    writer: str = "new"  # new, ours, or foreign: also if nothing tells whose it is
+    contradicted: bool = False  # our position file is there, and log or checkpoint are not what it says
     scanned_from: int = 0
     end: int = 0
     entered: int = 0  # records from here on are not in their queues: they may not be confirmed
@@ -159,6 +160,7 @@ def _where_to_begin(
             )
             found.rebuilt = True
             return log_min, True, False
+        found.contradicted = True
         found.notes.append(
             "the log has changed since our last stop, perhaps by another broker: its queue files are used as they are"
         )
