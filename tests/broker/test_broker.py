@@ -46,7 +46,9 @@ def test_it_listens_on_two_ports_and_serves_on_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", [0, -2])
 def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, which: int) -> None:
     async def test() -> None:
-        port = choose_port("broker", "127.0.0.1", 0, 1, BROKER_PORT_OFFSETS)  # none of them is given to somebody meanwhile
+        port = choose_port(
+            "broker", "127.0.0.1", 0, 1, BROKER_PORT_OFFSETS
+        )  # none of them is given to somebody meanwhile
         taken = bind("127.0.0.1", port + which, 1)
         before = open_descriptors()
         config = BrokerConfig(port=port, listen_host="127.0.0.1", name="b")

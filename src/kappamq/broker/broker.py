@@ -164,9 +164,7 @@ class Broker:
             self.gate.close(
                 NOT_MASTER, not_master(), for_all=True
             )  # from the first moment: loading changes nothing either
-        self.next_file = NextLogFile(
-            store.log, self.gate, clock, events, self._machine.new_thread("kappamq-next")
-        )
+        self.next_file = NextLogFile(store.log, self.gate, clock, events, self._machine.new_thread("kappamq-next"))
         self.writer = LogWriter(store, self.gate, clock, net.inflight_bytes_max, self.next_file.finish)
         snapshots = Snapshots(self.store_config.root / "config", store.files)
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
@@ -199,7 +197,8 @@ class Broker:
 
     def _load(self) -> list[str]:
         filling = self.seeding.is_pending
-        return self.metadata.load(self.tables.fit_filling if filling else self.tables.fit, filling=filling)
+        fit = self.tables.fit if self.copies_config.group is None else self.tables.fit_member
+        return self.metadata.load(self.tables.fit_filling if filling else fit, filling=filling)
 
     def _build(self) -> None:
         """Everything that lives as long as the process; what needs the right to write is built by the role."""

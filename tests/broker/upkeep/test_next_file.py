@@ -27,9 +27,7 @@ class Around:
         self.heard: list[LogFilePrepared] = []
         events = Events()
         events.on(LogFilePrepared, self.heard.append)
-        self.next_file = NextLogFile(
-            store.log, self.gate, self.clock, events, ThreadPoolExecutor(1)
-        )
+        self.next_file = NextLogFile(store.log, self.gate, self.clock, events, ThreadPoolExecutor(1))
         self.writer = Writer(store)
 
     def fill_half(self) -> None:

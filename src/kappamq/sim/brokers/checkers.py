@@ -69,8 +69,7 @@ class Checker:
 
     def watch(self, machine: Machine) -> None:
         """From now on the disk of this machine tells what it is made to do."""
-        machine.disk.renamed = lambda path: self._renamed(machine, path)
-        machine.disk.removing = lambda path: self._removing(machine, path)
+        machine.disk.tell(lambda path: self._removing(machine, path), lambda path: self._renamed(machine, path))
 
     def _renamed(self, machine: Machine, path: str) -> None:
         if path.startswith(SNAPSHOTS) and path.endswith(".json") and machine.alive and machine.is_up:
@@ -97,7 +96,9 @@ class Checker:
             if node is not None and node.leadership is not None:
                 self.log_min = max(self.log_min, end)
             self._hold(
-                machine, end <= self.log_min, f"removes the log below {end}; leaders have kept it from {self.log_min} on"
+                machine,
+                end <= self.log_min,
+                f"removes the log below {end}; leaders have kept it from {self.log_min} on",
             )
 
     def _hold(self, machine: Machine, holds: bool, text: str) -> None:
@@ -147,7 +148,9 @@ class Checker:
             return
         self.promised[me] = ballot
         if before is not None:
-            demand(ballot.term >= before.term, f"{me} is in term {ballot.term}, after it has spoken in term {before.term}")
+            demand(
+                ballot.term >= before.term, f"{me} is in term {ballot.term}, after it has spoken in term {before.term}"
+            )
             if ballot.term == before.term and before.voted_for is not None:
                 demand(
                     ballot.voted_for == before.voted_for,
@@ -272,7 +275,9 @@ class Checker:
                 self.deleted.add(str(content["change"]["topicName"]))
         elif (record.topic, record.body) in self._sent:
             before = self.bodies.setdefault(record.body, record.log_offset)
-            demand(before == record.log_offset, f"{record.body[:12]!r} is there twice, at {before} and {record.log_offset}")
+            demand(
+                before == record.log_offset, f"{record.body[:12]!r} is there twice, at {before} and {record.log_offset}"
+            )
 
     # -- clients -----------------------------------------------------------------------------------------------------------
 
@@ -324,7 +329,8 @@ class Checker:
                         f"nobody has sent what is number {number} of {topic}/{queue_id}",
                     )
                 demand(
-                    sorted(queue) == list(range(len(queue))), f"numbers of {topic}/{queue_id} are missing: {sorted(queue)}"
+                    sorted(queue) == list(range(len(queue))),
+                    f"numbers of {topic}/{queue_id} are missing: {sorted(queue)}",
                 )
 
 

@@ -64,12 +64,10 @@ class _Connection(asyncio.Protocol):
 
 
 class Clients:
-    def __init__(
-        self, world: World, faults: Faults, streams: Streams, checker: Checker, hosts: dict[str, str]
-    ) -> None:
+    def __init__(self, world: World, faults: Faults, streams: Streams, checker: Checker, hosts: dict[str, str]) -> None:
         """`hosts`: of the brokers, by name."""
         self.world, self.faults, self.checker, self._hosts = world, faults, checker, hosts
-        self.loop = Loop(world, streams, HOST, lambda: None)
+        self.loop = Loop(world, streams, HOST, lambda: None)  # type: ignore[abstract]
         self._connections: dict[str, _Connection] = {}
         self._connecting: set[str] = set()
         self._asked: dict[int, tuple[float, Callable[[Frame, float], None]]] = {}  # opaque -> (when, what to do)
@@ -100,7 +98,9 @@ class Clients:
     async def _connected(self, name: str) -> None:
         try:
             async with asyncio.timeout(1.0):
-                _side, made = await self.loop.create_connection(lambda: _Connection(self._heard), self._hosts[name], PORT)
+                _side, made = await self.loop.create_connection(
+                    lambda: _Connection(self._heard), self._hosts[name], PORT
+                )
         except (OSError, TimeoutError):
             pass
         else:

@@ -31,9 +31,7 @@ class Cluster:
         self.checker = Checker(faults.segment_bytes)
         self.healing = False
         names = "ABCDE"[: faults.voters]
-        self.machines = {
-            name: Machine(world, faults, self.streams, name, names, self._turned) for name in names
-        }
+        self.machines = {name: Machine(world, faults, self.streams, name, names, self._turned) for name in names}
         self.checker.machines = self.machines
         self.clients = Clients(
             world, faults, self.streams, self.checker, {name: machine.host for name, machine in self.machines.items()}
@@ -59,7 +57,9 @@ class Cluster:
             if node is not None and node.role is Role.LEADER and self._led.get(machine.name) != node.term:
                 self._led[machine.name] = node.term
                 if not self.healing and self.faults.dies_young and self.world.happens(self.faults.dies_young):
-                    self.world.after(self.world.between(0, 4 * self.faults.delay_ms + 50), self._crash, machine, machine.loop)
+                    self.world.after(
+                        self.world.between(0, 4 * self.faults.delay_ms + 50), self._crash, machine, machine.loop
+                    )
 
     def _ended(self, machine: Machine, why: str) -> None:
         """It cannot go on, and is started again, as its supervisor does."""
@@ -71,7 +71,7 @@ class Cluster:
         if machine.loop is not loop or not machine.alive:
             return
         machine.kill(power=False)
-        expected = ("asks to be started again", "was stopped", "No space left", "read-only", "room")
+        expected = ("asks to be started again", "was stopped", "No space left", "read-only", "room", "disk is full")
         demand(any(text in why for text in expected), f"{machine.name} does not start or go on: {why}")
         self._start(machine)
 
@@ -111,7 +111,10 @@ class Cluster:
         leading = [
             (node.term, machine)
             for machine in self.machines.values()
-            if machine.alive and machine.is_up and (node := self._node(machine)) is not None and node.role is Role.LEADER
+            if machine.alive
+            and machine.is_up
+            and (node := self._node(machine)) is not None
+            and node.role is Role.LEADER
         ]
         return max(leading, key=lambda found: found[0], default=(0, None))[1]
 
@@ -180,7 +183,12 @@ class Cluster:
     def _wipe(self) -> None:
         """A disk is lost. Never two at a time: a group that has lost a majority of its disks stands still by design."""
         leader, machine = self.leader(), self._one()
-        if leader is None or machine is leader or machine.me is None or machine.me not in self._node(leader).members.voters:
+        if (
+            leader is None
+            or machine is leader
+            or machine.me is None
+            or machine.me not in self._node(leader).members.voters
+        ):
             return
         members = self._node(leader).members
         if members.learners or len(members.voters) < len(self.machines) or self.checker.gone.get(machine.me):
@@ -219,7 +227,7 @@ class Cluster:
         self.streams.cut.clear()
         for machine in self.machines.values():
             machine.disk.full = False
-            machine.disk.before_each = lambda: None
+            machine.disk.call_before_each()
             if machine.loop is not None:
                 machine.loop.go_on()
             if not machine.alive:
@@ -275,7 +283,9 @@ class Cluster:
         tables: dict[str, tuple[str, Any]] = {}
         for name, broker in brokers.items():
             store = broker.store
-            demand(self.checker._same(broker, store.log.min, store.log.end), f"the log of {name} is not what was confirmed")
+            demand(
+                self.checker._same(broker, store.log.min, store.log.end), f"the log of {name} is not what was confirmed"
+            )
             for (topic, queue_id), records in self.checker.queues.items():
                 self._has_queue(name, broker, topic, queue_id, records)
             for table in broker.metadata._tables:
@@ -320,11 +330,11 @@ def _difference(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _plain(content: Any) -> Any:
-    """Without what differs from node to node: when it was written."""
+    """Without what differs from node to node: when it was written, and in which order things came that have none."""
     if isinstance(content, dict):
         return {key: _plain(value) for key, value in content.items() if key != "dataVersion"}
     if isinstance(content, list):
-        return [_plain(value) for value in content]
+        return sorted((_plain(value) for value in content), key=str)
     return content
 
 

@@ -28,6 +28,10 @@ class CrashDisk(MemoryDisk):
         self.before_each: Callable[[], None] = lambda: None
         """Called before each change, also of what is durable."""
 
+    def call_before_each(self, call: Callable[[], None] = lambda: None) -> None:
+        """From now on, instead of what was called until now."""
+        self.before_each = call
+
     # -- changes -----------------------------------------------------------------------------------------------------------
 
     def open(self, path: Path | str, create: bool = False, writable: bool = True) -> int:
@@ -155,7 +159,6 @@ class CrashDisk(MemoryDisk):
                 disk._names_synced[name] = made
                 disk._synced[made.number] = found
         return disk
-
 
     def _found_bytes(self, file: MemoryFile, random: Random, kept: float) -> bytearray:
         found = bytearray(self._synced.get(file.number, b""))

@@ -135,7 +135,7 @@ class Loop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return not self.alive
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
@@ -144,14 +144,14 @@ class Loop(asyncio.AbstractEventLoop):
             self._wake()
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
@@ -169,7 +169,9 @@ class Loop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+    def create_task(
+        self, coro: Any, *, name: object = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
         if not self.alive:
             coro.close()
             never: Any = self.create_future()
@@ -190,7 +192,9 @@ class Loop(asyncio.AbstractEventLoop):
 
     # -- threads and descriptors -------------------------------------------------------------------------------------------
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """One thread does one thing after the other; what it does takes time before, and happens at once."""
         done = self.create_future()
         free_at = max(self.world.now, self._threads.get(id(executor), 0.0)) + self._work_ms * self.world.dice.random()
@@ -214,7 +218,9 @@ class Loop(asyncio.AbstractEventLoop):
             if not done.cancelled():
                 done.set_result(result)
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., Any], *args: Any
+    ) -> None:
         self._readers[fd] = asyncio.Handle(callback, args, self, None)
         if fd in self._unread:
             self._unread.discard(fd)

@@ -66,7 +66,7 @@ class Machine:
         self.lives += 1
         self.refused, self.is_up = None, False
         self.streams.down.discard(self.host)
-        loop = self.loop = Loop(self.world, self.streams, self.host, lambda: self._turned(self), self.faults.work_ms)
+        loop = self.loop = Loop(self.world, self.streams, self.host, lambda: self._turned(self), self.faults.work_ms)  # type: ignore[abstract]
         self.disk.loop = loop
         loop.run(self._build)
         loop.create_task(self._live(loop))
@@ -89,9 +89,7 @@ class Machine:
 
     def _bind(self, host: str, port: int, backlog: int, copies: int) -> list[Any]:
         assert self.loop is not None
-        return [
-            Listener(self.streams, self.loop, host, place) for place in (port, port - 2, copies or port + 1)
-        ]
+        return [Listener(self.streams, self.loop, host, place) for place in (port, port - 2, copies or port + 1)]
 
     async def _live(self, loop: Loop) -> None:
         broker = cast(Broker, self.broker)
@@ -133,7 +131,7 @@ class Machine:
         sides = list(self.loop.sides)
         old = self.disk
         self.loop.kill()
-        old.before_each = lambda: None
+        old.call_before_each()
         self.disk = disk
         for place in [place for place in self.streams.listeners if place[0] == self.host]:
             del self.streams.listeners[place]
@@ -152,7 +150,7 @@ class Machine:
             nonlocal left
             left -= 1
             if left == 0:
-                disk.before_each = lambda: None
+                disk.call_before_each()
                 found = self.found(power=power)
                 # The coroutine that is running is finished first, on a disk that nobody will see again.
                 assert self.loop is not None
@@ -160,7 +158,7 @@ class Machine:
                 self.loop.streams.down.add(self.host)
                 self.world.after(0.0, self._ended, self.loop, found, power)
 
-        disk.before_each = count
+        disk.call_before_each(count)
 
     def _ended(self, loop: Loop, found: SimDisk, power: bool) -> None:
         if self.loop is loop:

@@ -34,7 +34,7 @@ class Faults(settings.Faults):
         return cls(
             voters=3,
             kernel=dice.choice(("native", "native", "twin")),
-            duration_ms=dice.choice((3_000, 6_000)),
+            duration_ms=dice.choice((2_000, 4_000, 4_000, 8_000)),
             loss=maybe(0.3),
             delay_ms=dice.choice((0.5, 2.0, 10.0, 40.0)),
             delay_tail=maybe(0.1, 0.3),

@@ -26,10 +26,12 @@ class SimDisk(CrashDisk):
         self.sync_ms = sync_ms
         self.full = False
         self.loop: Loop | None = None  # of the process that uses it
-        self.removing: Callable[[str], None] = lambda path: None
-        """Called before a file or folder is removed."""
-        self.renamed: Callable[[str], None] = lambda path: None
-        """Called when a file has its final name."""
+        self._removing: Callable[[str], None] = lambda path: None
+        self._renamed: Callable[[str], None] = lambda path: None
+
+    def tell(self, removing: Callable[[str], None], renamed: Callable[[str], None]) -> None:
+        """From now on: of a file or folder before it is removed, and of a file when it has another name."""
+        self._removing, self._renamed = removing, renamed
 
     def allocate(self, fd: int, size: int) -> None:
         self._demand_room()
@@ -45,16 +47,16 @@ class SimDisk(CrashDisk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def remove(self, path: Path | str) -> None:
-        self.removing(str(path))
+        self._removing(str(path))
         super().remove(path)
 
     def remove_tree(self, folder: Path, *, ignore_errors: bool = False) -> None:
-        self.removing(str(folder))
+        self._removing(str(folder))
         super().remove_tree(folder, ignore_errors=ignore_errors)
 
     def rename(self, old: Path, new: Path) -> None:
         super().rename(old, new)
-        self.renamed(str(new))
+        self._renamed(str(new))
 
     def sync_begun(self, fd: int) -> tuple[MemoryFile, int]:
         return self.begin_sync(fd)
