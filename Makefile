@@ -76,7 +76,11 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: lint
+# pytest rewrites what it imports: once, beside the linters, and not in each worker.
+test: setup
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --collect-only --quiet --ignore tests/interop > /dev/null 2>&1 & rewriting=$$!
+	$(MAKE) --no-print-directory lint
+	wait $$rewriting || true
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal --ignore tests/interop -m 'not long$(if $(WITH_SPARK),, and not spark)' $(ARGS)
 
 test-long: setup

@@ -57,4 +57,4 @@ def test_a_damaged_message_is_told_and_fails_the_command(
     assert ran.exit_code == 1
     assert [body for body in bodies if body in ran.out] == bodies[:2] + bodies[3:]
     assert what in ran.err
-    assert kappamq("tail", topic, "--from", "start", "--no-follow").exit_code == 0
+    assert kappamq("tail", topic, "--from", "first", "--no-follow").exit_code == 0

@@ -68,6 +68,11 @@ def test_size_says_what_a_message_costs() -> None:
     assert 1000 < Sql(" OR ".join(["a = 'x'"] * 1000)).size < 1010
 
 
+def test_names_are_the_properties_that_it_asks_for() -> None:
+    assert Sql("b > 1 AND (a = 'x' OR b IN ('c') OR NOT (d IS NULL)) AND 1 < 2").names == ("b", "a", "d")
+    assert Sql("TRUE").names == ()
+
+
 @pytest.mark.parametrize(
     ("expression", "position", "reason"),
     [

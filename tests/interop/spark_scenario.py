@@ -4,6 +4,7 @@ PLACE is a master (`spark://...`, `local[2]`) or a Connect server (`sc://...`). 
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -110,6 +111,20 @@ def two_attempts(folder: str) -> Any:
     return passed
 
 
+def both_hosts(folder: str) -> Any:
+    """A function for tasks: returns the host it runs on, once tasks have been on two of them, however busy one is."""
+
+    def where(_number: int) -> str:
+        host = os.environ["SPARK_LOCAL_IP"]
+        (Path(folder) / f"task-on-{host}").touch()
+        end = time.monotonic() + 90
+        while len(list(Path(folder).glob("task-on-*"))) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        return host
+
+    return where
+
+
 def main(place: str, nameserver: str, topic: str, folder: str) -> None:
     spark = connect(place)
     scenario = Scenario(spark, nameserver, topic, Path(folder))
@@ -117,9 +132,7 @@ def main(place: str, nameserver: str, topic: str, folder: str) -> None:
     if place.startswith("spark://"):
         found["streamed twice"] = scenario.stream("speculated", two_attempts(folder))
         found["two attempts"] = all((Path(folder) / f"{one}-has-read").exists() for one in ("first", "second"))
-        hosts = spark.sparkContext.parallelize(range(8), 8).map(
-            lambda _: __import__("os").environ.get("SPARK_LOCAL_IP")
-        )
+        hosts = spark.sparkContext.parallelize(range(8), 8).map(both_hosts(folder))
         found["hosts"] = sorted(set(hosts.collect()))
     scenario.write()
     print(json.dumps(found), flush=True)

@@ -29,6 +29,7 @@ from kappamq.native.layout import (
 )
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record, blank, decode
+from kappamq.protocol.records.view import view_at
 from tests.native.conftest import load_kernel
 
 ALL = COLUMN_TOPIC | COLUMN_BODY | COLUMN_ID | COLUMN_KEYS | COLUMN_TAGS | COLUMN_PROPERTIES
@@ -47,7 +48,9 @@ def records(draw: st.DrawFn) -> Record:
     return Record(
         topic=draw(st.sampled_from(["t", "grün", "x" * 127, "x" * 128])),
         body=draw(st.binary(max_size=40)),
-        properties="".join(f"{name}\1{value}\2" for name, value in pairs)[: draw(st.none() | st.integers(0, 40))],
+        properties="".join(f"{name}\1{value}\2" for name, value in pairs)[
+            : draw(st.none() | st.integers(0, 40))
+        ].rstrip("\0"),  # zeros at the end are what a lost tail reads as
         queue_id=draw(st.integers(0, 7)),
         queue_offset=draw(st.integers(0, 1 << 58)),
         log_offset=draw(st.integers(0, (1 << 63) - 1)),
@@ -129,6 +132,62 @@ def test_both_kernels_agree_on_damaged_bytes(
     assert native.locate(data, -1, check, count_max) == located
     places = located[0]
     assert native.columns(data, b"", places, ALL) == twin.columns(data, b"", places, ALL)
+
+
+ASKED = "TAGS", "colour", "a", "ab", "__BATCH#"
+
+
+@pytest.mark.parametrize("kind", ["twin", "native"])
+@given(given_records=st.lists(records(), max_size=12))
+def test_rows_hold_the_properties_that_are_asked_for(kind: str, given_records: list[Record]) -> None:
+    kernel = load_kernel(kind)
+    encoded = [record.encode() for record in given_records]
+    rows, read = kernel.property_rows(b"".join(encoded), tuple(name.encode() for name in ASKED))
+    assert read == sum(map(len, encoded))
+    ends = list(itertools.accumulate(map(len, encoded)))
+    for (offset, start, end, found), record, data, stop in zip(rows, given_records, encoded, ends, strict=True):
+        assert (offset, start, end) == (record.queue_offset, stop - len(data), stop)
+        decoded = properties.decode(view_at(data).all_property_bytes.decode())
+        assert found == tuple(decoded.get(name) for name in ASKED)
+    texts, _ = kernel.property_rows(b"".join(encoded), ())
+    assert [found for *_, found in texts] == [(view_at(data).all_property_bytes,) for data in encoded]
+
+
+@given(
+    st.lists(records(), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4),
+    st.integers(0, len(ASKED)),
+)
+def test_both_kernels_have_the_same_rows_of_damaged_bytes(
+    given_records: list[Record], flips: list[tuple[int, int]], count: int
+) -> None:
+    data = bytearray(b"".join(record.encode() for record in given_records))
+    for position, value in flips:
+        data[position % len(data)] = value
+    wanted = tuple(name.encode() for name in ASKED[:count])
+    rows = load_kernel("twin").property_rows(bytes(data), wanted)
+    assert load_kernel("native").property_rows(bytes(data), wanted) == rows
+
+
+def test_where_rows_end(module: ModuleType) -> None:
+    one = Record(topic="tea", body=b"cup", properties="a\1\xe4\2a\1\2b\1" + "\1\2", queue_offset=5).encode()
+    good = (5, 0, len(one), ("\xe4", "\1", None))
+    assert module.property_rows(one + one[:50], (b"a", b"b", b"c")) == ([good], len(one))
+    assert module.property_rows(one + bytes(40), (b"a", b"b", b"c")) == ([good], len(one))
+    assert module.property_rows(b"", (b"a",)) == ([], 0)
+    strange = bytearray(Record(topic="t" * 128, body=b"").encode())
+    strange[4:8] = one[4:8]  # version 1, whose topics have a length of one byte
+    at = strange.index(b"t" * 128) - 2
+    strange[at : at + 2] = b"\x80"
+    strange[:4] = (len(strange)).to_bytes(4, "big")
+    assert module.property_rows(one + strange, (b"a", b"b", b"c")) == ([good], len(one))
+    latin = one.replace("\xe4".encode(), b"\xe4\x62")
+    assert module.property_rows(latin, (b"a",))[0][0][3] == ("\ufffdb",)
+
+
+def test_not_more_properties_than_there_is_room_for(module: ModuleType) -> None:
+    with pytest.raises(ValueError, match="9 properties are asked for, 8 at most"):
+        module.property_rows(b"", (b"a",) * 9)
 
 
 def test_a_failed_checksum_marks_the_record_and_does_not_hide_its_neighbours(module: ModuleType) -> None:

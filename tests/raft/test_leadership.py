@@ -8,16 +8,18 @@ from kappamq.raft import (
     AppendRecord,
     Confirmed,
     Effect,
+    HoldAppends,
     LeaderReady,
     Log,
     MemberId,
     Members,
     RaftSettings,
+    Send,
     TermRecord,
     Terms,
 )
 from kappamq.raft.leadership import Leadership, Refused
-from kappamq.raft.messages import Join, Position, Report
+from kappamq.raft.messages import Join, Position, Report, TimeoutNow
 
 A, B, C = (MemberId(name, 1) for name in "ABC")
 
@@ -90,3 +92,36 @@ def test_an_earlier_incarnation_does_not_come_back() -> None:
     assert not leader.said(AppendRecord)
     leader.it.on_join(Join(MemberId("C", 4), A, 0))
     assert leader.said(AppendRecord) == [AppendRecord(5, Members(frozenset({A}), frozenset({MemberId("C", 4)})))]
+
+
+def test_who_is_not_fit_to_lead_makes_way_for_whoever_has_most_and_does_not_try_all_the_time() -> None:
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.record()
+    leader.it.make_way(0)
+    assert not leader.it.transferring, "nothing of its term is confirmed yet"
+    for other, end in ((B, 110), (C, 100)):
+        leader.it.on_position(Position(other, A, 5, 5 if end == 110 else 0, end, end))
+    assert leader.log.was_flushed(110, 0)
+    leader.it.count()
+    assert leader.it.ready
+    leader.effects.clear()
+    leader.it.make_way(0)
+    assert leader.effects == [HoldAppends(True), Send(TimeoutNow(A, B, 5))]
+    leader.it.tick(1000)
+    assert not leader.it.transferring, "B did not take it"
+    leader.it.make_way(1001)
+    assert not leader.it.transferring, "senders have a while without being held back"
+    for other in (B, C):
+        leader.it.heard(other, 5000)
+    leader.it.make_way(5000)
+    assert leader.it.transferring
+
+
+def test_nobody_makes_way_for_those_who_do_not_answer() -> None:
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.record()
+    leader.it.on_position(Position(B, A, 5, 5, 110, 110))
+    assert leader.log.was_flushed(110, 0)
+    leader.it.count()
+    leader.it.make_way(5000)
+    assert not leader.it.transferring

@@ -47,3 +47,10 @@ def test_a_report_of_another_generation_does_not_count() -> None:
     feed.took(20)
     assert not feed.reported(Report(0, 1, 120, 120))
     assert feed.written == 100
+
+
+def test_what_a_follower_holds_at_first_need_not_be_on_its_disk() -> None:
+    feed = Feed(100, 50)
+    assert (feed.written, feed.flushed) == (100, 0)
+    assert feed.reported(Report(0, 0, 100, 40))
+    assert (feed.written, feed.flushed) == (100, 40)

@@ -140,3 +140,21 @@ def test_greetings_are_json_objects() -> None:
     for wrong in (b"{", json.dumps([1]).encode(), b"[" * 100_000, b"\xff"):
         with pytest.raises(BadStream, match="greeting"):
             values_of(wrong)
+
+
+def test_a_report_alone_is_read_at_once_and_anything_else_is_for_the_frames() -> None:
+    report = Report(1, 2, 400, 300, 500)
+    good = frame(Kind.REPORT, report.encode(), crc32)
+    frames = trusted()
+    assert frames.report(good) == report
+    assert frames.report(good + good) is None
+    assert frames.report(good[:-1]) is None
+    assert frames.report(frame(Kind.RAFT, report.encode(), crc32)) is None
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        assert frames.report(bytes(bad)) is None, "the frames say what is wrong with it"
+    with pytest.raises(BadStream, match="cannot be"):
+        frames.report(frame(Kind.REPORT, Report(0, 0, 10, 11).encode(), crc32))
+    list(frames.feed(good[:5]))
+    assert frames.report(good) is None, "it is the rest of another frame"

@@ -59,6 +59,8 @@ LIFE: list[Change] = [
     ("batch-finished", ["s", "unknown", "y", {"gone": 1}]),
     ("scope-removed", ["s"]),
     ("scope-removed", ["never there"]),
+    ("scope-asked", ["other"]),
+    ("scope-asked", ["never there"]),
 ]
 
 

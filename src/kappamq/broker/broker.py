@@ -187,7 +187,7 @@ class Broker:
         self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config, self.topics, self.address_of, self.copies_config.port_beside(self.port), self.workers.read,
+            config, self.topics, self.address_of, self.copies_config.port_beside(self.port), self.workers.compute,
             outgoing_context(net), self.node_role, events,
         )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)
@@ -208,8 +208,16 @@ class Broker:
             self.clients, self.tables, self.writer, self.workers.read, self.workers.write
         )  # fmt: skip
         self.damage = Counts()
-        self.lost_pages = LostPages(store, self.damage, read, self.run, writer.flush_done)
-        repairs = EntryRepair(store, self.damage, self.lost_pages, read, write, self.run)
+        self.lost_pages = LostPages(store, self.damage, read, self.run, writer.flush_done, self._suspect)
+        repairs = EntryRepair(
+            store,
+            self.damage,
+            self.lost_pages,
+            read,
+            write,
+            self.run,
+            self._from_copy,
+        )
         self.pulling = pulling = Pulling(
             config, store, clock, tables, clients, self.parked, repairs, reader, read, self.run, events,
             lambda: self.gate.has(NOT_MASTER),
@@ -224,7 +232,8 @@ class Broker:
         self.copies = Copies(
             self.copies_config, config, store, writer, self.metadata, tables, self.upkeep, self.next_file, self.gate, clock,
             self.outlet, self.node_role, lambda: self.address, read, events, outgoing_context(net),
-            self.seeding, self._end_with,
+            self.seeding, self._end_with, self.damage, self.lost_pages, write, self.run,
+            self.copies_config.port_beside(self.port),
         )  # fmt: skip
         self._started.push_async_callback(self.copies.stop)
         self.upkeep.keepers.extend(self.copies.keepers())
@@ -249,12 +258,13 @@ class Broker:
         self.role = MasterRole(self._surroundings(), self.bursts, self.upkeep, self.clock_watch)
         self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
         self.scrubber = Scrubber(
-            store, self.damage, clock, write, self.upkeep.write_snapshot_again, self.role.timers, self.topics.first_offset
+            store, self.damage, clock, write, self.upkeep.write_snapshot_again, self.role.timers, self.topics.first_offset,
+            self.copies.mender.mend,
         )  # fmt: skip
         self._started.push_async_callback(self.scrubber.stop)
         self.administration = Administration(
             config, store, clock, tables, clients, pulling, self.delivery_tables.filters, writer, self.own_records, self.gate,
-            self.workers, self.upkeep, self.topic_files, reader, self.stats, self.address_of, self.registration.told, self._others(),
+            self.workers, self.upkeep, self.topic_files, reader, self.stats, self.address_of, self.registration.announced, self._others(),
         )  # fmt: skip
         for part in (
             self.pulls, self.consumers, self.filtering, self.delivery_tables.delay_positions, self.timer_admin, self.administration,
@@ -268,9 +278,15 @@ class Broker:
             self.config, self.clock, self.store, self.writer, self.gate, self.metadata, self.events, self.topics, self.groups,
             self.clients, self.offsets, self.locks, self.delivery_tables, self.reader,
             UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF), self.workers.read,
-            self.upkeep.write_derived, self.run, self.registration.told, lambda: self.address,
+            self.upkeep.write_derived, self.run, self.registration.announced, lambda: self.address,
             outgoing_context(self.net_config), self.boot_id,
         )  # fmt: skip
+
+    def _suspect(self, log_offset: int) -> None:
+        self.copies.mender.suspect(log_offset)
+
+    async def _from_copy(self, log_offset: int) -> bool:
+        return await self.copies.mender.mend_at(log_offset)
 
     def _others(self) -> Others:
         return Others(
@@ -280,7 +296,7 @@ class Broker:
             parked_pulls=lambda: self.parked.count,
             conflicts=self.clients.conflicts,
             wall_clock=self.clock_watch.runtime,
-            damage=lambda: {**self.damage.table(), **self.scrubber.table()},
+            damage=lambda: {**self.damage.table(), **self.copies.mender.table(), **self.scrubber.table()},
             staged=self.delivery_tables.staged.runtime,
             copies=self.copies.status.runtime,
             cautions=self.cautions,

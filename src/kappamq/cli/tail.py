@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,13 +13,16 @@ from kappamq.cli.shared.options import OutputOption, TopicArgument, fail, spoken
 from kappamq.cli.shared.output import Format, Output, counted
 from kappamq.cli.shared.times import parse_time
 
+_PLACES: Final = {"start": "start", "end": "end", "first": "start", "last": "end"}
+"""The Python client calls them first and last."""
+
 
 @spoken
 @clustered
 def tail(
     cluster: Cluster,
     topic: TopicArgument,
-    from_: Annotated[str, typer.Option("--from", help="end, start, or a time such as '10:00' or '15m' (ago).")] = "end",
+    from_: Annotated[str, typer.Option("--from", help="start, end, or a time such as '10:00' or '15m' (ago).")] = "end",
     tags: Annotated[str, typer.Option(help="Only these tags, as in 'paid || new'.")] = "*",
     count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Exit after this many.")] = None,
     follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow exits at the current end.")] = True,
@@ -31,7 +34,7 @@ def tail(
     from kappamq.event_loop import run
 
     out = Output(output)
-    start = from_ if from_ in ("end", "start") else parse_time("--from", from_, int(time.time() * 1000))
+    start = _PLACES.get(from_) or parse_time("--from", from_, int(time.time() * 1000), ("start", "end"))
     tail = Tail(topic, start, tags, count, follow, cluster, out)
     try:
         run(tail.run())

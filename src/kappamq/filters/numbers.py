@@ -33,7 +33,7 @@ def int64(text: str) -> int:
 
 
 def _integer(text: str) -> int:
-    if _PLAIN_INTEGER.fullmatch(text):
+    if (len(text) <= 18 and text.isascii() and text.isdecimal()) or _PLAIN_INTEGER.fullmatch(text):
         return int(text)
     found = _INTEGER.fullmatch(text)
     # Java goes by 16-bit characters, so digits beyond them are none.

@@ -34,14 +34,14 @@ _LEVELS: Final = {
 class Sql:
     """A compiled expression; safe to share."""
 
-    __slots__ = ("_evaluate", "size", "text")
+    __slots__ = ("_evaluate", "names", "size", "text")
 
     def __init__(self, text: str) -> None:
         """Raises BadExpression, which says where and why."""
         self.text = text
-        self._evaluate, self.size = _Parser(
-            text
-        ).whole()  # size: how many conditions there are, about a microsecond each
+        parser = _Parser(text)
+        self._evaluate, self.size = parser.whole()  # size: how many conditions there are, about a microsecond each
+        self.names = tuple(parser.names)  # the properties that it asks for
 
     def evaluate(self, get: Get) -> bool | None:
         """True, False, or None for unknown. Raises ValueError where a property is not the number it is compared with."""
@@ -62,6 +62,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._words = Words(text)
         self._depth = 0
+        self.names: dict[str, None] = {}
 
     def whole(self) -> tuple[conditions.Condition, int]:
         words = self._words
@@ -178,6 +179,7 @@ class _Parser:
         at = word.position
         if word.sort is Sort.NAME:
             operand = Operand(Kind.PROPERTY, at, word.text)
+            self.names[word.text] = None
         elif word.sort is Sort.TEXT:
             operand = Operand(Kind.TEXT, at, word.text)
         elif word.sort is Sort.INTEGER:

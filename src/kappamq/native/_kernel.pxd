@@ -101,6 +101,15 @@ cdef extern from "kernel.h" nogil:
         texts_t keys
         texts_t tags
         maps_t maps
+    enum:
+        SCAN_RECORD
+        VALUES_MAX
+    struct valued_t "valued":
+        size_t size
+        int64_t queue_offset
+        span_t properties
+        span_t *values
+    int record_values(const uint8_t *, size_t, const span_t *, size_t, valued_t *)
     int64_t column_measure(const sources_t *, const place_t *, size_t, c_bool)
     int column_write(const sources_t *, const place_t *, size_t, c_bool, int32_t *, uint8_t *)
     int columns_from_properties(const sources_t *, const place_t *, size_t, int, property_columns_t *)

@@ -10,11 +10,13 @@ import os
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memset
+from libc.string cimport memchr, memcpy, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
@@ -852,6 +854,33 @@ def locate(buffer, int64_t log_offset, bint check, count_max):
         free(places)
 
 
+def property_rows(bytes records not None, tuple names not None):
+    cdef span_t wanted[VALUES_MAX]
+    cdef valued_t found
+    cdef size_t count = <size_t>len(names), place, at = 0, size = <size_t>len(records)
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef tuple values
+    cdef list rows = []
+    if count > VALUES_MAX:
+        raise ValueError(f"{count} properties are asked for, {VALUES_MAX} at most")
+    for place in range(count):
+        wanted[place] = bytes_span(names[place])
+    while at < size and record_values(data + at, size - at, wanted, count, &found) == SCAN_RECORD:
+        if count:
+            values = PyTuple_New(<Py_ssize_t>count)
+            for place in range(count):
+                value = None
+                if found.values[place].size:
+                    value = PyUnicode_DecodeUTF8(<const char *>found.values[place].at, <Py_ssize_t>found.values[place].size, "replace")
+                Py_INCREF(value)
+                PyTuple_SET_ITEM(values, <Py_ssize_t>place, value)
+        else:
+            values = (new_bytes(found.properties.at, found.properties.size),)
+        rows.append((found.queue_offset, at, at + found.size, values))
+        at += found.size
+    return rows, at
+
+
 cdef int check_column(int64_t result) except -1:
     if result == NO_MEMORY:
         raise MemoryError("a column")
@@ -960,6 +989,39 @@ cdef int check_row(int64_t result, size_t row) except -1:
     if result == ROW_EMPTY:
         raise BadRow(row, "a property has an empty name or value, which RocketMQ would drop")
     return check_column(result)
+
+
+def column_of(values):
+    cdef list given = values if type(values) is list else list(values)
+    cdef Py_ssize_t count = len(given), n, size = 0
+    cdef int64_t end = 0
+    cdef const char *text = NULL
+    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * <Py_ssize_t>sizeof(int32_t)), data
+    cdef int32_t *ends = <int32_t *>PyBytes_AS_STRING(offsets)
+    cdef char *at
+    ends[0] = 0
+    for n in range(count):
+        value = given[n]
+        if isinstance(value, bytes):
+            size = len(<bytes>value)
+        else:
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+        end += size
+        if end > 0x7FFFFFFF:
+            raise OverflowError("a column of more than 2 GiB: take fewer records at a time")
+        ends[n + 1] = <int32_t>end
+    data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>end)
+    at = PyBytes_AS_STRING(data)
+    # No Python code runs between the two loops: the values are the ones that were measured.
+    for n in range(count):
+        value = given[n]
+        size = ends[n + 1] - ends[n]
+        if isinstance(value, bytes):
+            memcpy(at + ends[n], PyBytes_AS_STRING(value), <size_t>size)
+        else:
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+            memcpy(at + ends[n], text, <size_t>size)
+    return None, offsets, data
 
 
 def property_texts(count, named, mapped, left_out):

@@ -46,6 +46,45 @@ void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int
     }
 }
 
+/* -- a few properties of each ------------------------------------------------------------------------------------------ */
+
+int record_values(const uint8_t *data, size_t size, const struct span *names, size_t count, struct valued *valued)
+{
+    struct record record;
+    int why = record_parse(data, size, &record);
+    if (why != SCAN_RECORD)
+        return why;
+    if (getu32(data + 4) == MAGIC_V1 && record.topic.size > TOPIC_BYTES_MAX)
+        return SCAN_DAMAGED; /* its length has a sign where others read it */
+    valued->size = (size_t)record.size;
+    valued->queue_offset = record.queue_offset;
+    valued->properties = record.properties;
+    if (!count)
+        return SCAN_RECORD;
+    memset(valued->values, 0, sizeof valued->values);
+    const uint8_t *start = record.properties.at, *end = start + record.properties.size, *middle = NULL;
+    struct marks marks = marks_of(start, end, data + size);
+    while (start < end) {
+        const uint8_t *mark = next_mark(&marks);
+        if (mark < end && *mark == 1) {
+            if (!middle) /* more of them are part of the value */
+                middle = mark;
+            continue;
+        }
+        if (middle && mark > middle + 1) {
+            struct span name = {start, (size_t)(middle - start)};
+            for (size_t n = 0; n < count; n++)
+                if (same_span(names[n], name)) {
+                    valued->values[n] = (struct span){middle + 1, (size_t)(mark - middle - 1)};
+                    break;
+                }
+        }
+        start = mark + 1;
+        middle = NULL;
+    }
+    return SCAN_RECORD;
+}
+
 /* -- gathering ------------------------------------------------------------------------------------------------------- */
 
 /* The span of a place, false if it does not lie in the data or in `extra`. */

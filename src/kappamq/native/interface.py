@@ -213,6 +213,8 @@ class KernelModule(Protocol):
     split_batch: Callable[..., Any]
     batch_body: Callable[..., Any]
     batch_checksum: Callable[..., Any]
+    column_of: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
     columns: Callable[..., Any]
+    property_rows: Callable[..., Any]

@@ -157,6 +157,16 @@ struct located {
  * offset at which it lies. A record whose checksums fail counts as `damaged`, one whose lengths make no sense ends the walk. */
 void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct place *places, size_t room, struct located *located);
 
+enum { VALUES_MAX = 8 };
+/* The values of the named properties of a record, none where there is none; of equal names the last one with a value. */
+struct valued {
+    size_t size;
+    int64_t queue_offset;
+    struct span properties, values[VALUES_MAX];
+};
+/* SCAN_RECORD, or why there is no record at `data` that could be read at once. Names are not empty and differ. */
+int record_values(const uint8_t *data, size_t size, const struct span *names, size_t count, struct valued *valued);
+
 enum { COLUMN_TOPIC = 1, COLUMN_BODY = 2, COLUMN_ID = 4, COLUMN_KEYS = 8, COLUMN_TAGS = 16, COLUMN_PROPERTIES = 32 };
 /* A place points outside of the data; a column does not fit Arrow's 32-bit offsets. */
 enum { BAD_PLACE = -101, COLUMN_TOO_LARGE = -102 };

@@ -145,6 +145,11 @@ COLUMN_KEYS: Final = 8
 COLUMN_TAGS: Final = 16
 COLUMN_PROPERTIES: Final = 32
 
+VALUES_MAX: Final = 8
+"""So many properties of each record can be asked for at once."""
+PropertyRow = tuple[int, int, int, tuple[str | None, ...] | tuple[bytes]]
+"""Queue offset of a record, where it begins and ends, the values of the properties that were asked for; or all its properties."""
+
 Column = tuple[bytes | None, bytes, bytes]
 """Arrow's buffers of a text or binary column: validity bits (None: nothing is null), int32 offsets, data."""
 MapColumn = tuple[bytes, bytes, bytes, bytes, bytes]

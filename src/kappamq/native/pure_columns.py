@@ -18,6 +18,7 @@ from kappamq.native.layout import (
     COLUMN_PROPERTIES,
     COLUMN_TAGS,
     COLUMN_TOPIC,
+    MAGIC_V1,
     PLACE,
     PLACE_BYTES,
     PRIVATE_PROPERTIES,
@@ -25,13 +26,17 @@ from kappamq.native.layout import (
     SCAN_MORE,
     SYS_BORN_V6,
     SYS_STORE_V6,
+    TOPIC_BYTES_MAX,
+    VALUES_MAX,
     Column,
     MapColumn,
+    PropertyRow,
 )
 from kappamq.native.pure_record import Buffer, intact, parse, property_values
 
 _born_ms: Final = struct.Struct(">q").unpack_from
 _log_offset: Final = struct.Struct(">q").pack
+_MAGIC_V1: Final = MAGIC_V1.to_bytes(4, "big", signed=True)
 _COLUMN_BYTES_MAX: Final = (1 << 31) - 1
 _PAIRS_MAX: Final = 0xFFFF // 4 + 1
 
@@ -63,6 +68,34 @@ def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tupl
         at += size
         count += 1
     return places, count, at, SCAN_MORE
+
+
+def property_rows(records: bytes, names: tuple[bytes, ...]) -> tuple[list[PropertyRow], int]:
+    """The named properties of each record in `records`, which lie back to back; without names, all of them as one text.
+
+    Returns rows (queue offset, where it begins and ends, values), and how far it came: a record that cannot be read, or only by
+    who looks closer, ends the walk. A property without a value counts as absent (None); of equal names the last one counts."""
+    if len(names) > VALUES_MAX:
+        raise ValueError(f"{len(names)} properties are asked for, {VALUES_MAX} at most")
+    rows: list[PropertyRow] = []
+    at, limit = 0, len(records)
+    while at < limit:
+        fields = parse(records, at, limit)
+        if isinstance(fields, int) or (len(fields[8]) > TOPIC_BYTES_MAX and records[at + 4 : at + 8] == _MAGIC_V1):
+            break
+        end = at + fields[0]
+        if names:
+            found = property_values(fields[9])
+            values = tuple([_text(found.get(name)) for name in names])
+            rows.append((fields[2], at, end, values))
+        else:
+            rows.append((fields[2], at, end, (fields[9],)))
+        at = end
+    return rows, at
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode("utf-8", "replace") if value else None
 
 
 def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[int, Column | MapColumn]:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kappamq.raft.effects import AppendRecord, Confirmed, Effect, HoldAppends, LeaderReady, Replicate, Seed, Send
 from kappamq.raft.log import Log
@@ -17,6 +18,8 @@ from kappamq.raft.messages import Append, Beat, Diverged, Join, Position, Report
 from kappamq.raft.progress import Progress
 from kappamq.raft.quorum import held_by_majority, is_majority
 from kappamq.raft.settings import RaftSettings
+
+_MAKE_WAY_AGAIN: Final = 5  # elections: senders are held back meanwhile, so not all the time
 
 
 class Refused(Exception):
@@ -38,6 +41,7 @@ class Leadership:
         self._next_beat = now
         self._successor: MemberId | None = None
         self._transfer_until = 0.0
+        self._make_way_at = 0.0
         self._meet_members(now)
         emit(AppendRecord(term, self.members))
 
@@ -269,6 +273,19 @@ class Leadership:
         self._transfer_until = now + self._settings.election_max_ms
         self._emit(HoldAppends(True))
         self._hand_over()
+
+    def make_way(self, now: float) -> None:
+        """We are not fit to lead: let the one lead that answers and has most of the log, tried again until one does."""
+        if not self.ready or self._successor is not None or now < self._make_way_at:
+            return
+        self._make_way_at = now + _MAKE_WAY_AGAIN * self._settings.election_max_ms
+        others = [
+            peer
+            for peer in self.peers.values()
+            if peer.member in self.members.voters and peer.streaming and self._answers(peer.member, now)
+        ]
+        if others:
+            self.transfer(max(others, key=lambda peer: peer.flushed).member, now)
 
     def _hand_over(self) -> None:
         if self._successor is None or self._changing:

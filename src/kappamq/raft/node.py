@@ -73,6 +73,7 @@ class Node:
         self.leader: MemberId | None = None
         self.leadership: Leadership | None = None
         self.settings = settings or RaftSettings()
+        self._fit = True
         self._dice = dice
         self._effects: list[Effect] = []
         self._unsaved = False  # the ballot has changed
@@ -101,6 +102,8 @@ class Node:
         if self.leadership is not None:
             if not self.leadership.tick(now):
                 self._become_follower(None)
+            elif not self._fit:
+                self.leadership.make_way(now)
         elif now >= self._deadline:
             self._wait(now)
             self._stand(now)
@@ -186,6 +189,10 @@ class Node:
         self._clock(now)
         self._leading().transfer(member, now)
         return self._taken()
+
+    def may_lead(self, fit: bool) -> None:
+        """Whether the driver thinks this node fit to lead. One that is not does not stand, and hands over when it leads; it votes."""
+        self._fit = fit or len(self.members.voters) == 1
 
     def add(self, member: MemberId) -> list[Effect]:
         """Add a member: a learner first, and a voter when it has caught up."""
@@ -319,7 +326,7 @@ class Node:
         self._count_vote(self.me, now)
 
     def _may_stand(self) -> bool:
-        return self.me in self.members.voters and not self.log.cutting
+        return self._fit and self.me in self.members.voters and not self.log.cutting
 
     def _other_voters(self) -> list[MemberId]:
         return sorted(self.members.voters - {self.me})

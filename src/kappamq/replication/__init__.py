@@ -8,6 +8,7 @@ copies and Raft groups differ in who waits for the reports, and not in the bytes
     greeting      what both say of themselves first, and the reasons not to go on
     seeding       what a follower gets whose log the leader's does not continue any more
     feed          what one follower was sent and has reported
+    gathering     what waits for a follower's report, so that many turns share one piece of the log
     held          how many followers have how much: what synchronous copies wait for
     vote_file     what a member of a group has promised, and who it is
     terms_file    which term wrote which bytes of the log

@@ -6,14 +6,16 @@ from kappamq.replication.frames import BadStream, Report
 
 
 class Feed:
-    """Offsets of one connection: sent from <= reported flushed <= reported written <= reported received <= sent."""
+    """Offsets of one connection: reported flushed <= reported written <= reported received <= sent."""
 
-    def __init__(self, start: int, window_bytes: int, generation: int = 0) -> None:
-        """The follower holds the log up to `start`; what lies behind is to be sent, at most `window_bytes` ahead of its reports."""
+    def __init__(self, start: int, window_bytes: int, generation: int = 0, *, flushed: int = 0) -> None:
+        """The follower holds the log up to `start`; what lies behind is to be sent, at most `window_bytes` ahead of its reports.
+
+        Holding it does not mean that it is on its disk: of that only `flushed` is known before its first report."""
         self.sent_from = start
         self.sent = start
         self.written = start
-        self.flushed = start
+        self.flushed = flushed
         self.received = start
         self.generation = generation
         self._window_bytes = window_bytes

@@ -16,16 +16,19 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from kappamq.errors import KappaError
 
 VERSION: Final = 2
 OPENING: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">IIB")
+_LENGTH_AND_CRC: Final = struct.Struct(">II")
 _BEHIND_LENGTH: Final = _HEAD.size - 4
+_LOG_HEAD: Final = struct.Struct(">qqqqqqI")
+_REPORT: Final = struct.Struct(">qqqqq")
+_REPORT_FRAME_BYTES: Final = _HEAD.size + _REPORT.size
 PIECE_BYTES_MAX: Final = 1 << 20
 """So much of the log goes into one frame."""
 _FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
@@ -52,13 +55,13 @@ class Kind(IntEnum):
     RAFT = 10  # what members of a Raft group say to each other
     ASK = 11  # a follower that has not opened its store yet, instead of HELLO: can it go on with what it has?
     SEED = 12  # leader of a Raft group: your log cannot be continued, start again and ask
+    FETCH = 13  # a copy whose log is damaged, instead of HELLO: give me these bytes of yours
+    BYTES = 14  # the answer to that: bytes of the log, and where they lie
 
 
-@dataclass(frozen=True, slots=True)
-class LogPiece:
+# One of each is made in every turn of a leader: tuples cost a third of what frozen dataclasses do.
+class LogPiece(NamedTuple):
     """Bytes of the log from `offset` on, perhaps none, and where the leader is."""
-
-    HEAD: ClassVar = struct.Struct(">qqqqqqI")
 
     term: int
     offset: int
@@ -69,17 +72,16 @@ class LogPiece:
     data: bytes | memoryview = b""
 
     def head(self, checksum: Checksum) -> bytes:
-        crc = checksum(self.data)
-        return self.HEAD.pack(self.term, self.offset, self.visible, self.confirmed, self.log_min, self.end, crc)
+        return _LOG_HEAD.pack(*self[:-1], checksum(self.data))
 
     @classmethod
     def decode(cls, content: bytes, checksum: Checksum) -> Self:
-        if len(content) < cls.HEAD.size:
+        if len(content) < _LOG_HEAD.size:
             raise BadStream(
-                f"a piece of the log has a head of {cls.HEAD.size} bytes; this one has {len(content)} bytes"
+                f"a piece of the log has a head of {_LOG_HEAD.size} bytes; this one has {len(content)} bytes"
             )
-        term, offset, visible, confirmed, log_min, end, crc = cls.HEAD.unpack_from(content)
-        data = memoryview(content)[cls.HEAD.size :]
+        term, offset, visible, confirmed, log_min, end, crc = _LOG_HEAD.unpack_from(content)
+        data = memoryview(content)[_LOG_HEAD.size :]
         if checksum(data) != crc:
             raise BadStream(f"the bytes of the log from {offset} on arrive damaged: their checksum does not match")
         if (
@@ -95,12 +97,9 @@ class LogPiece:
         return cls(term, offset, visible, confirmed, log_min, end, data)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """So far a follower has the log; `received` counts what waits for the end of its record or batch, too. `generation` counts how
     often it has cut its log: a report from before does not count."""
-
-    LAYOUT: ClassVar = struct.Struct(">qqqqq")
 
     term: int
     generation: int
@@ -109,13 +108,13 @@ class Report:
     received: int = 0  # less than `written`: as much as that
 
     def encode(self) -> bytes:
-        return self.LAYOUT.pack(self.term, self.generation, self.written, self.flushed, self.received)
+        return _REPORT.pack(*self)
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        if len(content) != cls.LAYOUT.size:
-            raise BadStream(f"a report has {cls.LAYOUT.size} bytes; this one has {len(content)}")
-        report = cls(*cls.LAYOUT.unpack(content))
+        if len(content) != _REPORT.size:
+            raise BadStream(f"a report has {_REPORT.size} bytes; this one has {len(content)}")
+        report = cls(*_REPORT.unpack(content))
         if not 0 <= report.flushed <= report.written or report.received < 0:
             raise BadStream(f"a report that cannot be: written to {report.written}, flushed to {report.flushed}")
         return report
@@ -123,13 +122,13 @@ class Report:
 
 def frame(kind: Kind, content: bytes, checksum: Checksum) -> bytes:
     body = bytes((kind,)) + content
-    return struct.pack(">II", len(body) + 4, checksum(body)) + body
+    return _LENGTH_AND_CRC.pack(len(body) + 4, checksum(body)) + body
 
 
 def log_frame(piece: LogPiece, checksum: Checksum) -> tuple[bytes, bytes | memoryview]:
     """The frame of a piece of the log, in two parts, so that its bytes, which are many, are not copied."""
     head = bytes((Kind.LOG,)) + piece.head(checksum)
-    return struct.pack(">II", len(head) + len(piece.data) + 4, checksum(head)) + head, piece.data
+    return _LENGTH_AND_CRC.pack(len(head) + len(piece.data) + 4, checksum(head)) + head, piece.data
 
 
 def text_frame(kind: Kind, values: dict[str, Any], checksum: Checksum) -> bytes:
@@ -163,6 +162,16 @@ class Frames:
         """The other side has shown who it is: from now on it may send more than greetings."""
         self._limit = _FRAME_BYTES_MAX
 
+    def report(self, data: bytes) -> Report | None:
+        """The report that `data` consists of; None if it is anything else, which is for `feed` then. Raises BadStream."""
+        if len(data) != _REPORT_FRAME_BYTES or data[8] != Kind.REPORT or self._buffer:
+            return None
+        length, crc = _LENGTH_AND_CRC.unpack_from(data)
+        body = data[8:]
+        if length != _REPORT_FRAME_BYTES - 4 or self._checksum(body) != crc:
+            return None
+        return Report.decode(body[1:])
+
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """Each frame that `data` completes. Raises BadStream."""
         buffer = self._buffer
@@ -178,7 +187,7 @@ class Frames:
                     return
                 body = bytes(memoryview(buffer)[at + 8 : end])
                 at = end
-                checked = memoryview(body)[: 1 + LogPiece.HEAD.size] if body[0] == Kind.LOG else body
+                checked = memoryview(body)[: 1 + _LOG_HEAD.size] if body[0] == Kind.LOG else body
                 if self._checksum(checked) != crc:
                     raise BadStream("the checksum of a frame does not match: the connection damages bytes")
                 try:

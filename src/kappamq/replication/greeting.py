@@ -16,6 +16,8 @@ from kappamq.errors import KappaError
 from kappamq.replication.frames import BadStream
 
 NONCE_BYTES: Final = 16
+REFUSES: Final = "leader refuses"
+"""The side of a proof that goes with a refusal which costs the follower all it has."""
 FINGERPRINT_BYTES: Final = 64
 """So many bytes of the log before the follower's end must be the same in both logs."""
 
@@ -43,6 +45,7 @@ class Hello:
     crc: int  # of the last FINGERPRINT_BYTES before `end`, or fewer in the first file
     nonce: str  # hex
     generation: int = 0
+    copies_port: int = 0  # where it answers other copies, at the host of `address`; 0: nowhere
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:

@@ -41,7 +41,8 @@ class Held:
     def _count(self) -> None:
         if not self._awaited:
             return
-        ends = sorted((end for end in self._ends.values() if end + self._lag_bytes_max >= self._log_end), reverse=True)
+        oldest = self._log_end - self._lag_bytes_max
+        ends = sorted([end for end in self._ends.values() if end >= oldest], reverse=True)
         if len(ends) >= self._awaited:
             self._held = max(self._held, ends[self._awaited - 1])
             self._missing = None

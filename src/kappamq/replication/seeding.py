@@ -24,6 +24,7 @@ MARKER_BYTES_MAX: Final = 64 << 10
 WANTED, COPYING, FILLING = "wanted", "copying", "filling"
 _STATES: Final = (WANTED, COPYING, FILLING)
 _FORMAT: Final = 1
+_WHO_CHARACTERS_MAX: Final = 255
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
 
 
@@ -90,6 +91,8 @@ def check_asking(asking: Asking, ours: Asking) -> None:
     ):
         if theirs != mine:
             raise Refusal(f"its {setting} is {theirs!r}, ours {mine!r}: it must be the same on all copies")
+    if len(asking.who) > _WHO_CHARACTERS_MAX:
+        raise Refusal(f"it says that it is {asking.who:.40}..., which is no broker id and no member of a group")
     if asking.who == ours.who:
         raise Refusal(f"both say that they are {asking.who}: each copy needs a brokerId (dLegerSelfId) of its own")
 

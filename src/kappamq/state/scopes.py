@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-KINDS: Final = ("scope", "scope-removed", "batch-begun", "batch-decided", "batch-aborted", "batch-finished")
+KINDS: Final = (
+    "scope", "scope-removed", "scope-asked", "batch-begun", "batch-decided", "batch-aborted", "batch-finished",
+)  # fmt: skip
+"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when somebody asked."""
 REMEMBERED_MAX: Final = 1000
 """How many decided batches of a scope can be told from others with the same number."""
 ATTEMPTS_MAX: Final = 100
@@ -98,6 +101,8 @@ class Scopes:
         name = str(change[0])
         if kind == "scope-removed":
             self.table.pop(name, None)
+            return
+        if kind == "scope-asked":
             return
         scope = self.table[name]
         transaction = str(change[1])

@@ -64,7 +64,7 @@ class Recovered:
             who = f" (process {self.crashed_pid})" if self.crashed_pid else ""
             found = f"the last broker{who} did not stop cleanly"
         if self.writer == "foreign":
-            found += ", and it was another implementation"
+            found += ", and kappamq.position is missing or does not fit, as after another implementation of the broker"
         looked = f"{self.records} records in {self.end - self.scanned_from} bytes from offset {self.scanned_from} on"
         did = f"{looked} were checked and entered into their queues" if self.records else "its queues are complete"
         if self.rebuilt:

@@ -72,7 +72,7 @@ def test_a_topic_is_in_the_route_when_its_making_is_answered(tmp_path: Path) -> 
 
                 # The broker as a whole stops taking messages: routes say so.
                 await change(client, brokerPermission="4")
-                await broker.registration.told()
+                await broker.registration.announced()
                 found = await route(0, "t")
                 assert found is not None
                 assert found.queues[0].permission == 4

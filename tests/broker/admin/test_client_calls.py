@@ -73,9 +73,9 @@ async def test_a_client_says_no_is_silent_leaves_or_is_too_old(broker: Broker, c
         await refused(client, header, error, "I will not say")
     await eventually(lambda: broker.clients.find("g", "c") is None)
     async with consumer(broker, "c", lambda frame: None) as silent:
-        broker.administration.relay.call_s = 0.2
+        broker.administration.client_calls.call_s = 0.2
         await refused(client, header, ResponseCode.CONSUME_MSG_TIMEOUT, "<g>", "<c>")
-        broker.administration.relay.call_s = 10.0
+        broker.administration.client_calls.call_s = 10.0
         asked = asyncio.ensure_future(refused(client, header, error, "gone"))
         await eventually(lambda: any(connection._calls for connection in broker.server.connections))
         silent.channel.close()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kappamq.broker.batches.coordinator import Coordinator
 from kappamq.broker.broker import Broker
+from kappamq.config.broker import BrokerConfig
 from kappamq.protocol.codes import ResponseCode
 from kappamq.state import scopes
+from kappamq.state.scopes import Scopes
 from tests.broker.batches.batching import Batcher
 from tests.broker.operating import make_topic, on_broker, refused
 from tests.broker.running import Speaker, run, running, speaking
@@ -99,6 +104,17 @@ def test_what_nobody_decides_is_aborted(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_broker_with_nothing_else_to_do_aborts_it_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, batch_transaction_timeout_ms=1000) as broker, speaking(broker) as client:
+            it = Batcher(client)
+            await it.open()
+            await it.begin(0)
+            await eventually_async(lambda: broker.delivery_tables.scopes.table["s"].open is None, text="it is aborted")
+
+    run(test())
+
+
 def test_the_number_of_remembered_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopes, "REMEMBERED_MAX", 3)
 
@@ -111,5 +127,75 @@ def test_the_number_of_remembered_batches_is_bounded(tmp_path: Path, monkeypatch
                 assert transaction is not None
                 await it.decide(number, transaction, 0)
             assert list(broker.delivery_tables.scopes.table["s"].decided) == [2, 3, 4]
+
+    run(test())
+
+
+class SlowDisk:
+    """A coordinator whose log is confirmed when the test says so; a record is one byte long."""
+
+    def __init__(self) -> None:
+        self.scopes = Scopes(lambda: 0)
+        self.end = self.durable = 0
+        self.moved = asyncio.Condition()
+        config = BrokerConfig(name="b")
+        unused: Any = None
+        self.coordinator = Coordinator(
+            config, self.scopes, self.commit, self, unused, lambda: self.end, unused, unused,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def commit(self, kind: str, change: Any) -> int:
+        self.scopes.apply(kind, change)
+        self.end += 1
+        return self.end
+
+    async def confirmed(self, end: int) -> None:
+        async with self.moved:
+            await self.moved.wait_for(lambda: self.durable >= end)
+
+    async def confirm(self, end: int) -> None:
+        async with self.moved:
+            self.durable = max(self.durable, end)
+            self.moved.notify_all()
+
+
+def test_nobody_hears_of_a_decision_that_may_be_taken_back() -> None:
+    """It is appended while an earlier record is being written: a power cut then takes the decision, and not what was published."""
+
+    async def test() -> None:
+        it = SlowDisk()
+        it.commit("scope", ["s", "me", "b"])
+        it.commit("batch-begun", ["s", "t0", 0])
+        asking = asyncio.create_task(it.coordinator.decisions("s", "other", {}))
+        await asyncio.sleep(0)
+        before = it.end
+        it.commit("batch-decided", ["s", "t0", 0, 1, 1, {"other": [[0, 1]]}])
+        await it.confirm(before)
+        answer = await asking
+        assert (answer.open, answer.decided) == ("t0", [])
+        asking = asyncio.create_task(it.coordinator.decisions("s", "other", {}))
+        await asyncio.sleep(0)
+        await it.confirm(it.end)
+        answer = await asking
+        assert (answer.open, [one.transaction for one in answer.decided]) == (None, ["t0"])
+
+    run(test())
+
+
+@pytest.mark.parametrize("scope", ["s", "begun at its successor"])
+def test_a_node_that_was_deposed_without_noticing_tells_nothing(scope: str) -> None:
+    """All that it has is confirmed, but nothing more: its successor may have decided what it does not know of."""
+
+    async def test() -> None:
+        it = SlowDisk()
+        it.commit("scope", ["s", "me", "b"])
+        await it.confirm(it.end)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await it.coordinator.decisions(scope, "other", {})
+        asking = asyncio.create_task(it.coordinator.decisions(scope, "other", {}))
+        await asyncio.sleep(0)
+        await it.confirm(it.end)
+        assert (await asking).decided == []
 
     run(test())

@@ -14,7 +14,7 @@ from kappamq.broker.sending.appending import Placed
 from kappamq.client import AsyncAdmin, AsyncProducer
 from kappamq.client.batches.scope import Part, open_scope
 from kappamq.client.batches.staging import Stager
-from kappamq.errors import BrokerNotFound
+from kappamq.errors import BrokerNotFound, NotMaster
 from kappamq.message import Message, MessageQueue
 from kappamq.protocol.bodies.batches import Decisions
 from kappamq.protocol.codes import ResponseCode
@@ -182,5 +182,24 @@ def test_what_is_staged_and_decided_during_a_question_is_not_lost(
             assert (outcome.published, outcome.dropped) == (True, {})
             async with speaking(other) as client:
                 assert [record.body for record in await client.read("t")] == [b"a"]
+
+    run(test())
+
+
+def test_a_node_that_has_lost_the_role_is_not_asked_again(tmp_path: Path) -> None:
+    """It lives on, and so does the connection to it; another node is the master."""
+
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster:
+            asking, asked = (cluster.brokers[name] for name in cluster.names)
+            peers = asking.delivery.batches.peers
+            await peers.settle(asked.config.name, "s")
+            former = peers._channels[asked.config.name]
+            await asked.role.end(1)
+            with pytest.raises(NotMaster):
+                await peers.settle(asked.config.name, "s")
+            await asked.role.begin()
+            await peers.settle(asked.config.name, "s")
+            assert not former.is_open, "the name server is asked again who the master is"
 
     run(test())

@@ -173,7 +173,7 @@ async def former_leader(root: Path) -> AsyncIterator[tuple[Members, Broker, asyn
             patch.setattr(delivery, "stop", slow)
             assert former.copies.group is not None
             with pytest.MonkeyPatch.context() as unheard:
-                for peer in former.copies.group._peers.values():
+                for peer in former.copies.group.connections._peers.values():
                     unheard.setattr(peer, "say", lambda _content, _data=b"": None)
                     unheard.setattr(peer, "say_later", lambda content: content.close())
                 former.topics.update(TopicConfig("ghost", 4, 4, 6))

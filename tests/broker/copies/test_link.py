@@ -183,3 +183,22 @@ def test_a_greeting_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> No
                 out.transport.abort()
 
     run(test())
+
+
+def test_what_a_copy_brings_along_counts_when_it_says_that_it_is_on_its_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        copies, store = CopiesConfig(role=SYNC_MASTER), {"flush": "sync"}
+        async with running(tmp_path / "m", copies=copies, store=store) as master, speaking(master) as speaker:
+            await speaker.send("tea", b"1")
+            end, followers = master.store.log.end, master.copies.followers
+            reader, writer = await asyncio.open_connection("127.0.0.1", master.port + 1)
+            writer.write(hello(master))
+            await eventually_async(lambda: followers.following, text="it follows")
+            assert master.store.log.end == end
+            assert followers.held.held() < end, "it has the messages, perhaps in its page cache"
+            writer.write(frame(Kind.REPORT, Report(0, 0, end, end).encode(), crc32))
+            await eventually_async(lambda: followers.held.held() == end, text="now it is a copy")
+            writer.close()
+            await reader.read()
+
+    run(test())

@@ -388,7 +388,7 @@ def test_only_this_change_is_waited_for(tmp_path: Path) -> None:
         async with name_server() as server, running(tmp_path, nameservers=(server.address,)) as broker:
             registering = broker.registration
             registering.topic_changed(broker.topics.table["TBW102"])
-            waits = asyncio.create_task(registering.told())
+            waits = asyncio.create_task(registering.announced())
             await asyncio.sleep(0)
             while not waits.done():
                 registering.topic_changed(broker.topics.table["TBW102"])  # there is always something new
@@ -414,12 +414,12 @@ def test_what_changes_while_the_table_is_on_its_way_is_told_as_well(tmp_path: Pa
                 return result
 
             broker.topics.update(TopicConfig("t", 1, 8))
-            await registering.told()
+            await registering.announced()
             registering._worker = slow
             for expected in range(2, 6):
                 broker.topics.update(TopicConfig("other", expected, 1))
                 registering.all_changed()
-                await registering.told()
+                await registering.announced()
 
                 def read_queues() -> int:
                     found = route(server, "t")
@@ -441,7 +441,7 @@ def test_several_changes_at_once_are_not_taken_for_all_there_is(tmp_path: Path, 
             for queue_count in (3, 5):
                 for number in range(count):
                     broker.topics.update(TopicConfig(f"t{number}", queue_count, queue_count))
-                await broker.registration.told()
+                await broker.registration.announced()
                 assert {queues(server, f"t{number}") for number in range(count)} == {queue_count}
                 assert queues(server, "TBW102") > 0
 
@@ -495,7 +495,7 @@ def test_ids_follow_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert found.brokers[0].addresses == {0: f"127.0.0.1:{broker.port}"}, "the name server makes the best of it"
             ip[0] = "10.0.0.2"
             broker.registration.all_changed()
-            await broker.registration.told()
+            await broker.registration.announced()
             assert (await client.send("t", b"x")).ext["msgId"].startswith("0A000002")
             assert [record.offset_id[:8] for record in await client.read("t")] == ["0A000001", "0A000002"]
 
@@ -626,7 +626,7 @@ def test_an_older_name_server_gets_no_beats(tmp_path: Path, monkeypatch: pytest.
             async with Member(broker, 7001, 0, server) as member:
                 await eventually(lambda: not member.registration._servers[0].takes_beats)
                 member.registration.all_changed()
-                await member.registration.told()
+                await member.registration.announced()
                 assert len(heard) == 1
                 assert places(server) == {0: member.address}
 

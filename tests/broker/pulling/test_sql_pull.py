@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kappamq import native
 from kappamq.broker.pulling import sql_pull as sieve_module
-from kappamq.broker.pulling.sql_pull import Properties, Sieve
+from kappamq.broker.pulling.sql_pull import Get, Properties, Sieve
 from kappamq.filters.sql import Sql
 from kappamq.native.layout import COLD, EMPTY, FOUND, NO_MATCH, TOPIC_PULL, TOPIC_SEND
 from kappamq.protocol.frame import decode
@@ -153,6 +153,60 @@ def test_a_record_that_is_none_is_not_given(kernel: str) -> None:
     damaged = bytes(data)
     log.kernel.map_segment(0, damaged)
     assert found(log.pull("n = 1")) == ([0], 1), "the next pull is told that the second one is broken"
+
+
+@with_each_kernel
+def test_a_record_that_cannot_be_read_is_passed_over(kernel: str) -> None:
+    log = Log(kernel, ["n\x011\x02"] * 4)
+    data = bytearray(log.data)
+    size = int.from_bytes(data[:4], "big")
+    text = data.index(b"n\x011\x02", size) - 2
+    data[text : text + 2] = (1000).to_bytes(2, "big")  # the second one's properties claim to be long
+    damaged = bytes(data)
+    log.kernel.map_segment(0, damaged)
+    assert found(log.pull("n = 1")) == ([0, 2, 3], 4)
+    assert found(log.pull("n = 1", offset=1)) == ([2, 3], 4)
+
+
+WIDE = " OR ".join(f"n{number} IS NOT NULL" for number in range(12))
+
+
+@with_each_kernel
+@pytest.mark.parametrize(
+    "sql",
+    ["a = '1'", "a > 1", "a > b AND c IS NULL", "TRUE", "a IN ('1', '2') OR NOT (b <> '1')", f"{WIDE} OR a = '1'"],
+)
+def test_the_same_as_one_by_one(kernel: str, sql: str) -> None:
+    """However many properties a condition names, and whatever stands in them."""
+    pieces = ["a\x011", "a\x012", "b\x011", "c\x01x\x01y", "a\x01", "n7\x01é", "noise", "\x01v", "UNIQ_KEY\x01%d"]
+    texts = []
+    for number in range(400):
+        chosen = [piece for place, piece in enumerate(pieces) if (number * 7 + number // 9) >> place & 1]
+        texts.append("\x02".join(chosen[:: -1 if number % 3 else 1]).replace("%d", str(number)) + "\x02" * (number % 2))
+    log, condition = Log(kernel, texts), Sql(sql)
+    expected = [number for number, text in enumerate(texts) if condition.matches(properties.decode(text).get)]
+    seen, offset = [], 0
+    while offset < len(texts):
+        verdict, payload = log.pull(sql, offset=offset, count=7)
+        if verdict == NO_MATCH:
+            offset = payload[0]
+        else:
+            numbers, offset = found((verdict, payload))
+            seen += numbers
+    assert seen == expected
+
+
+@with_each_kernel
+def test_equal_properties_are_judged_once(kernel: str) -> None:
+    log, asked = Log(kernel, numbered(60) * 2), []
+
+    def wanted(get: Get) -> bool:
+        asked.append(get("n"))
+        return False
+
+    sieve = Sieve(wanted, ["n"], 1)
+    assert sieve.pull(log.kernel, Asked(), 1 << 20, False, lambda low, high: False) == (NO_MATCH, (120, 0, 120))
+    assert asked == [str(number) for number in range(60)]
 
 
 # -- properties ------------------------------------------------------------------------------------------------------------

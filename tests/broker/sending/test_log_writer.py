@@ -17,6 +17,7 @@ from kappamq.errors import NotAvailable
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame, FrameDecoder
 from kappamq.protocol.headers.client import GetMaxOffset
+from kappamq.store.log.marks import AsyncFlush, SyncCopies
 from kappamq.store.message_store import MessageStore
 from tests.broker.running import MODES, run, running, speaking
 from tests.store.faulty import FilesWithFlusher, SlowFlusher
@@ -235,6 +236,76 @@ def test_a_disk_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, flush:
             desk.append()
 
     at_desk(tmp_path, "twin", test, flush=flush)
+
+
+class Slaves:
+    """What a master knows of its slaves, as the test says."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.why: str | None = None
+
+    def held(self) -> int:
+        return self.end
+
+    def missing(self) -> str | None:
+        return self.why
+
+
+def codes(peer: Peer) -> list[tuple[int, str]]:
+    return [(one.code, one.remark or "") for data in peer.sent for one in FrameDecoder().feed(data)]
+
+
+def test_a_promise_that_slaves_do_not_keep_is_told_to_those_who_asked_for_it(tmp_path: Path) -> None:
+    async def test(desk: Desk) -> None:
+        slaves = Slaves()
+        desk.writer.take_mode(SyncCopies(AsyncFlush(), slaves, 3.0))
+        answer = Frame(code=0, opaque=7).encode()
+        kept, broken, late = Peer(), Peer(), Peer()
+        first = desk.append()
+        desk.writer.park(kept, answer, first, 10)
+        second = desk.append()
+        desk.writer.park(broken, answer, second, 10)
+        desk.writer.end_turn()
+        assert (kept.owed, broken.owed) == (10, 10)
+        slaves.end = first
+        slaves.why = "no slave is there"
+        desk.writer.follow_marks()
+        assert (kept.owed, broken.owed) == (0, 0)
+        assert codes(kept) == [(0, "")], "a slave has it, whether or not it is still there"
+        assert codes(broken) == [(ResponseCode.SLAVE_NOT_AVAILABLE, "stored, but no slave is there")]
+        desk.writer.park(late, answer, second, 10)
+        assert codes(late) == [(ResponseCode.SLAVE_NOT_AVAILABLE, "stored, but no slave is there")]
+
+    at_desk(tmp_path, "twin", test)
+
+
+def test_a_role_that_ends_keeps_its_promise_or_says_that_it_does_not(tmp_path: Path) -> None:
+    async def test(desk: Desk) -> None:
+        slaves = Slaves()
+        desk.writer.take_mode(SyncCopies(AsyncFlush(), slaves, 3.0))
+        peer = Peer()
+        desk.writer.park(peer, Frame(code=0, opaque=7).encode(), desk.append(), 10)
+        desk.writer.end_turn()
+        slaves.why = "no slave is there"
+        desk.writer.take_mode(AsyncFlush())
+        assert codes(peer) == [(ResponseCode.SLAVE_NOT_AVAILABLE, "stored, but no slave is there")]
+
+    at_desk(tmp_path, "twin", test)
+
+
+def test_what_may_not_be_stored_is_not_called_stored_for_want_of_slaves(tmp_path: Path) -> None:
+    async def test(desk: Desk) -> None:
+        slaves = Slaves()
+        desk.writer.take_mode(SyncCopies(AsyncFlush(), slaves, 3.0))
+        peer = Peer()
+        desk.writer.park(peer, Frame(code=0, opaque=7).encode(), desk.append(), 10)
+        desk.writer.end_turn()
+        slaves.why = "no slave is there"
+        desk.writer.give_up("the disk is gone")
+        assert codes(peer) == [(ResponseCode.SERVICE_NOT_AVAILABLE, "not known to be stored: the disk is gone")]
+
+    at_desk(tmp_path, "twin", test)
 
 
 def test_a_sender_is_held_while_the_disk_is_behind_and_refused_when_that_lasts(tmp_path: Path) -> None:

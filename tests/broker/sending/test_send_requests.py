@@ -55,7 +55,7 @@ def test_a_fresh_topic_is_answered_when_the_name_servers_know_it(tmp_path: Path)
             async def wait() -> None:
                 await told.wait()
 
-            broker.delivery.sends.told = wait
+            broker.delivery.sends.announced = wait
             first = asyncio.ensure_future(client.send("t", b"first"))
             await eventually(lambda: broker.kernel.queue_state("t", 0).end == 1, text="stored")
             assert (await client.send("t", b"second")).ext["queueOffset"] == "1", (

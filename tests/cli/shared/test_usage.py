@@ -24,7 +24,7 @@ WRONG = [
     (["send", "-t", "no/topic", "-b", "x"], "not allowed"),
     (["send", "-t", "", "-b", "x"], "empty"),
     (["tail", "no topic"], "not allowed"),
-    (["tail", "tea", "--from", "teatime"], "is not a time"),
+    (["tail", "tea", "--from", "teatime"], "is not a time; expected start, end or "),
     (["query", "time", "tea", "--from", "teatime"], "--from"),
     (["query", "time", "tea", "--from", "1h", "--to", "17"], "--to"),
     (["query", "time", "tea", "--from", "1h", "--to", "2h"], "is after --to"),

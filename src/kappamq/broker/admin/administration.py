@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kappamq.broker.admin.client_calls import Relay
+from kappamq.broker.admin.client_calls import ClientCalls
 from kappamq.broker.admin.clients import AdminClients
 from kappamq.broker.admin.groups import AdminGroups
-from kappamq.broker.admin.maintenance import Chores
-from kappamq.broker.admin.offset_resets import Moves
+from kappamq.broker.admin.maintenance import Maintenance
+from kappamq.broker.admin.offset_resets import OffsetResets
 from kappamq.broker.admin.progress import Progress
 from kappamq.broker.admin.queries import Queries
 from kappamq.broker.admin.queues import QueueViews
@@ -59,30 +59,25 @@ class Administration:
         reader: RequestReader,
         stats: Stats,
         address: Address,
-        told: Callable[[], Awaitable[None]],
+        announced: Callable[[], Awaitable[None]],
         others: Others,
     ) -> None:
-        """`told`: waits until name servers know of every change so far."""
+        """`announced`: waits until name servers know of every change so far."""
         self._writer, self._kernel = writer, store.kernel
-        topics, groups, offsets, worker, pulls = (
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            workers.read,
-            pulling.pulls,
-        )
+        topics, groups, offsets, pulls = tables.topics, tables.groups, tables.offsets, pulling.pulls
+        worker, compute = workers.read, workers.compute
         resets, turns, beside = tables.pending_resets, reader.turns, reader.beside
-        self.topics = AdminTopics(config, topics, worker, self.when_safe, told, turns)
-        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, resets)
-        self.clients = AdminClients(clients, offsets, clock, worker)
+        self.topics = AdminTopics(config, topics, compute, self.when_safe, announced, turns)
+        self.groups = AdminGroups(config, groups, offsets, compute, self.when_safe, turns, resets)
+        self.clients = AdminClients(clients, offsets, clock, compute)
         self.queues = QueueViews(
             config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
         )
         self.progress = Progress(
-            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, self.when_safe,
-            stats.get_tps, pulls.asked,
+            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, compute,
+            self.when_safe, stats.get_tps, pulls.asked,
         )  # fmt: skip
-        self.moves = Moves(
+        self.offset_resets = OffsetResets(
             config,
             store,
             clock,
@@ -96,16 +91,16 @@ class Administration:
             self.when_safe,
             pulls.reset,
         )
-        self.relay = Relay(config.name, store, topics, groups, clients, worker, beside)
+        self.client_calls = ClientCalls(config.name, store, topics, groups, clients, worker, beside)
         self.runtime = Runtime(
             store, clock, stats, writer.latency, gate, store.kernel_module.NAME, worker, reader.watch, others
         )
-        self.chores = Chores(store, topics, upkeep, workers.write, topic_files.forget)
+        self.maintenance = Maintenance(store, topics, upkeep, workers.write, topic_files.forget)
         self.settings = SettingsRequests(tables.settings, upkeep.save_now, beside)
         self.queries = Queries(store, worker, upkeep.write_derived)
         self._parts = (
-            self.topics, self.groups, self.clients, self.queues, self.progress, self.moves, self.relay, self.runtime, stats,
-            self.chores, self.settings, self.queries, EmptyTables(),
+            self.topics, self.groups, self.clients, self.queues, self.progress, self.offset_resets, self.client_calls, self.runtime, stats,
+            self.maintenance, self.settings, self.queries, EmptyTables(),
         )  # fmt: skip
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:

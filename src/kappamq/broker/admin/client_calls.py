@@ -32,7 +32,7 @@ _STATUS_BYTES_MAX = 2 << 20  # about 20,000 queues
 _VERSION_STATUS = 28  # the first client version that tells its offsets
 
 
-class Relay:
+class ClientCalls:
     def __init__(
         self, broker_name: str, store: MessageStore, topics: Topics, groups: Groups, clients: Clients, worker: Worker, beside: Beside
     ) -> None:  # fmt: skip

@@ -14,7 +14,7 @@ from kappamq.state.topics import Topics
 from kappamq.store.message_store import MessageStore
 
 
-class Chores:
+class Maintenance:
     def __init__(
         self,
         store: MessageStore,

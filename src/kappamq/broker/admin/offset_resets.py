@@ -37,7 +37,7 @@ ALL_QUEUES = BY_TIME = -1
 _VERSION_RESETS = 28  # the first client version that can be told to
 
 
-class Moves:
+class OffsetResets:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
         pending: PendingResets, appender: Appender, worker: Worker, when_safe: WhenSafe,

@@ -35,7 +35,7 @@ _TOPICS_AT_ONCE_MAX = 10_000
 
 class AdminTopics:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, worker: Worker, when_safe: WhenSafe, told: Callable[[], Awaitable[Any]],
+        self, config: BrokerConfig, topics: Topics, worker: Worker, when_safe: WhenSafe, announced: Callable[[], Awaitable[Any]],
         turns: FairTurns,
     ) -> None:  # fmt: skip
         self._config = config
@@ -43,7 +43,7 @@ class AdminTopics:
         self._worker = worker
         self._when_safe = when_safe
         self._turns = turns
-        self._told = told  # waits, a while, until the name servers have heard of the change
+        self._announced = announced  # waits, a while, until the name servers have heard of the change
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -69,7 +69,7 @@ class AdminTopics:
             known.attributes if known is not None else {}, attributes.parse(header.attributes)
         )
         self._topics.update(wanted)
-        await self._told()
+        await self._announced()
         self._when_safe(request, request.reply())
 
     async def update_list(self, request: Request[UpdateTopicList]) -> None:
@@ -87,7 +87,7 @@ class AdminTopics:
             )
         async for topic in self._turns.share(given):
             self._topics.update(topic)
-        await self._told()
+        await self._announced()
         self._when_safe(request, request.reply())
 
     def _check(self, topic: TopicConfig) -> None:

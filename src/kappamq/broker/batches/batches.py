@@ -51,7 +51,14 @@ class BatchTransactions:
         config, store, appender = around.config, around.store, around.appender
         self.peers = Peers(config.name, lambda: config.nameservers, lambda: self, around.tls)
         self.coordinator = Coordinator(
-            config, scopes, around.commit, appender, self.peers, lambda: store.kernel.append_offset, around.run
+            config,
+            scopes,
+            around.commit,
+            appender,
+            self.peers,
+            lambda: store.kernel.append_offset,
+            around.run,
+            around.agenda.wake,
         )
         self.participant = Participant(
             config,

@@ -48,7 +48,9 @@ class Coordinator:
         participants: Participants,
         end: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        wake: Callable[[], None],
     ) -> None:
+        """`wake`: the agenda, since something is to be done at a time that it does not know yet."""
         self._config = config
         self._scopes = scopes
         self._commit = commit
@@ -56,6 +58,7 @@ class Coordinator:
         self._participants = participants
         self._end = end  # of the log
         self._spawn = spawn
+        self._wake = wake
         self._published = asyncio.Event()  # set and replaced whenever a batch was published everywhere
 
     # -- scopes ------------------------------------------------------------------------------------------------------------
@@ -130,6 +133,7 @@ class Coordinator:
                 transaction = uuid.uuid4().hex
                 change = [name, transaction, number]
                 self._commit("batch-begun", change if attempt is None else [*change, attempt])
+                self._wake()  # it will have to be aborted if nobody decides it
         await self._confirmed()
         return transaction
 
@@ -221,17 +225,30 @@ class Coordinator:
 
     async def decisions(self, name: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions:
         """A broker says what it has published, and is told what else to publish. Whatever is not named it can drop."""
-        scope = self._scopes.get(name)
-        if scope is None or scope.coordinator != self._config.name:
-            return Decisions()
+        scope = self._coordinated_here(name)
+        noted = False
         for transaction, dropped in finished.items():
-            publishing = scope.publishing.get(transaction)
+            publishing = None if scope is None else scope.publishing.get(transaction)
             if publishing is not None and broker in publishing.chunks:
                 self._commit("batch-finished", [name, transaction, broker, dropped])
+                noted = True
+        if not noted and broker != self._config.name:
+            # A node that was deposed and has not noticed would have chunks dropped that its successor has decided: only who can
+            # still have something recorded may say what was not decided. (Chunks of our own lie in the same log as the decision.)
+            self._commit("scope-asked", [name])
+        # As of now, and not as of the moment when it is confirmed: what others decide meanwhile is confirmed later.
+        answer = self._decisions(scope, broker)
         await self._confirmed()
         self._published.set()
         self._published = asyncio.Event()
+        return answer
+
+    def _coordinated_here(self, name: str) -> Scope | None:
         scope = self._scopes.get(name)
+        return scope if scope is not None and scope.coordinator == self._config.name else None
+
+    @staticmethod
+    def _decisions(scope: Scope | None, broker: str) -> Decisions:
         if scope is None:
             return Decisions()
         decided = [

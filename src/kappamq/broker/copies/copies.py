@@ -13,8 +13,11 @@ from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.members.operations import GroupOperations
+from kappamq.broker.copies.mending.giving import RangeGiver
+from kappamq.broker.copies.mending.mender import Mender
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
@@ -23,15 +26,18 @@ from kappamq.broker.events import MasterFound, Tick
 from kappamq.broker.sending.gate import Gate
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.tables import Tables
+from kappamq.broker.upkeep.damage import Counts, LostPages, Run
 from kappamq.broker.upkeep.next_file import NextLogFile
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Keeper, Upkeep
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.config.copies import CopiesConfig
+from kappamq.config.copies import KAPPAMQ, CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.events import Events
+from kappamq.replication.frames import Kind
 from kappamq.replication.greeting import Hello, Refusal
+from kappamq.replication.ranges import RangeQuestion
 from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.message_store import MessageStore
@@ -61,9 +67,14 @@ class Copies:
         tls: ssl.SSLContext | None,
         seeding: Seeding,
         unfit: Callable[[StoreError], None],
+        counts: Counts,
+        lost_pages: LostPages,
+        write: Worker,
+        run: Run,
+        copies_port: int,
     ) -> None:
         """`address`: where our clients reach us. `tls`: for questions to an Apache master. `unfit`: told that this node cannot go on, and
-        is to be started again."""
+        is to be started again. `copies_port`: where we listen for copies."""
         self.config = config
         self._broker = broker
         self._store = store
@@ -71,18 +82,22 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
+        self._copies_port = copies_port
         self._tables = tables
         self._seeding = seeding
         self._unfit = unfit
         self._role = role
         self.seeds = SeedGiver(config, seeding.asking(), address, self, store, metadata, upkeep, clock, worker)
+        self.mender = Mender(config, store, clock, self._who, self._places, counts, lost_pages, worker, write, run)
+        self.ranges = RangeGiver(config, store, self._who, worker)
+        questions = Questions({Kind.ASK: self.seeds, Kind.FETCH: self.ranges})
         self.group: Group | None = None
         if config.group is not None:
             self.group = Group(
                 config, broker, store, writer, metadata, tables, upkeep, next_file, gate, clock, outlet, role, address, worker,
-                self.seeds, seeding, self.too_far_behind,
+                seeding, self.too_far_behind, questions, self.mender,
             )  # fmt: skip
-        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet, self.seeds)
+        self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet, questions)
         self._master_address: str | None = None  # as name servers told it last
         self._master_clients: str | None = None  # where its clients reach it, likewise
         self.following = Following(
@@ -108,7 +123,27 @@ class Copies:
             end=log_files.end,
             crc=fingerprint(self._store, log_files.end) if log_files.end > log_files.min else 0,
             nonce="",
+            copies_port=self._copies_port,
         )
+
+    def _who(self) -> RangeQuestion:
+        """This broker, as it asks others for bytes of the log, and as it is asked."""
+        return RangeQuestion(
+            cluster=self._broker.cluster,
+            name=self._broker.name,
+            group=self.config.group or "",
+            group_id=self.group.group_id if self.group is not None else "",
+            who=self.config.member or str(self._broker.broker_id),
+            segment_bytes=self._store.config.segment_bytes,
+        )
+
+    def _places(self) -> list[str]:
+        """Where other copies of our log can be asked now."""
+        if self.group is not None:
+            return self.group.places()
+        if self.following.place is not None and self.following.speaks == KAPPAMQ:
+            return [self.following.place]
+        return self.followers.places()
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
 
@@ -140,7 +175,7 @@ class Copies:
     # -- roles -------------------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: socket.socket) -> None:
-        await self.followers.listen(listener, None if self.group is None else self.group.link)
+        await self.followers.listen(listener, None if self.group is None else self.group.connections.link)
 
     def take_part(self, found: Recovered) -> None:
         """This node is a member of a Raft group, which decides who leads. Raises StoreError."""
@@ -182,6 +217,7 @@ class Copies:
 
     async def stop(self) -> None:
         self.seeds.stop()
+        self.ranges.stop()
         await asyncio.gather(self.following.end(), self.followers.stop())
         if self.group is not None:
             await self.group.stop()
@@ -198,5 +234,6 @@ class Copies:
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()
+        self.mender.ticked(event)
         if self._seeding.ticked(self._store):
             self._tables.filled()

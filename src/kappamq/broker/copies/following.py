@@ -35,7 +35,7 @@ from kappamq.replication.frames import (
     text_frame,
     values_of,
 )
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, Welcome, is_proof, proof, whole
+from kappamq.replication.greeting import NONCE_BYTES, REFUSES, Hello, Refusal, Welcome, is_proof, proof, whole
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
 
@@ -250,7 +250,8 @@ class Following:
                         values = values_of(content)
                         if kind is Kind.REFUSED:
                             why = str(values.get("why"))[:2000]
-                            if values.get("seed"):
+                            shown = values.get("proof")
+                            if values.get("seed") and (secret is None or is_proof(shown, secret, REFUSES, said, nonce)):
                                 self._too_far_behind(place, why)
                             raise Refusal(f"the master at {place} refuses: {why}")
                         if kind is Kind.CHALLENGE and not nonce:

@@ -11,10 +11,22 @@ from kappamq.broker.copies.log_sender import GREETING_S, LogSender, Master
 from kappamq.errors import KappaError
 from kappamq.replication.feed import Feed
 from kappamq.replication.frames import BadStream, Frames, Kind, LogPiece, Report, log_frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Hello, Refusal, TooFarBehind, Welcome, is_proof, proof, whole
+from kappamq.replication.gathering import Gathering
+from kappamq.replication.greeting import (
+    NONCE_BYTES,
+    REFUSES,
+    Hello,
+    Refusal,
+    TooFarBehind,
+    Welcome,
+    is_proof,
+    proof,
+    whole,
+)
 
 log = logging.getLogger(__name__)
 
+_COPIED_BYTES_MAX = 32 << 10
 _SILENT_SECONDS_MAX = 5  # a follower reports at least every second
 
 
@@ -44,15 +56,33 @@ class Link(LogSender):
     def data_received(self, data: bytes) -> None:
         self._silent_seconds = 0
         try:
-            for kind, content in self._frames.feed(data):
-                self._take(kind, content)
+            # One report is what comes nearly always; of several that come together only what the last of them says matters.
+            report = self._frames.report(data) if self.feed is not None else None
+            news = False
+            if report is not None and self.feed is not None:
+                news = self.feed.reported(report)
+            else:
+                for kind, content in self._frames.feed(data):
+                    if kind is Kind.REPORT and self.feed is not None:
+                        news |= self.feed.reported(Report.decode(content))
+                    else:
+                        self._take(kind, content)
+            if news:
+                self._reported()
         except Refusal as error:
             log.warning("copies: %s may not follow this broker: %.1000s", self.peer, error)
-            self._say(Kind.REFUSED, {"why": str(error)[:1000], "seed": int(isinstance(error, TooFarBehind))})
+            self._say(Kind.REFUSED, {"why": str(error)[:1000], **self._to_seed(error)})
             self.close()
         except KappaError as error:
             log.warning("copies: the connection of %s is closed: %.1000s", self.peer, error)
             self.close()
+
+    def _to_seed(self, error: Refusal) -> dict[str, object]:
+        """That all it has is of no use any more, it believes only of somebody who knows the secret."""
+        if not isinstance(error, TooFarBehind):
+            return {"seed": 0}
+        secret = self._master.config.secret
+        return {"seed": 1, "proof": "" if secret is None else proof(secret, REFUSES, self._said, self._nonce)}
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._deadline is not None:
@@ -65,12 +95,8 @@ class Link(LogSender):
     # -- what it says ------------------------------------------------------------------------------------------------------
 
     def _take(self, kind: Kind, content: bytes) -> None:
-        if kind is Kind.REPORT and self.feed is not None:
-            if self.feed.reported(Report.decode(content)):
-                self._room.set()
-                self._master.reported(self)
-        elif kind is Kind.ASK and self._hello is None and self._transport is not None:
-            self._hand_over(self._transport, content)
+        if self._master.questions.knows(kind) and self._hello is None and self._transport is not None:
+            self._hand_over(kind, self._transport, content)
         elif kind is Kind.HELLO and self._hello is None:
             self._hello = Hello.of(values_of(content))
             self._said = whole(content)
@@ -90,13 +116,22 @@ class Link(LogSender):
         else:
             raise BadStream(f"a frame {kind.name} is not what comes now")
 
-    def _hand_over(self, transport: asyncio.Transport, content: bytes) -> None:
-        """It asks before it opens its store: that is another's matter from now on."""
+    def _reported(self) -> None:
+        feed, gathering = self.feed, self._gathering
+        assert feed is not None
+        self._room.set()
+        if gathering is not None:
+            gathering.reported(feed.received, self._master.clock.liveness())
+            self._send_gathered()  # first: the follower works on it while we answer senders
+        self._master.reported(self)
+
+    def _hand_over(self, kind: Kind, transport: asyncio.Transport, content: bytes) -> None:
+        """It does not want to follow, but asks: that is another's matter from now on."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
         self._lost(self)
-        self._master.seeds.take(transport, content)
+        self._master.questions.take(kind, transport, content)
 
     def _welcome(self, hello: Hello, proved: str) -> None:
         master = self._master
@@ -114,6 +149,8 @@ class Link(LogSender):
         self._say(Kind.WELCOME, welcome.values())
         self._frames.trust()
         self.feed = Feed(hello.end, master.config.window_bytes, hello.generation)
+        if welcome.reports == "written":  # only then does a report follow each piece at once
+            self._gathering = Gathering()
         master.joined(self)
         log.info(
             "copies: %s (%s, id %d) follows this broker from %d on",
@@ -131,6 +168,13 @@ class Link(LogSender):
     @property
     def address(self) -> str:
         return self.peer if self._hello is None else self._hello.address
+
+    @property
+    def place(self) -> str | None:
+        hello = self._hello
+        if hello is None or self.feed is None or not hello.copies_port:
+            return None
+        return f"{hello.address.rpartition(':')[0]}:{hello.copies_port}"
 
     def second_has_passed(self) -> None:
         super().second_has_passed()
@@ -153,7 +197,16 @@ class Link(LogSender):
         marks = store.marks
         self.said = (marks.visible.offset, marks.confirmed.offset)
         piece = LogPiece(self._master.term, start, *self.said, store.log.min, store.log.end, data)
+        nothing_under_way = feed.received == feed.sent
         feed.took(len(data))
-        for part in log_frame(piece, self._checksum):
-            if part:
-                self._write(part)
+        if nothing_under_way and data and self._gathering is not None:
+            self._gathering.sent(feed.sent, self._master.clock.liveness())
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        head, _data = log_frame(piece, self._checksum)
+        # One write to the socket: it costs more than to copy a few kilobytes.
+        if len(data) <= _COPIED_BYTES_MAX:
+            transport.write(head + data)
+        else:
+            transport.writelines((head, data))

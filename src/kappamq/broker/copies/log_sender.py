@@ -1,6 +1,7 @@
 """The master's end of a connection to whoever copies the log: the log as far as there is room, from memory or from its files.
 
-Who has everything gets what a turn has written straight from memory, in the same turn. Who lags is sent what a worker reads from the
+Who has everything gets what a turn has written straight from memory, in the same turn, or with what other turns write until its report
+on what it was sent before arrives (`replication.gathering`). Who lags is sent what a worker reads from the
 log files, piece by piece, until it has caught up. The end of a log file needs no word of its own: its end mark and what lies behind
 it are sent as any bytes are. What is said besides, and in which bytes, is for the protocols: `link` (ours) and `apache_link`.
 """
@@ -12,10 +13,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
+from kappamq.broker.copies.question import Questions
+from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.native.interface import KernelModule
 from kappamq.replication.feed import Feed
 from kappamq.replication.frames import PIECE_BYTES_MAX
+from kappamq.replication.gathering import GATHERED_BYTES_MAX, Gathering
 from kappamq.replication.greeting import Hello
 from kappamq.store.message_store import MessageStore
 
@@ -26,19 +30,14 @@ _CLOSE_S = 1.0
 _READ_AGAIN_S = 1.0
 
 
-class Takes(Protocol):
-    def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """Take a connection over, on which somebody has asked to be seeded."""
-        ...
-
-
 class Master(Protocol):
     """What a connection asks of the master's side as a whole."""
 
     config: CopiesConfig
     store: MessageStore
+    clock: Clock
     term: int
-    seeds: Takes
+    questions: Questions
 
     def greet(self, hello: Hello) -> None:
         """Raises Refusal for a broker that may not follow us."""
@@ -69,6 +68,11 @@ class Master(Protocol):
 class LogSender(asyncio.Protocol):
     speaks = ""  # the protocol, for operators
 
+    @property
+    def place(self) -> str | None:
+        """Where it can be asked for bytes of the log, if it can."""
+        return None
+
     def __init__(self, master: Master, lost: Callable[[LogSender], None]) -> None:
         """`lost`: told when the connection is gone, whether or not it ever greeted."""
         self._master = master
@@ -80,6 +84,7 @@ class LogSender(asyncio.Protocol):
         self._catching_up: asyncio.Task[None] | None = None
         self.peer = "?"
         self.feed: Feed | None = None
+        self._gathering: Gathering | None = None  # None: what a turn has written leaves at once
         self.said: tuple[int, int] = (0, 0)  # visible and confirmed, as the follower knows them
         self.sent_per_s = 0
         self._sent_before = 0
@@ -136,13 +141,27 @@ class LogSender(asyncio.Protocol):
         feed = self.feed
         if feed is None or self._catching_up is not None:
             return
-        if start != feed.sent or len(data) > feed.room or not self._may_write.is_set():
+        gathering = self._gathering
+        waiting = 0 if gathering is None else gathering.size
+        if start != feed.sent + waiting or waiting + len(data) > feed.room or not self._may_write.is_set():
+            if gathering is not None:
+                gathering.clear()  # it is read from the log with the rest
             self.catch_up()
-        elif len(data) <= PIECE_BYTES_MAX:
+            return
+        if gathering is not None:
+            if waiting + len(data) <= GATHERED_BYTES_MAX and feed.received < feed.sent and gathering.is_near:
+                gathering.add(data)
+                return
+            self._send_gathered()
+        if len(data) <= PIECE_BYTES_MAX:
             self._send(start, data)
         else:
             for at in range(0, len(data), PIECE_BYTES_MAX):
                 self._send(start + at, data[at : at + PIECE_BYTES_MAX])
+
+    def _send_gathered(self) -> None:
+        if self._gathering is not None and self._gathering.size and self.feed is not None:
+            self._send(self.feed.sent, self._gathering.take())
 
     def tell_marks(self) -> None:
         """The marks have moved, or the follower has not heard from us for a while."""
@@ -158,6 +177,7 @@ class LogSender(asyncio.Protocol):
             self._sent_before = self.feed.sent
 
     def catch_up(self) -> None:
+        self._send_gathered()
         if self._catching_up is None and self.feed is not None and self.feed.sent < self._master.store.log.end:
             self._catching_up = asyncio.create_task(self._send_what_is_missing())
             self._catching_up.add_done_callback(self._caught_up)

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from kappamq.broker.copies.apache.link import ApacheLink
-from kappamq.broker.copies.log_sender import LogSender, Takes
+from kappamq.broker.copies.log_sender import LogSender
 from kappamq.broker.copies.opening import NoRoom, Opening
 from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.question import Questions
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.upkeep.slices import Worker
@@ -42,17 +43,17 @@ class Followers:
         ours: Callable[[], Hello],
         worker: Worker,
         outlet: Outlet,
-        seeds: Takes,
+        questions: Questions,
     ) -> None:
-        """`ours`: this broker, as it would greet. `seeds`: whom those are for who ask before they open their store."""
-        self.seeds = seeds
+        """`ours`: this broker, as it would greet. `questions`: who answers those who do not follow, but ask."""
+        self.questions = questions
         self.config = config
         self.store = store
         self.term = 0
         self.ours = ours
         self.held = Held(config.copies_awaited, config.lag_bytes_max)
         self._writer = writer
-        self._clock = clock
+        self.clock = clock
         self._worker = worker
         self._links: dict[Opening | LogSender, None] = {}  # the oldest first
         self._following: list[LogSender] = []
@@ -126,7 +127,7 @@ class Followers:
         return opening
 
     def _tell_full(self) -> None:
-        now = self._clock.liveness()
+        now = self.clock.liveness()
         if now >= self._full_again_at:
             self._full_again_at = now + _FULL_AGAIN_S
             log.warning(
@@ -220,7 +221,7 @@ class Followers:
     def ticked(self, event: Tick) -> None:
         if not self._following:
             return
-        now, marks = self._clock.liveness(), self.store.marks
+        now, marks = self.clock.liveness(), self.store.marks
         due = now >= self._beat_at
         if due:
             self._beat_at = now + _BEAT_S
@@ -234,6 +235,10 @@ class Followers:
                 link.tell_marks()
 
     # -- what others ask ---------------------------------------------------------------------------------------------------
+
+    def places(self) -> list[str]:
+        """Where followers of our own kind can be asked for what they have."""
+        return [place for link in self._following if (place := link.place) is not None]
 
     @property
     def needed_from(self) -> int:

@@ -102,7 +102,7 @@ class Surroundings:
     worker: Worker  # runs what reads from the disk
     write_derived: Callable[[], Awaitable[None]]
     run: Run
-    told: Callable[[], Awaitable[None]]  # waits until the name servers know of every topic
+    announced: Callable[[], Awaitable[None]]  # waits until the name servers know of every topic
     address: Callable[[], str]
     tls: ssl.SSLContext | None  # for connections to other brokers
     boot_id: str
@@ -146,7 +146,7 @@ class Delivery:
             lambda group: around.locks.any_held(group, clock.liveness()), around.events,
         )  # fmt: skip
         self.sends = Sends(
-            store, config, clock, topics, appender, around.unique_ids, around.gate, around.told, self.retries,
+            store, config, clock, topics, appender, around.unique_ids, around.gate, around.announced, self.retries,
             self.transactions,
         )  # fmt: skip
         self.replies = Replies(config, clock, topics, around.clients, self.sends, appender, around.address)

@@ -217,7 +217,7 @@ class Registration:
                     server.task = asyncio.create_task(self._keep(server))
         self._look_who_waits()
 
-    async def told(self) -> None:
+    async def announced(self) -> None:
         """Wait until the name servers that know us know of every change so far. One that takes long is not waited for
         again before it has answered."""
         change = self._changes

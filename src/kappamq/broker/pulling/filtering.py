@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kappamq.broker.pulling.sql_pull import Properties, Sieve
+from kappamq.broker.pulling.sql_pull import Get, Sieve
 from kappamq.broker.pulling.text_cache import TextCache
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.config.broker import BrokerConfig
@@ -143,11 +143,12 @@ class Filtering:
         if not conditions:
             return None
 
-        def wanted(properties: Properties) -> bool:
-            sql = conditions.get(properties.get(RETRY_TOPIC) or "")
-            return sql is None or sql.matches(properties.get)
+        def wanted(get: Get) -> bool:
+            sql = conditions.get(get(RETRY_TOPIC) or "")
+            return sql is None or sql.matches(get)
 
-        return Sieve(wanted, max(sql.size for sql in conditions.values()))
+        names = {RETRY_TOPIC}.union(*(sql.names for sql in conditions.values()))
+        return Sieve(wanted, names, max(sql.size for sql in conditions.values()))
 
 
 def _compile(expression: str) -> Sql | SubscriptionInvalid:

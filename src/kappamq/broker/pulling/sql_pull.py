@@ -1,16 +1,16 @@
-"""Pulls with an SQL condition: the kernel finds the records, Python looks at their properties and keeps what is wanted.
+"""Pulls with an SQL condition: the kernel finds the records and reads the properties that the condition names, Python judges.
 
-Only the properties an expression names are looked for, in the bytes as they are stored. What one pull may cost is bounded: then it
-is answered with what was found, or with where to go on.
+Records with the same values in these properties have the same verdict, so within one pull it is asked for once. What one pull may
+cost is bounded: then it is answered with what was found, or with where to go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kappamq.native.interface import Kernel
-from kappamq.native.layout import COLD, FOUND, NO_MATCH
+from kappamq.native.layout import COLD, FOUND, NO_MATCH, VALUES_MAX
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import PullMessageResponse
@@ -19,7 +19,15 @@ from kappamq.protocol.records.view import Front, RecordView, walk
 if TYPE_CHECKING:
     from kappamq.filters.sql import Sql
 
-Wanted = Callable[["Properties"], bool]
+try:
+    from kappamq.native._kernel import property_rows
+except ImportError:
+    from kappamq.native.pure_columns import property_rows
+
+Get = Callable[[str], str | None]
+Wanted = Callable[[Get], bool]
+Values = tuple[str | None, ...] | tuple[bytes]
+"""The properties that a condition names, or all properties of a record as they are stored."""
 
 WORK_MAX: Final = 2000
 """Records and conditions that one pull looks at: about as many microseconds."""
@@ -68,15 +76,18 @@ class Properties:
 
 
 class Sieve:
-    """Messages that `wanted` wants; `size` is what it costs to ask, in conditions."""
+    """Messages that `wanted` wants, which asks for no properties but `names`; `size` is what it costs to ask, in conditions."""
 
-    def __init__(self, wanted: Wanted, size: int) -> None:
+    def __init__(self, wanted: Wanted, names: Collection[str], size: int) -> None:
         self._wanted = wanted
+        # Where there are too many, all properties are read, and searched for those that are really asked for.
+        self._names = tuple(names) if len(names) <= VALUES_MAX else ()
+        self._encoded = tuple([name.encode() for name in self._names])
         self._work = _RECORD_WORK + size
 
     @classmethod
     def of(cls, sql: Sql) -> Sieve:
-        return cls(lambda found: sql.matches(found.get), sql.size)
+        return cls(sql.matches, sql.names, sql.size)
 
     def pull(
         self, kernel: Kernel, request: Pull, bytes_max: int, warm: bool, is_warm: Callable[[int, int], bool]
@@ -92,7 +103,7 @@ class Sieve:
                 if scan.at == request.offset:
                     return verdict, payload
                 break
-            if not scan.sift(payload, self._wanted, self._work):
+            if not scan.sift(payload, self._encoded, self._judge, self._work):
                 break
             warm = False  # nobody has vouched for the next ones yet
         kernel.get_count += len(scan.kept)
@@ -107,6 +118,13 @@ class Sieve:
         )  # fmt: skip
         return FOUND, answer.encode()
 
+    def _judge(self, values: Values) -> bool:
+        if isinstance(values[0], bytes):
+            found = Properties()
+            found.look_at(values[0])
+            return self._wanted(found.get)
+        return self._wanted(dict(zip(self._names, values, strict=True)).get)
+
 
 class _Scan:
     """How far one pull has come."""
@@ -117,23 +135,33 @@ class _Scan:
         self.kept_bytes = 0
         self._count_max, self._bytes_max = count_max, bytes_max
         self._work = self._read = 0
-        self._properties = Properties()
+        self._judged: dict[Values, bool] = {}
 
-    def sift(self, records: bytes, wanted: Wanted, work: int) -> bool:
+    def sift(self, records: bytes, names: tuple[bytes, ...], judge: Callable[[Values], bool], work: int) -> bool:
         """Look at records of the queue; False if that was enough."""
-        for record in walk(records, check_crc=False):
-            self._work += work
-            if not isinstance(record, RecordView):  # damaged: nobody can tell whether it was wanted
-                self.at = Front(records, record.position).queue_offset + 1
-                break
-            self._properties.look_at(record.all_property_bytes)
-            if wanted(self._properties):
-                if self.kept and self.kept_bytes + record.size > self._bytes_max:
+        rest, judged = records, self._judged
+        while rest:
+            rows, read = property_rows(rest, names)
+            if not rows:
+                record = next(walk(rest, check_crc=False))
+                if not isinstance(record, RecordView):  # damaged: nobody can tell whether it was wanted
+                    self._work += work
+                    self.at = Front(rest, record.position).queue_offset + 1
+                    break
+                rows, read = [(record.queue_offset, 0, record.end, (record.all_property_bytes,))], record.end
+            for queue_offset, start, end, values in rows:
+                self._work += work
+                wanted = judged.get(values)
+                if wanted is None:
+                    wanted = judged[values] = judge(values)
+                if wanted:
+                    if self.kept and self.kept_bytes + end - start > self._bytes_max:
+                        return False
+                    self.kept.append(rest[start:end])
+                    self.kept_bytes += end - start
+                self.at = queue_offset + 1
+                if len(self.kept) >= self._count_max or self._work >= WORK_MAX:
                     return False
-                self.kept.append(record.data)
-                self.kept_bytes += record.size
-            self.at = record.queue_offset + 1
-            if len(self.kept) >= self._count_max or self._work >= WORK_MAX:
-                return False
+            rest = rest[read:]
         self._read += len(records)
         return self._read < READ_BYTES_MAX and self._work < WORK_MAX

@@ -48,8 +48,9 @@ class Sender(Protocol):
     def resume(self) -> None: ...
 
 
-Waiter = tuple[Waiting, bytes, float, int]
-"""Who waits, the answers, since when (liveness time), the bytes charged."""
+Waiter = tuple[Waiting, bytes, float, int, int]
+"""Who waits, the answers, since when (liveness time), the bytes charged, and the end of the message if the mode's whole promise was
+asked for (else 0)."""
 
 
 class Incoming(Protocol):
@@ -114,13 +115,13 @@ class LogWriter:
         log_files = self._store.log
         before = log_files.end
         try:
-            release(self._store.write(self._clock.message_ms()))
+            release(self._store.write(self._clock.message_ms()), self._marks.mode)
             if log_files.end == before:
                 if log_files.is_fresh:
                     return False  # more than a whole file
                 if not log_files.next_is_ready:
                     self._finish_preparing()
-                release(self._store.roll())
+                release(self._store.roll(), self._marks.mode)
             return not self._has_failed()
         except StoreReadOnly as error:
             if self._store.failed is not None:
@@ -151,22 +152,23 @@ class LogWriter:
             if self._store.failed is not None:
                 self._fail(str(error))
             raise
-        release(reached)
+        release(reached, self._marks.mode)
         return end
 
     def cut(self, offset: int) -> None:
         """End the log there; whoever waits for what lies behind hears that it is not known to be stored. Raises StoreReadOnly."""
-        for waiting, answers, _since, size in self._store.cut(offset):
+        for waiting, answers, _since, size, _promised in self._store.cut(offset):
             waiting.send(unknown(answers, "another broker leads now"))
             waiting.settle(size)
 
     def take_mode(self, mode: Mode) -> None:
         """The marks of the log move by another mode from now on."""
-        release(self._store.take_mode(mode))
+        former = self._marks.mode
+        release(self._store.take_mode(mode), former)
 
     def follow_marks(self) -> None:
         """Something has changed that the marks depend on, outside of this node."""
-        release(self._store.follow_marks())
+        release(self._store.follow_marks(), self._marks.mode)
 
     # -- waiting -----------------------------------------------------------------------------------------------------------
 
@@ -176,17 +178,18 @@ class LogWriter:
         `size` bytes are charged to `waiting` for as long as that takes longer than this turn."""
         flushed = flushed or self._marks.mode.waits_always
         mark = self._marks.answerable if flushed else self._marks.written
-        if flushed and answers and self._marks.mode.may_lack:
-            waiting = _Promised(waiting, self._marks.mode, end)
+        promised = end if flushed and answers else 0
         if end <= mark.offset:
-            waiting.send(answers)
+            release([(waiting, answers, 0, 0, promised)], self._marks.mode)
         elif self._store.failed is not None:
             waiting.send(unknown(answers, self._store.failed))
         elif self._marks.mode.in_turn:
-            mark.wait(end, (waiting, answers, math.inf, 0))  # nothing piles up that would have to be charged or be late
+            mark.wait(
+                end, (waiting, answers, math.inf, 0, promised)
+            )  # nothing piles up that would have to be charged or be late
         else:
             waiting.owe(size)
-            mark.wait(end, (waiting, answers, self._clock.liveness(), size))
+            mark.wait(end, (waiting, answers, self._clock.liveness(), size, promised))
 
     def answerable(self, end: int, *, flushed: bool = True) -> asyncio.Future[None]:
         """Done when a message up to `end` may be answered (with flushed=False: is written); fails with NotAvailable."""
@@ -201,7 +204,7 @@ class LogWriter:
         self.set_turn()
         mark = self._marks.visible
         waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
-        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0)):
+        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0, 0)):
             waiter.send(b"")
         return waiter.future
 
@@ -211,7 +214,7 @@ class LogWriter:
             self.end_turn()
         mark = self._marks.confirmed
         waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
-        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0)):
+        if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0, 0)):
             waiter.send(b"")
         else:
             self._store.request_flush()
@@ -219,7 +222,9 @@ class LogWriter:
 
     def when_flushed(self, end: int, then: Callable[[], None]) -> None:
         """Ask for an fdatasync, and call `then` when the log is on disk up to `end`, or is known not to get there."""
-        if self._store.failed is None and self._marks.flushed.wait(end, (_Call(then), b"", self._clock.liveness(), 0)):
+        if self._store.failed is None and self._marks.flushed.wait(
+            end, (_Call(then), b"", self._clock.liveness(), 0, 0)
+        ):
             self._store.request_flush()
 
     # -- the turn ----------------------------------------------------------------------------------------------------------
@@ -238,7 +243,7 @@ class LogWriter:
         except StoreReadOnly as error:
             self._fail(str(error))
             return
-        release(reached)
+        release(reached, self._marks.mode)
         self.latency.written(self._marks.written.offset, self._kernel.put_count)
         self.latency.reached(self._marks.answerable.offset)
         self._congested = bool(self._congestion())
@@ -247,7 +252,7 @@ class LogWriter:
 
     def flush_done(self) -> None:
         """The flusher's descriptor is readable."""
-        release(self._store.flush_done())
+        release(self._store.flush_done(), self._marks.mode)
         self.latency.reached(self._marks.answerable.offset)
         if not self._has_failed():
             self.release_if_possible()
@@ -258,7 +263,7 @@ class LogWriter:
         patience_s = marks.mode.patience_s(timeout_s, marks.written.offset, marks.flushed.offset)
         for mark in (marks.answerable, marks.visible, marks.confirmed):
             limit_s = patience_s if mark is marks.answerable else timeout_s
-            for waiting, answers, _since, size in mark.give_up(
+            for waiting, answers, _since, size, _promised in mark.give_up(
                 lambda waiter, limit_s=limit_s: now - waiter[2] > limit_s  # type: ignore[misc]
             ):
                 late = marks.mode.late(marks.written.offset, marks.flushed.offset)
@@ -315,7 +320,7 @@ class LogWriter:
     def give_up(self, why: str) -> None:
         """Whoever still waits for the log hears that it is not known whether it is stored."""
         for mark in self._marks.all():
-            for waiting, answers, _since, size in mark.give_up():
+            for waiting, answers, _since, size, _promised in mark.give_up():
                 waiting.send(unknown(answers, why))
                 waiting.settle(size)
         self._release_held()
@@ -333,25 +338,6 @@ class LogWriter:
         error = NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker")
         self._gate.close(FAILED, error, for_all=True)
         self.give_up(why)
-
-
-class _Promised:
-    """Hears, instead of success, what its message lacks when it is answered."""
-
-    __slots__ = ("_end", "_mode", "_waiting", "settle")
-
-    def __init__(self, waiting: Waiting, mode: Mode, end: int) -> None:
-        self._waiting = waiting
-        self._mode = mode
-        self._end = end
-        self.settle = waiting.settle
-
-    def send(self, data: bytes) -> None:
-        lacking = self._mode.shortfall(self._end)
-        self._waiting.send(data if lacking is None else with_code(data, lacking.code, lacking.why))
-
-    def owe(self, size: int) -> None:
-        self._waiting.owe(size)
 
 
 class _Coroutine:
@@ -390,12 +376,23 @@ class _Call:
     def settle(self, size: int) -> None: ...
 
 
-def release(reached: list[Waiter]) -> None:
-    """Send the answers of those whose mark was reached."""
-    for waiting, answers, _since, size in reached:
+def release(reached: list[Waiter], mode: Mode) -> None:
+    """Send the answers of those whose mark was reached. Who was promised more than the mode could keep hears what is missing, instead
+    of success."""
+    if mode.lacks:
+        reached = [_told(waiter, mode) for waiter in reached]
+    for waiting, answers, _since, size, _promised in reached:
         waiting.send(answers)
         if size:
             waiting.settle(size)
+
+
+def _told(waiter: Waiter, mode: Mode) -> Waiter:
+    waiting, answers, since, size, promised = waiter
+    lacking = mode.shortfall(promised) if promised else None
+    if lacking is None:
+        return waiter
+    return waiting, with_code(answers, lacking.code, lacking.why), since, size, 0
 
 
 def unknown(answers: bytes, why: str) -> bytes:

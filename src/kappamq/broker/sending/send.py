@@ -72,7 +72,7 @@ class Stored(NamedTuple):
     end: int
     waits: bool  # for the disk, where the broker syncs
     is_fresh: (
-        bool  # the topic was made for it: `Sends.told` should be awaited, since the sender asks for its route next
+        bool  # the topic was made for it: `Sends.announced` should be awaited, since the sender asks for its route next
     )
     recall_handle: str | None = None  # of a message that waits for a time
 
@@ -95,7 +95,7 @@ class Sends:
         appender: Appender,
         unique_ids: UniqueIds,
         gate: Gate,
-        told: Callable[[], Awaitable[None]],
+        announced: Callable[[], Awaitable[None]],
         retries: Retries,
         transactions: Transactions,
     ) -> None:
@@ -106,7 +106,7 @@ class Sends:
         self._appender = appender
         self._unique_ids = unique_ids
         self.check_gate = gate.check
-        self.told = told  # waits until the name servers know of every topic
+        self.announced = announced  # waits until the name servers know of every topic
         self._retries = retries
         self._transactions = transactions
 

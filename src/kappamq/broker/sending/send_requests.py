@@ -50,14 +50,14 @@ class SendRequests:
             stored = self._sends.send(sent)
         if stored.is_fresh:
             self._writer.set_turn()
-            self._run(self._answer_when_told(request, stored))
+            self._run(self._answer_when_announced(request, stored))
         else:
             self._answer(request, stored)
         return None
 
-    async def _answer_when_told(self, request: Request[SendMessage], stored: Stored) -> None:
+    async def _answer_when_announced(self, request: Request[SendMessage], stored: Stored) -> None:
         """Who made a topic by sending to it asks for its route next: the name servers should know it by then."""
-        await self._sends.told()
+        await self._sends.announced()
         self._answer(request, stored)
 
     async def _batch_beside(self, request: Request[SendMessage], sent: Sent, target: Target) -> None:
@@ -66,7 +66,7 @@ class SendRequests:
         self._sends.check_again(sent.header)
         stored = self._sends.append_batch(read)
         if stored.is_fresh:
-            await self._sends.told()
+            await self._sends.announced()
         self._answer(request, stored)
 
     def _answer(self, request: Request[SendMessage], stored: Stored) -> None:

@@ -62,8 +62,16 @@ class LostPages:
     """Pages of log files that could not be read: asked for on every tick, told once per stretch."""
 
     def __init__(
-        self, store: MessageStore, counts: Counts, read: Worker, run: Run, on_failed: Callable[[], object]
+        self,
+        store: MessageStore,
+        counts: Counts,
+        read: Worker,
+        run: Run,
+        on_failed: Callable[[], object],
+        on_lost: Callable[[int], object],
     ) -> None:
+        """`on_lost`: told a place in the log that cannot be read."""
+        self._on_lost = on_lost
         self._store = store
         self._counts = counts
         self._read = read
@@ -91,6 +99,8 @@ class LostPages:
             for segment in list(self._store.log.segments()):
                 if segment.view.lost_count:
                     await self._read(self.look_at, segment)
+                    for start, _stop in self._told.get(segment.start, ())[:1]:
+                        self._on_lost(segment.start + start)
         finally:
             self._is_looking = False
             self._seen = min(self._seen, self._store.log.lost_count)
@@ -124,6 +134,20 @@ class LostPages:
             return len(self._store.files.pread(segment.fd, stop - start, start)) == stop - start
         except OSError:
             return False
+
+    def mended(self, start: int, stop: int) -> None:
+        """Worker: these bytes of the log were written anew. What could not be read among them is shown again."""
+        with self._lock:
+            for segment in list(self._store.log.segments()):
+                low, high = start - segment.start, stop - segment.start
+                if high <= 0 or low >= self._store.config.segment_bytes:
+                    continue
+                told = self._told.get(segment.start, [])
+                again = [(begin, end) for begin, end in told if begin < high and low < end]
+                self._told[segment.start] = [stretch for stretch in told if stretch not in again]
+                self._counts.unreadable_bytes -= sum(end - begin for begin, end in again)
+                if segment.view.lost_count:
+                    self._look_at(segment)
 
     def _tell(self, segment: Segment, start: int, stop: int) -> None:
         told = self._told[segment.start]
@@ -183,8 +207,17 @@ class EntryRepair:
     own, one queue after the other; consumers are asked to try again until it is found, or all of the log where it can be was read."""
 
     def __init__(
-        self, store: MessageStore, counts: Counts, lost_pages: LostPages, read: Worker, write: Worker, run: Run
+        self,
+        store: MessageStore,
+        counts: Counts,
+        lost_pages: LostPages,
+        read: Worker,
+        write: Worker,
+        run: Run,
+        from_copy: Callable[[int], Awaitable[bool]],
     ) -> None:
+        """`from_copy`: have what is damaged around a place of the log brought from another copy; whether anything came."""
+        self._from_copy = from_copy
         self._store = store
         self._counts = counts
         self._lost_pages = lost_pages
@@ -236,6 +269,10 @@ class EntryRepair:
             return None  # deleted meanwhile: whoever asks again is told where the queue begins
         try:
             found: Found | int = await self._read(self._find_soon, topic, queue_id, number, (low, end))
+            if not isinstance(found, Found):
+                entry = await self._read(self._store.entry, topic, queue_id, number)
+                if entry is not None and await self._from_copy(entry[0]):
+                    found = await self._read(self._find_soon, topic, queue_id, number, (low, end))
         except SearchEnded:
             self._search_on(topic, queue_id, number, (low, end))
             return None

@@ -15,7 +15,7 @@ from kappamq.store.log.log_reader import LogReader
 from kappamq.store.message_store import MessageStore
 from kappamq.store.verify.queues import DeletedBelow
 from kappamq.store.verify.repair import MARKS, StoreRepair
-from kappamq.store.verify.report import EntryFix, Kind, Problem, Report, WriteAgain
+from kappamq.store.verify.report import CopyFix, EntryFix, Kind, Problem, Report, WriteAgain
 from kappamq.store.verify.scrub import Scrub, ScrubPosition
 from kappamq.store.verify.timers import TIMERS, is_still_wrong
 
@@ -62,7 +62,10 @@ class Scrubber:
         write_again: Worker,
         timers: Callable[[], Timers | None],
         deleted_below: DeletedBelow,
+        from_copy: Callable[[int, int], Awaitable[bool]],
     ) -> None:
+        """`from_copy`: have these bytes of the log brought from another copy; whether they are good then."""
+        self._from_copy = from_copy
         self._store = store
         self._counts = counts
         self._clock = clock
@@ -80,6 +83,7 @@ class Scrubber:
             False  # a pass since the start: a machine that went down may have come back with damaged files
         )
         self._are_timers_built_again = False  # in this pass
+        self._mended: list[tuple[int, int]] = []  # in this pass, with the bytes of another copy
         self._last = "none yet"
         self._load = Load()
         self.is_busy: Callable[[], bool] = lambda: self._load.is_high() or store.failed is not None
@@ -132,6 +136,7 @@ class Scrubber:
         found: list[Problem] = []
         repaired_before = self._counts.repaired
         self._are_timers_built_again = False
+        self._mended.clear()
         began, is_late_told = self._clock.liveness(), False
         try:
             steps, saved_at = scrub.steps(), time.monotonic()
@@ -215,6 +220,8 @@ class Scrubber:
             return await self._mend_timers(problem)
         if problem.kind is Kind.LOG and problem.offset < self._store.log.min:
             return None
+        if problem.kind is Kind.INDEX and any(start <= problem.offset < stop for start, stop in self._mended):
+            return None  # the key is right: its record was damaged when it was looked at
         try:
             if not await self._write(self._repair.repair, problem):
                 return None
@@ -223,6 +230,12 @@ class Scrubber:
             return False
         if isinstance(problem.fix, WriteAgain) and problem.fix.name not in MARKS:
             return bool(await self._write_again(problem.fix.name))
+        if isinstance(problem.fix, CopyFix):
+            start, stop = problem.fix.start, problem.fix.stop
+            if not await self._from_copy(start, stop):
+                return False
+            self._mended.append((start, stop))
+            return True
         if isinstance(problem.fix, EntryFix):
             self._store.kernel.lend_entries(problem.fix.topic, problem.fix.queue_id, 0, b"")
         return problem.fix is not None

@@ -12,8 +12,9 @@ _EARLIEST_MS = 10_000_000_000  # smaller numbers are more likely seconds, or a t
 EXPECTED = "a time such as '2026-11-15 10:00', '10:00', '15m' for 15 minutes ago, or milliseconds since 1970"
 
 
-def parse_time(option: str, text: str, now_ms: int) -> int:
-    """Return milliseconds since 1970, in local time where no zone is given. Raises a usage error that names the option."""
+def parse_time(option: str, text: str, now_ms: int, others: tuple[str, ...] = ()) -> int:
+    """Return milliseconds since 1970, in local time where no zone is given. Raises a usage error that names the option, and `others`,
+    which it takes as well."""
     text = text.strip()
     if text == "now":
         return now_ms
@@ -33,4 +34,6 @@ def parse_time(option: str, text: str, now_ms: int) -> int:
             moment = datetime.fromisoformat(text)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise wrong(option, f"{text!r} is not a time; expected {EXPECTED}") from None
+        raise wrong(
+            option, f"{text!r} is not a time; expected {', '.join(others)}{' or ' * bool(others)}{EXPECTED}"
+        ) from None

@@ -1,8 +1,8 @@
 """A disk in memory that remembers what was synced: what a power cut may leave of it.
 
 What was written since the last sync of a file is there or not, all of it or some of it, in any order, and torn; so are changes of
-names since the last sync of their folder, but each of them as a whole. A sync of a file makes its name durable, too, as file systems with
-a journal do.
+names since the last sync of their folder, but each of them as a whole. As with file systems that have a journal, a sync of a file makes its
+name durable, too, and a file's size is not older than what was written to it later.
 """
 
 from __future__ import annotations
@@ -31,6 +31,16 @@ class CrashDisk(MemoryDisk):
     def call_before_each(self, call: Callable[[], None] = lambda: None) -> None:
         """From now on, instead of what was called until now."""
         self.before_each = call
+
+    @classmethod
+    def holding(cls, found: MemoryDisk) -> CrashDisk:
+        """A disk after a crash, on which everything that is there is durable."""
+        disk = cls()
+        disk._names, disk._folders = found._names, found._folders
+        disk._numbers = found._numbers
+        disk._names_synced = dict(found._names)
+        disk._synced = {file.number: bytearray(file.data) for file in found._names.values()}
+        return disk
 
     # -- changes -----------------------------------------------------------------------------------------------------------
 
@@ -162,18 +172,20 @@ class CrashDisk(MemoryDisk):
 
     def _found_bytes(self, file: MemoryFile, random: Random, kept: float) -> bytearray:
         found = bytearray(self._synced.get(file.number, b""))
-        size_is_lost = False
+        size: bytes | None = None  # not kept so far
         for at, data in self._unsynced.get(file.number, []):
             if at < 0:
-                # Sizes are metadata, which a journal keeps in order: behind one that is lost there is none.
-                size_is_lost = size_is_lost or random.random() >= kept
-                if not size_is_lost:
+                size = data
+                if random.random() < kept:
                     _apply_write(found, at, data)
+                    size = None
                 continue
             for begin, end in _pages(at, len(data)):
-                stop = min(end, len(found)) if size_is_lost else end
-                if begin < stop and random.random() < kept:
-                    _apply_write(found, begin, data[begin - at : stop - at])
+                if random.random() < kept:
+                    if size is not None:
+                        _apply_write(found, -1, size)
+                        size = None
+                    _apply_write(found, begin, data[begin - at : end - at])
         return found
 
 

@@ -55,10 +55,14 @@ class MemoryFlusher:
         self._disk = disk
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._durable = 0
+        self._error = 0
 
     def request(self, fd: int, offset: int, /) -> None:
-        self._disk.sync(fd)
-        self._durable = max(self._durable, offset)
+        try:
+            self._disk.sync(fd)
+            self._durable = max(self._durable, offset)
+        except OSError as error:
+            self._error = error.errno or errno.EIO
         os.eventfd_write(self._event, 1)
 
     def take(self) -> tuple[int, int]:
@@ -67,7 +71,7 @@ class MemoryFlusher:
                 os.eventfd_read(self._event)
             except BlockingIOError:
                 pass
-        return self._durable, 0
+        return self._durable, self._error
 
     def cut(self, offset: int, /) -> None:
         self._durable = min(self._durable, offset)

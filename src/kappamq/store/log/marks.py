@@ -41,10 +41,13 @@ class Mode(Protocol):
     """Whether a message can be answered in the turn in which it is written."""
     needs_flush: bool
     """Whether messages cannot be answered before an fdatasync: then one is asked for in each turn."""
-    may_lack: bool
-    """Whether `shortfall` may ever tell something."""
     waits_always: bool
     """Whether also a sender that asked for an answer as soon as the message is written has to wait."""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether `shortfall` may tell something now."""
+        ...
 
     def follow(self, written: int, flushed: int) -> Following: ...
 
@@ -67,7 +70,7 @@ class AsyncFlush:
     name = "async"
     in_turn = True
     needs_flush = False
-    may_lack = False
+    lacks = False
     waits_always = False
 
     def follow(self, written: int, flushed: int) -> Following:
@@ -89,7 +92,7 @@ class SyncFlush:
     name = "sync"
     in_turn = False
     needs_flush = True
-    may_lack = False
+    lacks = False
     waits_always = False
 
     def follow(self, written: int, flushed: int) -> Following:
@@ -122,7 +125,6 @@ class SyncCopies:
     flush mode alone, and the answer says so: it is stored, in fewer copies than promised."""
 
     in_turn = False
-    may_lack = True
     waits_always = False
 
     def __init__(self, own: Mode, copies: Copies, timeout_s: float) -> None:
@@ -132,6 +134,10 @@ class SyncCopies:
         self.needs_flush = own.needs_flush
         self._own = own
         self._copies = copies
+
+    @property
+    def lacks(self) -> bool:
+        return self._copies.missing() is not None
 
     def follow(self, written: int, flushed: int) -> Following:
         answerable, visible, confirmed = self._own.follow(written, flushed)
@@ -158,7 +164,7 @@ class Follower:
 
     name = "follower"
     in_turn = False
-    may_lack = False
+    lacks = False
     waits_always = False
 
     def __init__(self, own: Mode, master: Callable[[], tuple[int, int]]) -> None:
@@ -193,7 +199,7 @@ class RaftGroup:
     name = "raft"
     in_turn = False
     needs_flush = True
-    may_lack = False
+    lacks = False
     waits_always = True
 
     def __init__(self, confirmed: Callable[[], int]) -> None:

@@ -44,7 +44,15 @@ class WriteAgain:
     name: str
 
 
-Fix = EntryFix | BytesFix | WriteAgain
+@dataclass(frozen=True, slots=True)
+class CopyFix:
+    """Bytes of the log that only another copy of it can give."""
+
+    start: int
+    stop: int
+
+
+Fix = EntryFix | BytesFix | WriteAgain | CopyFix
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ class Report:
             "commitlog",
             damage.start,
             f"{damage.stop - damage.start} bytes are not valid records: {damage.why}",
-            None if damage.end_mark is None else BytesFix(*damage.end_mark),
+            CopyFix(damage.start, damage.stop) if damage.end_mark is None else BytesFix(*damage.end_mark),
         )
 
     def add(self, kind: Kind, place: str, offset: int, meaning: str, fix: Fix | None = None) -> None:

@@ -242,7 +242,7 @@ async def stops_taking_part(group: Members, broken: Broker, why: str) -> None:
     stopped.flushed(end)
     stopped.written(end, b"")
     assert (node.log.end, node.ballot) == (end, ballot)
-    assert stopped.connected_to() == []
+    assert stopped.connections.connected_to() == []
 
 
 def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Path) -> None:
@@ -287,15 +287,15 @@ def test_strangers_cannot_push_a_member_out(tmp_path: Path) -> None:
             group = leader.copies.group
             assert group is not None
             await eventually_async(
-                lambda: sum(link.is_greeted for link in group._links) == 2, text="both are connected"
+                lambda: sum(link.is_greeted for link in group.connections._links) == 2, text="both are connected"
             )
-            before = [link for link in group._links if link.is_greeted]
+            before = [link for link in group.connections._links if link.is_greeted]
             strangers = [await asyncio.open_connection(HOST, leader.port + 1) for _ in range(70)]
             async with asyncio.timeout(20):
                 for reader, _out in strangers[:8]:
                     with suppress(ConnectionError):
                         assert await reader.read() == b""
-            assert [link for link in group._links if link.is_greeted] == before
+            assert [link for link in group.connections._links if link.is_greeted] == before
             for _reader, out in strangers:
                 out.transport.abort()
 

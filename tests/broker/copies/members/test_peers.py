@@ -15,6 +15,7 @@ import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.broker.copies.members.peers import MemberLink, Peer
+from kappamq.broker.copies.question import Questions
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.raft import MemberId
@@ -158,6 +159,7 @@ class Side:
         self.config = CopiesConfig(
             group="g", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}, member=name
         )
+        self.questions = Questions({})
         self.heard: list[bytes] = []
         self.connections = 0
         self.losses = 0

@@ -60,13 +60,13 @@ async def _fill(leader: Broker, speaker: Speaker) -> None:
 
 def _mute(leader: Broker) -> None:
     assert leader.copies.group is not None
-    for peer in leader.copies.group._peers.values():
+    for peer in leader.copies.group.connections._peers.values():
         peer.say = lambda content: None  # type: ignore[method-assign]
 
 
 def _unmute(leader: Broker) -> None:
     assert leader.copies.group is not None
-    for peer in leader.copies.group._peers.values():
+    for peer in leader.copies.group.connections._peers.values():
         del peer.say  # type: ignore[method-assign]
 
 

@@ -6,13 +6,16 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from kappamq.broker.broker import Broker
 from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.broker.copies.serving import Followers
+from kappamq.config.copies import SLAVE, CopiesConfig
 from kappamq.errors import StoreError
+from kappamq.replication.frames import OPENING, VERSION, Kind, text_frame
 from kappamq.replication.seeding import MARKER_NAME
 from tests.broker.copies.copying import caught_up, same_logs, slave_of
 from tests.broker.copies.shortened import SMALL, fill, numbering, tables, with_a_past
@@ -78,23 +81,53 @@ def test_a_slave_that_lags_behind_the_beginning_of_the_log(tmp_path: Path, caplo
     run(test())
 
 
-def test_a_slave_hears_it_while_it_runs_and_is_seeded_when_it_is_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", [None, "a long enough one"])
+def test_a_slave_hears_it_while_it_runs_and_is_seeded_when_it_is_started_again(
+    tmp_path: Path, secret: str | None
+) -> None:
     """Its master could not be asked when it was started."""
 
     async def test() -> None:
         async with AsyncExitStack() as stack:
-            master = await stack.enter_async_context(small(tmp_path / "m"))
+            copies = {"secret": secret}
+            master = await stack.enter_async_context(
+                running(tmp_path / "m", store=SMALL, copies=CopiesConfig(secret=secret))
+            )
             speaker = await stack.enter_async_context(speaking(master))
             await with_a_past(master, speaker)
             await master.end_role()
-            async with slave_of(master, tmp_path / "s", store=SMALL) as slave:
+            async with slave_of(master, tmp_path / "s", store=SMALL, copies=copies) as slave:
                 assert slave.store.log.min == 0
                 await master.begin_role()
                 why = str(await asyncio.wait_for(slave.unfit(), 30))
                 assert "Start this broker again" in why
                 assert f"the master's begins at {master.store.log.min}" in why
-            async with slave_of(master, tmp_path / "s", store=SMALL) as slave:
+            async with slave_of(master, tmp_path / "s", store=SMALL, copies=copies) as slave:
                 await is_the_same(master, slave)
+
+    run(test())
+
+
+def test_a_stranger_cannot_make_a_slave_give_up_what_it_has(tmp_path: Path) -> None:
+    """It says so at the master's place, as whoever tells name servers that it is the master can."""
+
+    async def test() -> None:
+        said: dict[str, object] = {"why": "your log ends before mine begins", "seed": 1, "proof": "00"}
+
+        async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(OPENING.size)
+            writer.write(OPENING.pack(-VERSION) + text_frame(Kind.REFUSED, said, crc32))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        config = CopiesConfig(role=SLAVE, master_address=f"{host}:{port}", secret="a long enough one")
+        async with server, running(tmp_path / "s", store=SMALL, copies=config, broker_id=1) as slave:
+            following = slave.copies.following
+            await eventually_async(lambda: "your log ends" in str(following.told), text="it has heard that")
+            assert not slave.seeding.is_wanted
+            assert not (tmp_path / "s" / MARKER_NAME).exists()
 
     run(test())
 

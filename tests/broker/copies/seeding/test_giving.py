@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -10,6 +11,7 @@ from zlib import crc32
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.seeding import giving
 from kappamq.broker.copies.seeding.asking import Conversation
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
@@ -23,7 +25,7 @@ SECRET = "a long enough one"
 
 
 def question(master: Broker, **changes: object) -> Asking:
-    return replace(master.seeding.asking(), who="1", **changes)  # type: ignore[arg-type]
+    return replace(master.seeding.asking(), **({"who": "1"} | changes))  # type: ignore[arg-type]
 
 
 async def ask(
@@ -127,5 +129,43 @@ def test_many_who_ask_and_say_nothing_more_cost_nothing(tmp_path: Path) -> None:
             assert offer.files > 0
             for conversation in idle:
                 conversation.end()
+
+    run(test())
+
+
+def test_whoever_is_being_seeded_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many strangers ask: they have to show that they know the secret before they count."""
+    monkeypatch.setattr(giving, "_LINKS_MAX", 2)
+
+    async def test() -> None:
+        async with running(tmp_path, store=SMALL, copies=CopiesConfig(secret=SECRET)) as master:
+            seeded = await Conversation.begin(copies_port(master), SECRET, crc32)
+            offer = await seeded.ask(question(master, wanted=1))
+            idle = []
+            for _ in range(10):
+                conversation = await Conversation.begin(copies_port(master), None, crc32)
+                with suppress(KappaError, OSError, EOFError):
+                    await conversation.ask(question(master, wanted=1))
+                idle.append(conversation)
+            assert len([piece async for piece in seeded.pieces(offer)]) == offer.files > 0
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await seeded._next(10)
+            for conversation in (seeded, *idle):
+                conversation.end()
+
+    run(test())
+
+
+def test_what_strangers_say_of_themselves_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giving, "_HELD_MAX", 3)
+
+    async def test() -> None:
+        async with running(tmp_path, store=SMALL) as master:
+            with pytest.raises(Refusal, match="no broker id"):
+                await ask(master, question(master, wanted=1, who="x" * 100_000))
+            for number in range(5):
+                await ask(master, question(master, wanted=1, who=f"{number + 1}"))
+            assert list(master.copies.seeds._held) == ["3", "4", "5"]
 
     run(test())

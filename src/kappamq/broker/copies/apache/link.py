@@ -61,7 +61,7 @@ class ApacheLink(LogSender):
     def _begin(self, reported: int) -> None:
         start = self._master.greet_apache(reported)
         self._first = reported
-        self.feed = Feed(start, self._master.config.window_bytes)
+        self.feed = Feed(start, self._master.config.window_bytes, flushed=start)  # its reports know no difference
         log.info("copies: an Apache slave at %s follows this broker from %d on", self.peer, start)
         self._master.joined(self)
         self.catch_up()

@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from kappamq.broker.copies.members.connections import Connections
 from kappamq.broker.copies.members.founding import first_vote, node_at_start
 from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
-from kappamq.broker.copies.members.peers import MemberLink, Peer
-from kappamq.broker.copies.members.reading import pieces, whole_end
+from kappamq.broker.copies.members.reading import pieces, require_good, whole_end
 from kappamq.broker.copies.members.term_records import TERM_KIND, term_change
+from kappamq.broker.copies.mending.mender import Mender
 from kappamq.broker.copies.node_role import NodeRole
-from kappamq.broker.copies.opening import NoRoom
 from kappamq.broker.copies.outlet import Outlet
+from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.asking import Seeding
-from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.broker.sending.gate import NOT_MASTER, TRANSFERRING, Gate, not_master
 from kappamq.broker.sending.log_writer import LogWriter
@@ -67,7 +67,6 @@ from kappamq.store.recovery import Recovered
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
-_LINKS_MAX: Final = 64
 
 
 class Group:
@@ -87,10 +86,13 @@ class Group:
         role: NodeRole,
         address: Callable[[], str],
         worker: Worker,
-        seeds: SeedGiver,
         seeding: Seeding,
         too_far_behind: Callable[[str, str], None],
+        questions: Questions,
+        mender: Mender,
     ) -> None:
+        self.questions = questions
+        self._mender = mender
         self.config = config
         self._broker = broker
         self._store = store
@@ -110,9 +112,7 @@ class Group:
         self._vote: Vote | None = None
         self.node: Node | None = None
         self.confirmed = store.marks.confirmed.offset
-        self._peers: dict[str, Peer] = {}
-        self._links: dict[MemberLink, MemberLink] = {}  # the oldest first
-        self._hellos: dict[str, MemberHello] = {}
+        self.connections = Connections(self, self._checksum)
         self._todo: deque[Effect] = deque()
         self._doing = False
         self._ordering = False  # an append of our own that the node has ordered
@@ -121,8 +121,8 @@ class Group:
         self._cutting: asyncio.Task[None] | None = None
         self.why_stopped: str | None = None
         self.seeding = MemberSeeding(
-            config, store, seeds, seeding, too_far_behind, lambda: self.node,
-            lambda: self._vote.group_id if self._vote is not None else "", lambda name: name in self.connected_to(),
+            config, store, seeding, too_far_behind, lambda: self.node,
+            lambda: self.group_id, lambda name: name in self.connections.connected_to(),
         )  # fmt: skip
 
     # -- its life ----------------------------------------------------------------------------------------------------------
@@ -143,9 +143,7 @@ class Group:
                 f"{self._store.config.root} holds messages that no Raft group has written ({self._files.vote_path.name} is missing). Start "
                 f"the member with an empty data directory; or start this store as a broker of its own"
             )
-        for name, place in self.config.members.items():
-            if name != self.me:
-                self._peers[name] = Peer(self, name, place, self._checksum)
+        self.connections.meet({name: place for name, place in self.config.members.items() if name != self.me})
         self._outlet.followers.append(self)
         self._outlet.groups.append(self)
         self._tick()
@@ -163,25 +161,9 @@ class Group:
         for group in (self._outlet.followers, self._outlet.groups):
             if self in group:
                 group.remove(self)
-        await asyncio.gather(*(peer.stop() for peer in self._peers.values()))
-        for link in list(self._links):
-            link.abort()
+        await self.connections.stop()
         if self._cutting is not None:
             await asyncio.gather(self._cutting, return_exceptions=True)
-
-    def link(self) -> asyncio.Protocol:
-        """For each connection that is made to us. Members stay: nobody gets rid of them by connecting often enough."""
-        if len(self._links) >= _LINKS_MAX:
-            stranger = next((link for link in self._links if not link.is_greeted), None)
-            if stranger is None:
-                return NoRoom()
-            self._links.pop(stranger).abort()
-        made = MemberLink(self, self._checksum, self._unlinked)
-        self._links[made] = made
-        return made
-
-    def _unlinked(self, link: MemberLink) -> None:
-        self._links.pop(link, None)
 
     # -- what connections ask and tell -------------------------------------------------------------------------------------
 
@@ -198,12 +180,12 @@ class Group:
             delay_levels=self._broker.delay_levels,
             term=vote.ballot.term if vote is not None else 0,
             end=self._store.log.end,
-            group_id=vote.group_id if vote is not None else "",
+            group_id=self.group_id,
             incarnation=vote.member.incarnation if vote is not None else 0,
         )
 
     def connected(self, hello: MemberHello) -> None:
-        self._hellos[hello.member] = hello
+        self.connections.greeted(hello)
         if self._vote is None:
             self._found_or_join()
         node = self.node
@@ -236,7 +218,7 @@ class Group:
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
-        vote = first_vote(self.config, [self._hellos.get(name) for name in self._peers])
+        vote = first_vote(self.config, [self.connections.hello(name) for name in self.connections.names()])
         if vote is None:
             return
         self._files.save_vote(vote)
@@ -252,6 +234,7 @@ class Group:
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         node = self.node
         if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
+            node.may_lead(not self._mender.is_unfit)
             self.event(lambda: node.tick(self.now()))
 
     def written(self, start: int, data: bytes) -> None:
@@ -317,10 +300,7 @@ class Group:
         self.why_stopped = why
         self._todo.clear()
         log.error("raft: this member takes no part until a restart: %s", why)
-        for peer in self._peers.values():
-            peer.end()  # the others need not wait for our silence to grow long
-        for link in list(self._links):
-            link.abort()
+        self.connections.end()  # the others need not wait for our silence to grow long
         self._step_down(None)
 
     def _one(self, effect: Effect) -> None:
@@ -354,12 +334,12 @@ class Group:
                 self._seed(effect.member)
 
     def _say(self, target: MemberId, content: bytes) -> None:
-        peer = self._peers.get(target.name)
+        peer = self.connections.peer(target.name)
         if peer is not None:
             peer.say(content)
 
     def _replicate(self, append: Append) -> None:
-        peer, store, node = self._peers.get(append.target.name), self._store, self.node
+        peer, store, node = self.connections.peer(append.target.name), self._store, self.node
         assert node is not None
         if peer is None:
             return
@@ -374,8 +354,13 @@ class Group:
     async def _read(self, append: Append) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
         store, node = self._store, self.node
-        end = await self._worker(whole_end, store, append)
-        data = b"".join(await self._worker(pieces, store, append.start, end))
+        try:
+            end = await self._worker(whole_end, store, append)
+            data = b"".join(await self._worker(pieces, store, append.start, end))
+            await self._worker(require_good, store, append.start, data)
+        except KappaError:
+            self._mender.suspect(append.start)  # what is asked for next may be good
+            raise
         if node is not None:
             self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
@@ -401,7 +386,7 @@ class Group:
         assert node is not None
         now_ms = max(self._clock.message_ms(), self._store.last_ms)
         begin = node.log.end
-        change = term_change(effect.term, node.me, effect.members, self._vote.group_id if self._vote else "", begin)
+        change = term_change(effect.term, node.me, effect.members, self.group_id, begin)
         member = self._metadata.member(TERM_KIND, change, now_ms)
         self._ordering = True
         try:
@@ -420,7 +405,7 @@ class Group:
 
     def _save_terms(self) -> None:
         assert self.node is not None
-        self._files.save_terms(self.node.log.terms, self._vote.group_id if self._vote else "")
+        self._files.save_terms(self.node.log.terms, self.group_id)
 
     async def _cut(self, effect: Cut) -> None:
         """Shorten our log to what the leader's contains, too. Nothing above was shown or entered anywhere."""
@@ -478,8 +463,19 @@ class Group:
         """Whoever wants something stored hears whom to ask."""
         self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
+    @property
+    def group_id(self) -> str:
+        """The founding that this member belongs to; "" before it belongs to one."""
+        return self._vote.group_id if self._vote is not None else ""
+
+    def places(self) -> list[str]:
+        """Where the other members are, those first that we can speak to."""
+        connected = self.connections.connected_to()
+        others = [name for name in self.config.members if name != self.me]
+        return [self.config.members[name] for name in sorted(others, key=lambda name: name not in connected)]
+
     def client_address(self, leader: MemberId | None) -> str | None:
-        hello = self._hellos.get(leader.name) if leader is not None else None
+        hello = self.connections.hello(leader.name) if leader is not None else None
         return hello.address if hello is not None else None
 
     def _hold(self, holding: bool) -> None:
@@ -491,10 +487,6 @@ class Group:
             self._gate.open(TRANSFERRING)
 
     def _seed(self, member: MemberId) -> None:
-        peer = self._peers.get(member.name)
+        peer = self.connections.peer(member.name)
         if peer is not None:
             peer.tell_to_seed()
-
-    def connected_to(self) -> list[str]:
-        """The other members that we can speak to."""
-        return sorted(name for name, peer in self._peers.items() if peer.is_connected)

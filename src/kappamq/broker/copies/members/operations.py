@@ -52,7 +52,7 @@ class GroupOperations:
         leadership = group.node.leadership if group.node is not None else None
         if leadership is None:
             return []
-        connected = group.connected_to()
+        connected = group.connections.connected_to()
         return [
             (group.client_address(peer.member) or peer.member.name, peer.flushed, peer.member.name in connected)
             for peer in leadership.peers.values()
@@ -71,7 +71,11 @@ class GroupOperations:
     def status(self) -> dict[str, Any]:
         group, node = self._group, self._group.node
         if node is None:
-            return {"member": group.me, "state": "waits for the other members", "connected": group.connected_to()}
+            return {
+                "member": group.me,
+                "state": "waits for the other members",
+                "connected": group.connections.connected_to(),
+            }
         return {
             "member": str(node.me),
             "role": str(node.role),
@@ -79,7 +83,7 @@ class GroupOperations:
             "leader": str(node.leader or ""),
             "voters": [str(member) for member in sorted(node.members.voters)],
             "learners": [str(member) for member in sorted(node.members.learners)],
-            "connected": group.connected_to(),
+            "connected": group.connections.connected_to(),
             "end": self._store.log.end,
             "confirmed": group.confirmed,
             "stopped": group.why_stopped or "",

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, cast
 
+from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
@@ -33,6 +34,7 @@ class Member(Protocol):
 
     config: CopiesConfig
     seeding: MemberSeeding
+    questions: Questions
 
     def ours(self) -> MemberHello: ...
 
@@ -214,7 +216,7 @@ def _forget(task: asyncio.Future[bytes | None]) -> None:
 class MemberLink(asyncio.Protocol):
     """A connection that another member has made to us."""
 
-    def __init__(self, member: Member, checksum: Checksum, lost: Callable[[MemberLink], None]) -> None:
+    def __init__(self, member: Member, checksum: Checksum, lost: Callable[[MemberLink], object]) -> None:
         self._member = member
         self._checksum = checksum
         self._lost = lost
@@ -299,12 +301,12 @@ class MemberLink(asyncio.Protocol):
             self._hello = self._member.received(self._hello, content)
         elif kind is Kind.SEED and self._greeted and self._hello is not None:
             self._member.seeding.cannot_go_on(self._hello.member)
-        elif kind is Kind.ASK and self._hello is None and self._transport is not None:
+        elif self._member.questions.knows(kind) and self._hello is None and self._transport is not None:
             transport, self._transport = self._transport, None
             if self._deadline is not None:
                 self._deadline.cancel()
             self._lost(self)
-            self._member.seeding.take(transport, content)
+            self._member.questions.take(kind, transport, content)
         elif kind is Kind.MEMBER and self._hello is None:
             self._hello = MemberHello.of(values_of(content))
             if secret is None:

@@ -1,10 +1,11 @@
-"""Bytes of our log for another member: whole groups of records, as they lie in the files. Both may wait for the disk."""
+"""Bytes of our log for another member: whole groups of records, as they lie in the files. All of it may wait for the disk."""
 
 from __future__ import annotations
 
 from kappamq.errors import StoreError
 from kappamq.raft import Append
 from kappamq.replication.frames import PIECE_BYTES_MAX
+from kappamq.store.log.mending import require_whole
 from kappamq.store.message_store import MessageStore
 
 
@@ -32,3 +33,12 @@ def pieces(store: MessageStore, start: int, end: int) -> list[bytes]:
         found.append(piece)
         start += len(piece)
     return found
+
+
+def require_good(store: MessageStore, start: int, data: bytes) -> None:
+    """Raises ForeignBytes if our own disk has damaged what is to be sent: nobody else is to have that."""
+    segment_bytes, view = store.config.segment_bytes, memoryview(data)
+    while view:
+        part = view[: segment_bytes - start % segment_bytes]
+        require_whole(store.kernel_module, part, start, segment_bytes)
+        start, view = start + len(part), view[len(part) :]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from kappamq.broker.copies.asked import ANSWER_S, CONNECT_S, Asked
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.config.broker import BrokerConfig
@@ -21,12 +21,11 @@ from kappamq.config.copies import APACHE, CopiesConfig
 from kappamq.config.store import StoreConfig
 from kappamq.errors import KappaError, StoreError
 from kappamq.native.interface import KernelModule
-from kappamq.protocol import address
 from kappamq.raft import MemberId
 from kappamq.raft.effects import Ballot
 from kappamq.replication import terms_file
-from kappamq.replication.frames import OPENING, VERSION, BadStream, Checksum, Frames, Kind, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
+from kappamq.replication.frames import BadStream, Kind, values_of
+from kappamq.replication.greeting import Refusal
 from kappamq.replication.seeding import COPYING, FILLING, MARKER_NAME, WANTED, Asking, FilePiece, Marker, Offer
 from kappamq.replication.vote_file import Vote
 from kappamq.store.files import Files
@@ -35,11 +34,8 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_CONNECT_S = 2.0
-_ANSWER_S = 3.0
 _PIECE_S = 60.0  # the leader may have to write its snapshots first
 _AGAIN_S = (0.5, 5.0)
-_READ_BYTES = 1 << 20
 
 
 class Seeding:
@@ -148,7 +144,7 @@ class Seeding:
             log.log(level, "copies: %s", text)
 
     async def _is_giver(self, place: str, wanted: bool) -> bool:
-        async with asyncio.timeout(_CONNECT_S + _ANSWER_S):
+        async with asyncio.timeout(CONNECT_S + ANSWER_S):
             conversation = await Conversation.begin(place, self._config.secret, self._checksum)
             try:
                 offer = await conversation.ask(self._now(wanted), only=True)
@@ -253,67 +249,16 @@ def asking(config: CopiesConfig, broker: BrokerConfig, store: StoreConfig) -> As
     )
 
 
-class Conversation:
+class Conversation(Asked):
     """One connection to the one who may seed us."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, secret: str | None, checksum: Checksum
-    ) -> None:
-        self._reader, self._out, self._secret = reader, out, secret
-        self._checksum = checksum
-        self._frames = Frames(checksum)
-        self._came: Iterator[tuple[Kind, bytes]] = iter(())
-
-    @classmethod
-    async def begin(cls, place: str, secret: str | None, checksum: Checksum) -> Conversation:
-        host, port = address.split(place)
-        async with asyncio.timeout(_CONNECT_S):
-            reader, out = await asyncio.open_connection(host, port, limit=_READ_BYTES)
-        return cls(reader, out, secret, checksum)
-
-    def end(self) -> None:
-        self._out.transport.abort()
-
-    async def _next(self, seconds: float) -> tuple[Kind, bytes]:
-        while True:
-            for frame in self._came:
-                return frame
-            async with asyncio.timeout(seconds):
-                data = await self._reader.read(_READ_BYTES)
-            if not data:
-                raise EOFError("the connection was closed")
-            self._came = self._frames.feed(data)
-
-    def _say(self, kind: Kind, values: dict[str, object]) -> None:
-        self._out.write(text_frame(kind, values, self._checksum))
 
     async def ask(self, question: Asking, *, only: bool = False) -> Offer:
         """`only`: whether there would be an offer. Raises Refusal with the reason of the other side."""
-        nonce, secret = secrets.token_hex(NONCE_BYTES), self._secret
-        self._out.write(OPENING.pack(-VERSION))
-        if not question.group:  # a master says first which protocol it speaks
-            async with asyncio.timeout(_ANSWER_S):
-                await self._reader.readexactly(OPENING.size)
-        self._say(Kind.ASK, {**question.values(), "nonce": nonce, "only": int(only)})
-        theirs = ""
-        while True:
-            kind, content = await self._next(_ANSWER_S if only else _PIECE_S)
-            values = values_of(content)
-            if kind is Kind.REFUSED:
-                raise Refusal(str(values.get("why"))[:2000])
-            if kind is Kind.CHALLENGE and not theirs:
-                theirs = str(values.get("nonce"))
-                if secret is None:
-                    raise Refusal("it asks for the secret of the group: set replicationSecret here, too")
-                self._say(Kind.PROOF, {"proof": proof(secret, "asking", nonce, theirs)})
-            elif kind is Kind.WELCOME:
-                offer = Offer.of(values)
-                if secret is not None and not is_proof(offer.proof, secret, "giving", nonce, theirs):
-                    raise Refusal("it does not know the secret of this group (replicationSecret)")
-                self._frames.trust()
-                return offer
-            else:
-                raise BadStream(f"a frame {kind.name} is not what comes now")
+        values = {**question.values(), "only": int(only)}
+        seconds = ANSWER_S if only else _PIECE_S
+        return Offer.of(
+            await self._question(Kind.ASK, values, ("asking", "giving"), of_group=bool(question.group), seconds=seconds)
+        )
 
     async def pieces(self, offer: Offer) -> AsyncIterator[FilePiece]:
         """Every piece of every file, each file from its beginning to its end. Raises BadStream for anything else."""

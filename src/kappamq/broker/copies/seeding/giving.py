@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol
 
+from kappamq.broker.copies.question import QuestionLink
 from kappamq.broker.copies.seeding.files import OWN_SETTINGS
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import KappaError
-from kappamq.replication.frames import PIECE_BYTES_MAX, BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
+from kappamq.replication.frames import PIECE_BYTES_MAX, Checksum, Kind
+from kappamq.replication.greeting import Refusal
 from kappamq.replication.seeding import Asking, FilePiece, Offer, check_asking, is_too_old
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_GREETING_S: Final = 10.0
 _HOLD_S: Final = 600.0
 """So long log files stay for a follower that has got its snapshots and does not follow yet."""
+_HELD_MAX: Final = 64
 _LINKS_MAX: Final = 16
-_CLOSE_S: Final = 1.0
 
 
 class Leader(Protocol):
@@ -64,7 +62,7 @@ class SeedGiver:
         self._upkeep = upkeep
         self._clock = clock
         self._worker = worker
-        self._links: set[SeedLink] = set()
+        self._links: dict[SeedLink, None] = {}  # the oldest first
         self._held: dict[str, tuple[int, float]] = {}  # by follower: log offset, and until when
 
     @property
@@ -84,18 +82,29 @@ class SeedGiver:
         """What is kept for a follower cannot be stored again."""
 
     def _hold(self, who: str, offset: int) -> None:
+        self._held.pop(who, None)
+        while len(self._held) >= _HELD_MAX:
+            del self._held[next(iter(self._held))]
         self._held[who] = (offset, self._clock.liveness() + _HOLD_S)
 
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks."""
+        """A connection on which somebody asks. Whoever is being seeded stays: nobody gets rid of them by asking often enough."""
         if len(self._links) >= _LINKS_MAX:
-            next(iter(self._links)).abort()
-        link = SeedLink(self, transport, self._links.discard)
-        self._links.add(link)
+            idle = next((link for link in self._links if not link.is_giving), None)
+            if idle is None:
+                transport.abort()
+                return
+            del self._links[idle]
+            idle.abort()
+        link = SeedLink(self, transport, self._gone)
+        self._links[link] = None
         transport.set_protocol(link)
         link.asked(content)
+
+    def _gone(self, link: SeedLink) -> None:
+        self._links.pop(link, None)
 
     def stop(self) -> None:
         for link in list(self._links):
@@ -154,107 +163,31 @@ class SeedGiver:
         log.warning("copies: %s gets everything anew, the log from %d to %d", asking.who, begin, store.log.end)
 
 
-class SeedLink(asyncio.Protocol):
+class SeedLink(QuestionLink):
     """The connection of one that asks, from its question on."""
 
     def __init__(self, giver: SeedGiver, transport: asyncio.Transport, lost: Callable[[SeedLink], None]) -> None:
+        super().__init__(transport, ("asking", "giving"), giver.config.secret, giver.checksum, lambda: lost(self))
         self._giver = giver
-        self._transport = cast("asyncio.Transport | None", transport)
-        self._lost = lost
-        self._frames = Frames(giver.checksum)
         self._asking: Asking | None = None
         self._only = False
-        self._nonce = self._proof = ""
-        self._may_write = asyncio.Event()
-        self._may_write.set()
-        self._task: asyncio.Task[None] | None = None
-        self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for kind, content in self._frames.feed(data):
-                self._proved(kind, content)
-        except KappaError as error:
-            self._refuse(error)
+    def _read(self, values: dict[str, Any]) -> str:
+        self._only = bool(values.pop("only", 0))
+        self._asking = Asking.of(values)
+        return self._asking.nonce
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._deadline.cancel()
-        self._transport = None
-        self._may_write.set()
-        if self._task is not None:
-            self._task.cancel()
-        self._lost(self)
-
-    def pause_writing(self) -> None:
-        self._may_write.clear()
-
-    def resume_writing(self) -> None:
-        self._may_write.set()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _say(self, kind: Kind, values: dict[str, object]) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(text_frame(kind, values, self._giver.checksum))
-
-    def _refuse(self, error: Exception) -> None:
-        log.info("copies: somebody who asked to be seeded is refused: %.1000s", error)  # it tells its operator
-        self._say(Kind.REFUSED, {"why": str(error)})
-        if self._transport is not None:
-            self._transport.close()
-            asyncio.get_running_loop().call_later(_CLOSE_S, self.abort)
-
-    # -- the question, and the answer --------------------------------------------------------------------------------------
-
-    def asked(self, content: bytes) -> None:
-        try:
-            values = values_of(content)
-            self._only = bool(values.pop("only", 0))
-            self._asking = Asking.of(values)
-            if self._giver.config.secret is None:
-                self._answer(self._asking)
-            else:
-                self._nonce = secrets.token_hex(NONCE_BYTES)
-                self._say(Kind.CHALLENGE, {"nonce": self._nonce})
-        except KappaError as error:
-            self._refuse(error)
-
-    def _proved(self, kind: Kind, content: bytes) -> None:
-        asking, secret = self._asking, self._giver.config.secret
-        if kind is not Kind.PROOF or asking is None or not self._nonce or secret is None or self._proof:
-            raise BadStream(f"a frame {kind.name} is not what comes now")
-        if not is_proof(values_of(content).get("proof"), secret, "asking", asking.nonce, self._nonce):
-            raise Refusal(
-                "it does not know the secret of this group: replicationSecret must be the same on all brokers"
-            )
-        self._proof = proof(secret, "giving", asking.nonce, self._nonce)
-        self._answer(asking)
-
-    def _answer(self, asking: Asking) -> None:
-        self._deadline.cancel()
-        offer = self._giver.answer(asking)
+    def _answer(self) -> None:
+        assert self._asking is not None
+        offer = self._giver.answer(self._asking)
         if self._only or not offer.files:
             self.offer(offer)
-            self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
+            self._end_in_a_while()
         else:
-            self._task = asyncio.create_task(self._give(asking))
-
-    async def _give(self, asking: Asking) -> None:
-        try:
-            await self._giver.give(asking, self)
-        except (KappaError, OSError) as error:
-            self._refuse(error)
-        except Exception:
-            log.exception("copies: %s could not be seeded", asking.who)
-            self.abort()
+            self._give(self._giver.give(self._asking, self))
 
     def offer(self, offer: Offer) -> None:
-        self._say(Kind.WELCOME, replace(offer, proof=self._proof).values())
+        self._say(Kind.WELCOME, replace(offer, proof=self.proof).values())
 
     async def send(self, piece: FilePiece) -> None:
-        await self._may_write.wait()
-        if self._transport is None:
-            raise ConnectionResetError("the connection is gone")
-        self._transport.write(frame(Kind.SNAPSHOT, piece.encode(), self._giver.checksum))
+        await self._send(Kind.SNAPSHOT, piece.encode())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from kappamq.broker.copies.seeding.asking import Seeding
-from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.config.copies import CopiesConfig
 from kappamq.raft import Message, Node, Terms
 from kappamq.raft.messages import PreVote, TimeoutNow, Vote
@@ -22,7 +20,6 @@ class MemberSeeding:
         self,
         config: CopiesConfig,
         store: MessageStore,
-        giver: SeedGiver,
         seeding: Seeding,
         too_far_behind: Callable[[str, str], None],
         node: Callable[[], Node | None],
@@ -33,7 +30,6 @@ class MemberSeeding:
         that member."""
         self._config = config
         self._store = store
-        self._giver = giver
         self._seeding = seeding
         self._too_far_behind = too_far_behind
         self._node = node
@@ -60,10 +56,6 @@ class MemberSeeding:
             )
 
     # -- others ------------------------------------------------------------------------------------------------------------
-
-    def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """Somebody asks before it opens its store."""
-        self._giver.take(transport, content)
 
     def terms_at(self, begin: int) -> str:
         """For a log that begins there: the term and the members that it has from before."""

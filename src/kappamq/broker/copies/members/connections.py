@@ -1,0 +1,70 @@
+"""The connections of a member: one that it makes to each other member, and those that the others have made to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from kappamq.broker.copies.members.peers import Member, MemberLink, Peer
+from kappamq.broker.copies.opening import NoRoom
+from kappamq.replication.frames import Checksum
+from kappamq.replication.greeting import MemberHello
+
+_LINKS_MAX: Final = 64
+
+
+class Connections:
+    def __init__(self, member: Member, checksum: Checksum) -> None:
+        self._member = member
+        self._checksum = checksum
+        self._peers: dict[str, Peer] = {}
+        self._links: dict[MemberLink, MemberLink] = {}  # the oldest first
+        self._hellos: dict[str, MemberHello] = {}
+
+    def meet(self, places: Mapping[str, str]) -> None:
+        """Keep a connection to each of these members from now on."""
+        for name, place in places.items():
+            if name not in self._peers:
+                self._peers[name] = Peer(self._member, name, place, self._checksum)
+
+    def names(self) -> list[str]:
+        return list(self._peers)
+
+    def peer(self, name: str) -> Peer | None:
+        return self._peers.get(name)
+
+    def connected_to(self) -> list[str]:
+        """The other members that we can speak to."""
+        return sorted(name for name, peer in self._peers.items() if peer.is_connected)
+
+    def link(self) -> asyncio.Protocol:
+        """For each connection that is made to us. Members stay: nobody gets rid of them by connecting often enough."""
+        if len(self._links) >= _LINKS_MAX:
+            stranger = next((link for link in self._links if not link.is_greeted), None)
+            if stranger is None:
+                return NoRoom()
+            self._links.pop(stranger).abort()
+        made = MemberLink(self._member, self._checksum, lambda link: self._links.pop(link, None))
+        self._links[made] = made
+        return made
+
+    def greeted(self, hello: MemberHello) -> None:
+        """A member has said who it is."""
+        self._hellos[hello.member] = hello
+
+    def hello(self, name: str) -> MemberHello | None:
+        """What that member said of itself last."""
+        return self._hellos.get(name)
+
+    def end(self) -> None:
+        """Nobody is spoken to any more."""
+        for peer in self._peers.values():
+            peer.end()
+        for link in list(self._links):
+            link.abort()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(peer.stop() for peer in self._peers.values()))
+        for link in list(self._links):
+            link.abort()

@@ -1,0 +1,172 @@
+"""A connection to the port for copies on which somebody asks one thing and gets the answer: snapshots, or bytes of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, cast
+
+from kappamq.errors import KappaError
+from kappamq.replication.frames import BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
+from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
+
+log = logging.getLogger(__name__)
+
+_GREETING_S: Final = 10.0
+_CLOSE_S: Final = 1.0
+_STALL_S: Final = 60.0
+"""So long nothing may be taken of an answer."""
+
+
+class Taker(Protocol):
+    def take(self, transport: asyncio.Transport, content: bytes) -> None:
+        """Take a connection over, on which this question has come."""
+        ...
+
+
+class Questions:
+    """Who answers which."""
+
+    def __init__(self, takers: Mapping[Kind, Taker]) -> None:
+        self._takers = takers
+
+    def knows(self, kind: Kind) -> bool:
+        return kind in self._takers
+
+    def take(self, kind: Kind, transport: asyncio.Transport, content: bytes) -> None:
+        self._takers[kind].take(transport, content)
+
+
+class QuestionLink(asyncio.Protocol):
+    """From the question on, which whoever accepted the connection has read. With a secret, nothing is answered before it is proved."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        sides: tuple[str, str],
+        secret: str | None,
+        checksum: Checksum,
+        lost: Callable[[], object],
+    ) -> None:
+        """`sides`: what the one who asks and the one who answers are called in their proofs."""
+        self._transport = cast("asyncio.Transport | None", transport)
+        self._sides = sides
+        self._secret = secret
+        self._checksum = checksum
+        self._lost = lost
+        self._frames = Frames(checksum)
+        self._theirs = self._ours = ""  # nonces
+        self.proof = ""
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._task: asyncio.Task[None] | None = None
+        self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
+
+    def _read(self, values: dict[str, Any]) -> str:
+        """Keep the question; returns its nonce. Raises KappaError if it makes no sense."""
+        raise NotImplementedError
+
+    def _answer(self) -> None:
+        """The one who asks may have an answer. Raises Refusal."""
+        raise NotImplementedError
+
+    # -- the connection ----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for kind, content in self._frames.feed(data):
+                self._proved(kind, content)
+        except KappaError as error:
+            self._refuse(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._deadline.cancel()
+        self._transport = None
+        self._may_write.set()
+        if self._task is not None:
+            self._task.cancel()
+        self._lost()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_giving(self) -> bool:
+        return self._task is not None
+
+    # -- the question ------------------------------------------------------------------------------------------------------
+
+    def asked(self, content: bytes) -> None:
+        try:
+            self._theirs = self._read(values_of(content))
+            if self._secret is None:
+                self._allow()
+            else:
+                self._ours = secrets.token_hex(NONCE_BYTES)
+                self._say(Kind.CHALLENGE, {"nonce": self._ours})
+        except KappaError as error:
+            self._refuse(error)
+
+    def _proved(self, kind: Kind, content: bytes) -> None:
+        secret = self._secret
+        if kind is not Kind.PROOF or not self._ours or secret is None or self.proof:
+            raise BadStream(f"a frame {kind.name} is not what comes now")
+        asks, answers = self._sides
+        if not is_proof(values_of(content).get("proof"), secret, asks, self._theirs, self._ours):
+            raise Refusal(
+                "it does not know the secret of this group: replicationSecret must be the same on all brokers"
+            )
+        self.proof = proof(secret, answers, self._theirs, self._ours)
+        self._allow()
+
+    def _allow(self) -> None:
+        self._deadline.cancel()
+        self._answer()
+
+    # -- the answer --------------------------------------------------------------------------------------------------------
+
+    def _say(self, kind: Kind, values: dict[str, object]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(text_frame(kind, values, self._checksum))
+
+    def _refuse(self, error: Exception) -> None:
+        log.info("copies: what was asked for is refused: %.1000s", error)  # the other side tells its operator
+        self._say(Kind.REFUSED, {"why": str(error)[:1000]})
+        if self._transport is not None:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(_CLOSE_S, self.abort)
+
+    def _end_in_a_while(self) -> None:
+        """Everything is said; the other side closes, or we do."""
+        self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
+
+    def _give(self, giving: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(self._until_given(giving))
+
+    async def _until_given(self, giving: Coroutine[Any, Any, None]) -> None:
+        try:
+            await giving
+        except (KappaError, OSError) as error:
+            self._refuse(error)
+        except Exception:
+            log.exception("copies: what was asked for could not be given")
+            self.abort()
+
+    async def _send(self, kind: Kind, content: bytes) -> None:
+        try:
+            async with asyncio.timeout(_STALL_S):
+                await self._may_write.wait()
+        except TimeoutError:
+            raise Refusal(f"nothing of it was taken for {_STALL_S:g} s") from None
+        if self._transport is None:
+            raise ConnectionResetError("the connection is gone")
+        self._transport.write(frame(kind, content, self._checksum))

@@ -1,0 +1,47 @@
+"""The connections of a member: one to each other, and those that come; what is said on them is in test_peers.py."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.broker.copies.members.test_group import members
+from tests.broker.running import run
+from tests.waiting import eventually_async
+
+
+def test_each_member_speaks_to_each_other_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            for name, broker in group.running.items():
+                assert broker.copies.group is not None
+                connections, others = broker.copies.group.connections, sorted(set(group.names) - {name})
+                await eventually_async(lambda: connections.connected_to() == others)  # noqa: B023
+                assert sorted(connections.names()) == others
+                before = connections.peer(others[0])
+                connections.meet({others[0]: "127.0.0.1:1"})
+                assert connections.peer(others[0]) is before, "who is known is not met again"
+                hello = connections.hello(others[0])
+                assert hello is not None
+                assert hello.address == group.running[others[0]].address
+                assert connections.hello("nobody") is None
+
+    run(test())
+
+
+def test_strangers_make_room_for_those_that_come_later(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            port = next(port for name, port in group.ports.items() if group.running[name] is leader)
+            strangers = [await asyncio.open_connection("127.0.0.1", port + 1) for _ in range(70)]
+            async with asyncio.timeout(10):
+                assert await strangers[0][0].read() == b"", "the oldest are closed"
+            assert leader.copies.group is not None
+            assert leader.copies.group.connections.connected_to() == sorted(
+                name for name in group.names if group.running[name] is not leader
+            )
+            for _reader, writer in strangers:
+                writer.close()
+
+    run(test())
