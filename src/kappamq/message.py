@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -192,9 +192,43 @@ class MessageQueue:
         return f"{self.topic}@{self.broker}/{self.queue_id}"
 
 
+class StoredFields(Protocol):
+    """The bytes in which messages lie, and where: what a lazy message reads its fields from."""
+
+    @property
+    def pinned_bytes(self) -> int: ...
+
+    def field(self, number: int, name: str) -> Any:
+        """The value of one field of the message with this number."""
+
+
+class _Lazy:
+    """The fields of a message, each read from the stored bytes when it is first asked for."""
+
+    __slots__ = ("_number", "_stored")
+
+    _number: int
+    _stored: StoredFields | None
+
+    if not TYPE_CHECKING:  # a type checker shall know the fields only
+
+        def __getattr__(self, name: str) -> Any:
+            # Called only where a slot is empty: fields of a message that was built by its constructor are never looked for here.
+            if name in _FIELDS:
+                stored = self._stored
+                if stored is None:  # another thread detached the message a moment ago
+                    return object.__getattribute__(self, name)
+                value = stored.field(self._number, name)
+                _SETTERS[name](self, value)
+                return value
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage:
-    """One message as returned to a consumer, a query or a reader of the store; the body is decompressed."""
+class ReceivedMessage(_Lazy):
+    """One message as returned to a consumer, a query or a reader of the store; the body is decompressed.
+
+    A consumer's message lies in the bytes of the answer that brought it, together with its neighbours, until it is detached."""
 
     topic: str
     body: bytes
@@ -221,6 +255,50 @@ class ReceivedMessage:
     def text(self) -> str:
         """The body as text; bytes that are not UTF-8 show as replacement characters."""
         return self.body.decode("utf-8", "replace")
+
+    @property
+    def pinned_bytes(self) -> int:
+        """How much memory this message keeps together with its neighbours of the same answer, at most; 0 once it is detached.
+
+        Who keeps a few messages of many for long should `detach` them."""
+        stored = getattr(self, "_stored", None)
+        return 0 if stored is None else stored.pinned_bytes
+
+    def detach(self) -> Self:
+        """Read all fields, so that the message keeps only its own memory. Returns the message itself."""
+        if getattr(self, "_stored", None) is not None:
+            for name in _FIELDS:
+                getattr(self, name)
+            _SETTERS["_stored"](self, None)
+        return self
+
+
+_FIELDS: Final = frozenset(one.name for one in fields(ReceivedMessage))
+_SETTERS: Final[dict[str, Callable[[object, object], None]]] = {
+    name: getattr(ReceivedMessage, name).__set__ for name in (*_FIELDS, "_number", "_stored")
+}
+_set_number: Final = _SETTERS["_number"]
+_set_stored: Final = _SETTERS["_stored"]
+
+
+def stored_message(stored: StoredFields, number: int, **known: object) -> ReceivedMessage:
+    """Return the message with this number among the stored ones; `known`: fields that are not read from there."""
+    message = object.__new__(ReceivedMessage)
+    _set_stored(message, stored)
+    _set_number(message, number)
+    for name, value in known.items():
+        _SETTERS[name](message, value)
+    return message
+
+
+def stored_messages(stored: StoredFields, first: int, end: int) -> list[ReceivedMessage]:
+    """The messages [first, end) among the stored ones."""
+    new, cls, set_stored, set_number = object.__new__, ReceivedMessage, _set_stored, _set_number
+    messages = [new(cls) for _ in range(first, end)]
+    for number, message in enumerate(messages, first):
+        set_stored(message, stored)
+        set_number(message, number)
+    return messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,15 @@ cdef class MappedFile:
             mapping_close(self.m)
             self.m = NULL
 
+    def enter(self, Py_ssize_t at, Py_ssize_t size):
+        if at < 0 or size < 0 or at > self.size - size:
+            raise ValueError(f"[{at}, {at + size}) is not within the mapping")
+        if self.m == NULL or not size:
+            return
+        cdef const uint8_t *data = mapping_data(self.m)
+        with nogil:
+            mapping_enter(data, <size_t>at, <size_t>size)
+
     @property
     def lost_count(self):
         return mapping_lost_count(self.m) if self.m != NULL else 0
@@ -850,6 +859,23 @@ def locate(buffer, int64_t log_offset, bint check, count_max):
             records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, check, places, room, &result)
         return (PyByteArray_FromStringAndSize(<char *>places, <Py_ssize_t>(result.count * PLACE_BYTES)), result.count, result.bytes,
                 result.why)
+    finally:
+        free(places)
+
+
+def index_plain(buffer, int64_t offset, int64_t next_offset):
+    cdef _View view = _View(buffer)
+    cdef located_t result
+    cdef size_t room = view.buffer.len // RECORD_BYTES_MIN + 1
+    cdef place_t *places = <place_t *>malloc(room * PLACE_BYTES)  # what is not used is never touched
+    cdef c_bool plain
+    if places == NULL:
+        raise MemoryError("the places of records")
+    try:
+        with nogil:  # touches nothing but the bytes, which are held
+            records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, -1, True, places, room, &result)
+            plain = result.bytes == <size_t>view.buffer.len and records_plain(places, result.count, offset, next_offset)
+        return new_bytes(<const uint8_t *>places, result.count * PLACE_BYTES) if plain else None
     finally:
         free(places)
 

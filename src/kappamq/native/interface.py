@@ -216,5 +216,6 @@ class KernelModule(Protocol):
     column_of: Callable[..., Any]
     property_texts: Callable[..., Any]
     locate: Callable[..., Any]
+    index_plain: Callable[..., Any]
     columns: Callable[..., Any]
     property_rows: Callable[..., Any]

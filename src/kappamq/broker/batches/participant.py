@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import zlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -106,7 +105,7 @@ class Participant:
             raise IllegalMessage(
                 f"the chunk has {len(body)} bytes, the limit is {CHUNK_BYTES_MAX}; only a single message may have more"
             )
-        if zlib.crc32(body) != header.crc:
+        if self._store.kernel_module.crc32(body) != header.crc:
             raise IllegalMessage(
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )

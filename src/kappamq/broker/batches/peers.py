@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from kappamq.errors import BrokerNotFound, NotConnected, NotMaster, for_code
+from kappamq.errors import BrokerNotFound, NotAvailable, NotConnected, NotMaster, RequestTimeout, for_code
 from kappamq.net.channel import Channel
 from kappamq.protocol.bodies.batches import ChunkList, Decisions, FinishedBatches
 from kappamq.protocol.bodies.topics import ClusterInfo
@@ -74,16 +74,20 @@ class Peers:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     async def _call(self, broker: str, header: Header, body: bytes = b"") -> Frame:
-        """The answer of another broker. Raises the KappaError that it answers with, or NotConnected."""
-        channel = await self._channel_to(broker)
+        """The answer of another broker. Raises the KappaError that it answers with, or NotAvailable: with a text of ours, since
+        whoever asked us would take a hint at its leader for one at ours."""
         try:
+            channel = await self._channel_to(broker)
             answer = await channel.request(header, body, _TIMEOUT_S)
-            if answer.code:
-                raise for_code(answer.code, f"broker {broker}: {answer.remark}")
-        except NotMaster:
-            # The node lives on without the role, and so does the connection: the next call looks up who has it now.
-            self._forget(broker, channel)
-            raise
+        except (NotConnected, RequestTimeout) as error:
+            raise NotAvailable(f"broker {broker} does not answer now: {error}") from error
+        if answer.code:
+            refused = for_code(answer.code, f"broker {broker}: {answer.remark}")
+            if isinstance(refused, NotMaster):
+                # The node lives on without the role, and so does the connection: the next call looks up who has it now.
+                self._forget(broker, channel)
+                raise NotAvailable(f"broker {broker} at {channel.address} is not the master any more: try again")
+            raise refused
         return answer
 
     def _forget(self, broker: str, channel: Channel) -> None:
