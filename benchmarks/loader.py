@@ -123,13 +123,20 @@ class Running:
     """A load under way; `result` waits for its end, `kill` does not."""
 
     def __init__(
-        self, address: str, load: Load, home: Path, pids: tuple[int, ...] = (), *, policy: int = os.SCHED_OTHER
+        self,
+        address: str,
+        load: Load,
+        home: Path,
+        pids: tuple[int, ...] = (),
+        *,
+        policy: int = os.SCHED_OTHER,
+        priority: int = 1,
     ) -> None:
         host, _, port = address.rpartition(":")
         command = [str(program()), host, port, *load.arguments()]
         for pid in pids:
             command += ["--pid", str(pid)]
-        self._child = Child(command, home / "load", cores=LOAD_CORE, policy=policy)
+        self._child = Child(command, home / "load", cores=LOAD_CORE, policy=policy, priority=priority)
 
     def result(self) -> Loaded:
         try:

@@ -56,6 +56,7 @@ class Child:
         cores: set[int] | None = None,
         env: Mapping[str, str] | None = None,
         policy: int = os.SCHED_OTHER,  # SCHED_IDLE gives way to whoever shares its core; SCHED_FIFO to nobody, and needs root
+        priority: int = 1,  # with SCHED_FIFO: the higher comes first
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -68,7 +69,7 @@ class Child:
                 stdout=out,
                 stderr=errors,
                 env={**os.environ, **(env or {})},
-                preexec_fn=lambda: _prepare(cores, policy),  # noqa: PLW1509 - we run no threads while we fork
+                preexec_fn=lambda: _prepare(cores, policy, priority),  # noqa: PLW1509 - we run no threads while we fork
             )
 
     @property
@@ -151,9 +152,9 @@ class Child:
         self.kill()
 
 
-def _prepare(cores: set[int] | None, policy: int) -> None:
+def _prepare(cores: set[int] | None, policy: int, priority: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if cores is not None:
         os.sched_setaffinity(0, cores)
     if policy != os.SCHED_OTHER:
-        os.sched_setscheduler(0, policy, os.sched_param(1 if policy == os.SCHED_FIFO else 0))
+        os.sched_setscheduler(0, policy, os.sched_param(priority if policy == os.SCHED_FIFO else 0))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from kappamq.event_loop import loop_factory, run
+from kappamq.event_loop import OLD_GARBAGE, IdleCollections, loop_factory, run
 
 
 async def name_of_the_loop() -> str:
@@ -36,9 +38,61 @@ def test_what_is_loaded_is_not_looked_at_again() -> None:
     """In a process of its own: the collector's settings belong to all of it."""
     code = (
         "import gc; from kappamq import event_loop; import kappamq.broker.broker\n"
-        "event_loop.spare_garbage_collections()\n"
+        "async def main(): event_loop.spare_garbage_collections()\n"
+        "event_loop.run(main())\n"
         "assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()\n"
         "assert gc.get_threshold() == event_loop.GARBAGE_THRESHOLDS\n"
         "assert gc.isenabled()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_large_request_does_not_stop_all_threads_for_long() -> None:
+    """A collection visits all objects of its generations: there are few of them in the young ones."""
+    code = (
+        "import gc; from kappamq import event_loop\n"
+        "visited = []\n"
+        "def collects(phase, info):\n"
+        "    if phase == 'start': visited.append(sum(len(gc.get_objects(n)) for n in range(info['generation'] + 1)))\n"
+        "async def main():\n"
+        "    event_loop.spare_garbage_collections()\n"
+        "    gc.callbacks.append(collects)\n"
+        "    return [[] for _ in range(300_000)]\n"
+        "event_loop.run(main())\n"
+        "assert len(visited) > 50, visited\n"
+        "assert max(visited) < 20_000, max(visited)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class Timers:
+    """A loop of which only the timers are asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> None:
+        self.waiting.append(then)
+
+    def fire(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for then in waiting:
+            then()
+
+
+def test_old_garbage_is_collected_in_an_idle_moment() -> None:
+    timers, used = Timers(), 0.0
+    collections = IdleCollections(timers, cpu_s=lambda: used)  # type: ignore[arg-type]
+    collections.start()
+    gc.collect()
+    timers.fire()
+    young = gc.get_count()[2]
+    for _ in range(OLD_GARBAGE):
+        gc.collect(1)
+    assert gc.get_count()[2] >= young + OLD_GARBAGE
+    used += 0.2
+    timers.fire()
+    assert gc.get_count()[2] >= OLD_GARBAGE, "somebody was computing"
+    timers.fire()
+    assert gc.get_count()[2] < OLD_GARBAGE
+    assert len(timers.waiting) == 1, "it looks again"

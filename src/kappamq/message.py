@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
-    """One message to send.
+    """One message to send. `body` may be any buffer, and `keys` a str or any iterable of them.
 
     >>> Message("orders", b"42 cups", tags="paid", keys=("order-7", "customer-3"))  # doctest: +ELLIPSIS
     Message(topic='orders', body=b'42 cups', ...
@@ -35,25 +38,59 @@ class Message:
     delay: float | timedelta | None = None  # seconds until delivery, to the millisecond
     deliver_at: int | datetime | None = None  # delivery time: a datetime, or milliseconds since 1970
 
-    if TYPE_CHECKING:  # accepts more than it stores: any buffer as body, a str or a list as keys
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        tags: str = "",
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_stored: bool = True,
+        sharding_key: str = "",
+        transaction_id: str = "",
+        delay: float | timedelta | None = None,
+        deliver_at: int | datetime | None = None,
+    ) -> None:
+        # What a dataclass would generate takes four times as long, and a program makes many of these.
+        _set_topic(self, topic)
+        _set_body(self, body)
+        _set_tags(self, tags)
+        _set_keys(self, keys)
+        _set_properties(self, {} if properties is _NO_PROPERTIES else properties)
+        _set_flag(self, flag)
+        _set_delay_level(self, delay_level)
+        _set_wait_stored(self, wait_stored)
+        _set_sharding_key(self, sharding_key)
+        _set_transaction_id(self, transaction_id)
+        _set_delay(self, delay)
+        _set_deliver_at(self, deliver_at)
+        if not (
+            type(topic) is str
+            and topic
+            and type(body) is bytes
+            and type(tags) is str
+            and (not tags or (tags.isalnum() and tags != "*"))
+            and type(keys) is tuple
+            and not keys
+            and properties is _NO_PROPERTIES
+        ):
+            self._check_what_is_said()
+        if not (
+            type(flag) is int
+            and not flag
+            and type(delay_level) is int
+            and not delay_level
+            and wait_stored is True
+            and type(sharding_key) is str
+            and type(transaction_id) is str
+            and delay is None
+            and deliver_at is None
+        ):
+            self._check_how_it_is_sent()
 
-        def __init__(
-            self,
-            topic: str,
-            body: bytes | bytearray | memoryview,
-            tags: str = "",
-            keys: str | Iterable[str] = (),
-            properties: Mapping[str, str] = ...,
-            flag: int = 0,
-            delay_level: int = 0,
-            wait_stored: bool = True,
-            sharding_key: str = "",
-            transaction_id: str = "",
-            delay: float | timedelta | None = None,
-            deliver_at: int | datetime | None = None,
-        ) -> None: ...
-
-    def __post_init__(self) -> None:
+    def _check_what_is_said(self) -> None:
         if not isinstance(self.topic, str) or not self.topic:
             raise TypeError(f"the topic of a message must be a non-empty str; got {self.topic!r}")
         if isinstance(self.body, str):
@@ -85,6 +122,8 @@ class Message:
         for name, value in self.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"names and values of properties must be strings; got {name!r}: {value!r}")
+
+    def _check_how_it_is_sent(self) -> None:
         if isinstance(self.flag, bool) or not isinstance(self.flag, int):
             raise TypeError(f"flag must be a signed 32-bit integer; got {self.flag!r}")
         if not -(1 << 31) <= self.flag < 1 << 31:
@@ -131,6 +170,16 @@ class Message:
         return self.deliver_at
 
 
+# A frozen object is filled through the descriptors of its slots: they are quicker than object.__setattr__.
+_set_topic, _set_body, _set_tags, _set_keys, _set_properties, _set_flag = (
+    getattr(Message, name).__set__ for name in ("topic", "body", "tags", "keys", "properties", "flag")
+)
+_set_delay_level, _set_wait_stored, _set_sharding_key, _set_transaction_id, _set_delay, _set_deliver_at = (
+    getattr(Message, name).__set__
+    for name in ("delay_level", "wait_stored", "sharding_key", "transaction_id", "delay", "deliver_at")
+)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
     """One queue of a topic on one broker: the unit of ordering and of assignment to consumers."""
@@ -143,9 +192,43 @@ class MessageQueue:
         return f"{self.topic}@{self.broker}/{self.queue_id}"
 
 
+class StoredFields(Protocol):
+    """The bytes in which messages lie, and where: what a lazy message reads its fields from."""
+
+    @property
+    def pinned_bytes(self) -> int: ...
+
+    def field(self, number: int, name: str) -> Any:
+        """The value of one field of the message with this number."""
+
+
+class _Lazy:
+    """The fields of a message, each read from the stored bytes when it is first asked for."""
+
+    __slots__ = ("_number", "_stored")
+
+    _number: int
+    _stored: StoredFields | None
+
+    if not TYPE_CHECKING:  # a type checker shall know the fields only
+
+        def __getattr__(self, name: str) -> Any:
+            # Called only where a slot is empty: fields of a message that was built by its constructor are never looked for here.
+            if name in _FIELDS:
+                stored = self._stored
+                if stored is None:  # another thread detached the message a moment ago
+                    return object.__getattribute__(self, name)
+                value = stored.field(self._number, name)
+                _SETTERS[name](self, value)
+                return value
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage:
-    """One message as returned to a consumer, a query or a reader of the store; the body is decompressed."""
+class ReceivedMessage(_Lazy):
+    """One message as returned to a consumer, a query or a reader of the store; the body is decompressed.
+
+    A consumer's message lies in the bytes of the answer that brought it, together with its neighbours, until it is detached."""
 
     topic: str
     body: bytes
@@ -172,6 +255,50 @@ class ReceivedMessage:
     def text(self) -> str:
         """The body as text; bytes that are not UTF-8 show as replacement characters."""
         return self.body.decode("utf-8", "replace")
+
+    @property
+    def pinned_bytes(self) -> int:
+        """How much memory this message keeps together with its neighbours of the same answer, at most; 0 once it is detached.
+
+        Who keeps a few messages of many for long should `detach` them."""
+        stored = getattr(self, "_stored", None)
+        return 0 if stored is None else stored.pinned_bytes
+
+    def detach(self) -> Self:
+        """Read all fields, so that the message keeps only its own memory. Returns the message itself."""
+        if getattr(self, "_stored", None) is not None:
+            for name in _FIELDS:
+                getattr(self, name)
+            _SETTERS["_stored"](self, None)
+        return self
+
+
+_FIELDS: Final = frozenset(one.name for one in fields(ReceivedMessage))
+_SETTERS: Final[dict[str, Callable[[object, object], None]]] = {
+    name: getattr(ReceivedMessage, name).__set__ for name in (*_FIELDS, "_number", "_stored")
+}
+_set_number: Final = _SETTERS["_number"]
+_set_stored: Final = _SETTERS["_stored"]
+
+
+def stored_message(stored: StoredFields, number: int, **known: object) -> ReceivedMessage:
+    """Return the message with this number among the stored ones; `known`: fields that are not read from there."""
+    message = object.__new__(ReceivedMessage)
+    _set_stored(message, stored)
+    _set_number(message, number)
+    for name, value in known.items():
+        _SETTERS[name](message, value)
+    return message
+
+
+def stored_messages(stored: StoredFields, first: int, end: int) -> list[ReceivedMessage]:
+    """The messages [first, end) among the stored ones."""
+    new, cls, set_stored, set_number = object.__new__, ReceivedMessage, _set_stored, _set_number
+    messages = [new(cls) for _ in range(first, end)]
+    for number, message in enumerate(messages, first):
+        set_stored(message, stored)
+        set_number(message, number)
+    return messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +356,7 @@ class SendStatus(enum.StrEnum):
     SLAVE_NOT_AVAILABLE = "slave not available"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class SendResult:
     status: SendStatus
     message_id: str
@@ -241,9 +368,40 @@ class SendResult:
     trace_on: bool = True  # the broker allows tracing
     recall_handle: str = ""  # cancels a message before its delivery time
 
+    def __init__(
+        self,
+        *,
+        status: SendStatus,
+        message_id: str,
+        queue: MessageQueue,
+        queue_offset: int,
+        offset_id: str = "",
+        transaction_id: str = "",
+        region: str = "",
+        trace_on: bool = True,
+        recall_handle: str = "",
+    ) -> None:
+        _set_status(self, status)
+        _set_message_id(self, message_id)
+        _set_queue(self, queue)
+        _set_queue_offset(self, queue_offset)
+        _set_offset_id(self, offset_id)
+        _set_transaction(self, transaction_id)
+        _set_region(self, region)
+        _set_trace_on(self, trace_on)
+        _set_recall_handle(self, recall_handle)
+
     @property
     def ok(self) -> bool:
         return self.status is SendStatus.OK
+
+
+_set_status, _set_message_id, _set_queue, _set_queue_offset, _set_offset_id = (
+    getattr(SendResult, name).__set__ for name in ("status", "message_id", "queue", "queue_offset", "offset_id")
+)
+_set_transaction, _set_region, _set_trace_on, _set_recall_handle = (
+    getattr(SendResult, name).__set__ for name in ("transaction_id", "region", "trace_on", "recall_handle")
+)
 
 
 class Decision(enum.StrEnum):

@@ -6,6 +6,8 @@ from typing import Any
 
 from kappamq.client.pulling.process_queue import Limits, ProcessQueue
 from kappamq.message import MessageQueue, ReceivedMessage
+from kappamq.protocol.records.messages import MessageBlock, messages_in_place
+from kappamq.protocol.records.record import Record
 
 QUEUE = MessageQueue("tea", "broker-0", 0)
 
@@ -21,6 +23,14 @@ def message(offset: int, queue: MessageQueue = QUEUE, **changes: Any) -> Receive
         "offset_id": f"at-{offset}",
     }
     return ReceivedMessage(**(values | changes))
+
+
+def block(first: int, count: int) -> MessageBlock:
+    """Messages that lie in the bytes of an answer, from this offset on."""
+    listed = [Record(topic=QUEUE.topic, body=b"%d" % n, queue_offset=n) for n in range(first, first + count)]
+    stored = messages_in_place(b"".join(one.encode() for one in listed), QUEUE.broker, first, first + count)
+    assert stored is not None
+    return MessageBlock(stored, 0, stored.count)
 
 
 def held(count: int, queue: MessageQueue = QUEUE) -> ProcessQueue:

@@ -147,6 +147,38 @@ os.kill(os.getpid(), signal.SIGBUS)
     assert done.returncode == -signal.SIGBUS
 
 
+def test_pages_are_entered_before_somebody_looks_at_them(tmp_path: Path) -> None:
+    done = run(tmp_path, """
+os.pwrite(fd, b"x" * (8 << 20), 0)
+mapped = map_file(fd, 8 << 20)
+
+def entered():
+    with open("/proc/self/smaps") as text:
+        for line in text:
+            if line.rstrip().endswith(path):
+                return int(next(line for line in text if line.startswith("Rss:")).split()[1])
+
+for wrong in ((-1, 5), (0, -1), (8 << 20, 1), (5, 8 << 20)):
+    try:
+        mapped.enter(*wrong)
+    except ValueError:
+        print("refused")
+mapped.enter(8 << 20, 0)
+before = entered()
+mapped.enter(5, (4 << 20) - 5)
+print(before, entered() >= 4096)
+os.ftruncate(fd, 4096)
+mapped.enter(0, 8 << 20)  # what cannot be read is nobody's business before it is looked at
+print(mapped.lost_count)
+mapped.close()
+mapped.enter(0, 1)
+""")  # fmt: skip
+    if done.stdout.split()[4:6] == ["0", "False"]:
+        pytest.skip("this system enters pages when they are used: Linux 5.14 and later can do it before")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["refused"] * 4 + ["0", "True", "0"]
+
+
 def test_without_the_compiled_kernel_there_is_a_plain_mapping(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 8192)
@@ -154,3 +186,7 @@ def test_without_the_compiled_kernel_there_is_a_plain_mapping(tmp_path: Path) ->
         assert mapped[:3] == b"xxx"
         assert (mapped.lost(), mapped.lost_count, mapped.is_lost(0, 8192)) == ([], 0, False)
         mapped.restore(0, 4096, file.fileno())
+        mapped.enter(1, 8191)
+        with pytest.raises(ValueError, match="is not within the mapping"):
+            mapped.enter(1, 8192)
+    mapped.enter(0, 1)  # closed

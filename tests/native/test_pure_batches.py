@@ -179,3 +179,19 @@ def test_what_is_no_batch_has_no_checksum(module: ModuleType) -> None:
     for wrong in (b"", body[:-1], body + b"x", b"\xff" * 40):
         with pytest.raises(ValueError, match="the lengths of a batch do not fit"):
             module.batch_checksum(wrong)
+
+
+@given(st.lists(st.text() | st.binary(), max_size=20))
+def test_texts_and_bytes_become_a_column(given_values: list[str | bytes]) -> None:
+    made = load_kernel("native").column_of(given_values)
+    assert made == load_kernel("twin").column_of(given_values)
+    assert made[0] is None
+    assert unpacked(made) == [value if isinstance(value, bytes) else value.encode() for value in given_values]
+
+
+def test_a_text_that_is_no_text_is_no_column(module: ModuleType) -> None:
+    assert module.column_of(()) == (None, struct.pack("=i", 0), b"")
+    with pytest.raises(UnicodeEncodeError):
+        module.column_of(["fine", "\ud800"])
+    with pytest.raises((TypeError, AttributeError)):
+        module.column_of([7])

@@ -31,6 +31,9 @@ class Content(bytearray):
     def lost(self) -> list[tuple[int, int]]:
         return []
 
+    def enter(self, at: int, size: int, /) -> None:
+        assert 0 <= at <= at + size <= len(self)
+
     def is_lost(self, at: int, size: int, /) -> bool:
         return False
 

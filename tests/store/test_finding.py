@@ -30,3 +30,19 @@ def test_messages_are_found_by_place_number_time_and_key(tmp_path: Path, kind: s
         writer.write_derived()
         assert store.query("t", "k7", 10, 0, 1 << 60) == [places[7]]
         assert store.query("t", "k7", 10, START_MS + 2000, 1 << 60) == []
+
+
+def test_what_is_warmed_is_entered_where_the_loop_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(config(tmp_path), kernels()[0]) as store:
+        writer = Writer(store)
+        for number in range(3):
+            writer.send(b"%d" % number)
+        writer.write()
+        end, entered = store.log.end, []
+        monkeypatch.setattr(store.log, "enter", lambda at, size: entered.append((at, size)))
+        store.warm(10, end)
+        store.warm(store.config.segment_bytes - 5, 10)
+        assert entered == [(10, end - 10)], "nothing behind the end of the log"
+        monkeypatch.undo()
+        store.log.enter(10, 100)
+        store.log.enter(7 * store.config.segment_bytes, 100)  # deleted meanwhile

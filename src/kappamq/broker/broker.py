@@ -187,7 +187,7 @@ class Broker:
         self.port = config.port or int(self._listeners[0].getsockname()[1])
         self.address_of = Address(config.advertise, self.port, config.listen_host, self.kernel_copies.set_host)
         self.registration = Registration(
-            config, self.topics, self.address_of, self.copies_config.port_beside(self.port), self.workers.read,
+            config, self.topics, self.address_of, self.copies_config.port_beside(self.port), self.workers.compute,
             outgoing_context(net), self.node_role, events,
         )  # fmt: skip
         self._started.push_async_callback(self.registration.stop)

@@ -277,12 +277,14 @@ def run_server(
 
     from kappamq.errors import ConfigError
     from kappamq.event_loop import run, spare_garbage_collections
+    from kappamq.scheduling import run_before_own_workers
 
     if until_eof and not is_pipe(sys.stdin.fileno()):
         raise ConfigError(
             "--stop-at-eof needs a pipe as standard input, whose other end the program that starts it holds"
         )
     give_memory_back()
+    run_before_own_workers()
 
     async def main() -> int:
         loop = asyncio.get_running_loop()

@@ -58,6 +58,7 @@ class ClientConfig:
     compress_kind: Literal["zlib", "lz4", "zstd"] = "zlib"  # lz4 is fastest; lz4 and zstd need 5.0 consumers
     inflight_max: int = 65_535  # requests in flight per connection
     inflight_bytes_max: int = 100 * MIB  # bytes of sends in flight
+    linger_ms: int = 0  # how long messages wait for others to leave with. larger: larger batches, later. 0: only for a request in flight
     inflight_full: Literal["wait", "raise"] = "wait"  # what a send does when these limits are reached
     check_threads: int = 4  # transaction checks processed concurrently
     checks_waiting_max: int = 2000  # beyond it checks are dropped, and the broker repeats them
@@ -128,6 +129,7 @@ class ClientConfig:
             between(name, getattr(self, name), 1, 86_400_000)
         between("send_retries", self.send_retries, 0, 100)
         between("send_try_timeout_ms", self.send_try_timeout_ms, 0, 3_600_000)
+        between("linger_ms", self.linger_ms, 0, 60_000)
         one_of("inflight_full", self.inflight_full, ("wait", "raise"))
         between("default_topic_queues", self.default_topic_queues, 1, 65_536)
         between("message_bytes_max", self.message_bytes_max, 1, 512 * MIB)
@@ -198,6 +200,7 @@ class ClientOptions(TypedDict, total=False):
     compress_kind: Literal["zlib", "lz4", "zstd"]
     inflight_max: int
     inflight_bytes_max: int
+    linger_ms: int
     inflight_full: Literal["wait", "raise"]
     check_threads: int
     checks_waiting_max: int

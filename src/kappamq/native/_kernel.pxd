@@ -7,6 +7,7 @@ cdef extern from "mapping.h" nogil:
     mapping_t *mapping_open(int, size_t)
     const uint8_t *mapping_data(const mapping_t *)
     void mapping_close(mapping_t *)
+    void mapping_enter(const uint8_t *, size_t, size_t)
     size_t mapping_lost_count(const mapping_t *)
     bint mapping_is_lost(const mapping_t *, size_t, size_t)
     bint mapping_next_lost(const mapping_t *, size_t, size_t *, size_t *)
@@ -84,6 +85,7 @@ cdef extern from "kernel.h" nogil:
         size_t count
         int why
     void records_locate(const crc_t *, const uint8_t *, size_t, int64_t, c_bool, place_t *, size_t, located_t *)
+    c_bool records_plain(const place_t *, size_t, int64_t, int64_t)
     struct sources_t "sources":
         span_t data
         span_t extra

@@ -6,8 +6,10 @@ from kappamq.native.mapping import MappedFile as MappedFile
 from kappamq.native.pure import Kernel as Kernel
 from kappamq.native.pure_batches import batch_body as batch_body
 from kappamq.native.pure_batches import batch_checksum as batch_checksum
+from kappamq.native.pure_batches import column_of as column_of
 from kappamq.native.pure_batches import property_texts as property_texts
 from kappamq.native.pure_columns import columns as columns
+from kappamq.native.pure_columns import index_plain as index_plain
 from kappamq.native.pure_columns import locate as locate
 from kappamq.native.pure_columns import property_rows as property_rows
 from kappamq.native.pure_index import index_apply as index_apply

@@ -16,7 +16,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memset
+from libc.string cimport memchr, memcpy, memset
 
 from kappamq.native.layout import PROPERTIES_BYTES_MAX as _PROPERTIES_BYTES_MAX
 from kappamq.native.layout import TOPIC_BYTES_LIMIT as _TOPIC_BYTES_LIMIT
@@ -161,6 +161,15 @@ cdef class MappedFile:
         if self.m != NULL:
             mapping_close(self.m)
             self.m = NULL
+
+    def enter(self, Py_ssize_t at, Py_ssize_t size):
+        if at < 0 or size < 0 or at > self.size - size:
+            raise ValueError(f"[{at}, {at + size}) is not within the mapping")
+        if self.m == NULL or not size:
+            return
+        cdef const uint8_t *data = mapping_data(self.m)
+        with nogil:
+            mapping_enter(data, <size_t>at, <size_t>size)
 
     @property
     def lost_count(self):
@@ -854,6 +863,23 @@ def locate(buffer, int64_t log_offset, bint check, count_max):
         free(places)
 
 
+def index_plain(buffer, int64_t offset, int64_t next_offset):
+    cdef _View view = _View(buffer)
+    cdef located_t result
+    cdef size_t room = view.buffer.len // RECORD_BYTES_MIN + 1
+    cdef place_t *places = <place_t *>malloc(room * PLACE_BYTES)  # what is not used is never touched
+    cdef c_bool plain
+    if places == NULL:
+        raise MemoryError("the places of records")
+    try:
+        with nogil:  # touches nothing but the bytes, which are held
+            records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, -1, True, places, room, &result)
+            plain = result.bytes == <size_t>view.buffer.len and records_plain(places, result.count, offset, next_offset)
+        return new_bytes(<const uint8_t *>places, result.count * PLACE_BYTES) if plain else None
+    finally:
+        free(places)
+
+
 def property_rows(bytes records not None, tuple names not None):
     cdef span_t wanted[VALUES_MAX]
     cdef valued_t found
@@ -989,6 +1015,39 @@ cdef int check_row(int64_t result, size_t row) except -1:
     if result == ROW_EMPTY:
         raise BadRow(row, "a property has an empty name or value, which RocketMQ would drop")
     return check_column(result)
+
+
+def column_of(values):
+    cdef list given = values if type(values) is list else list(values)
+    cdef Py_ssize_t count = len(given), n, size = 0
+    cdef int64_t end = 0
+    cdef const char *text = NULL
+    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * <Py_ssize_t>sizeof(int32_t)), data
+    cdef int32_t *ends = <int32_t *>PyBytes_AS_STRING(offsets)
+    cdef char *at
+    ends[0] = 0
+    for n in range(count):
+        value = given[n]
+        if isinstance(value, bytes):
+            size = len(<bytes>value)
+        else:
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+        end += size
+        if end > 0x7FFFFFFF:
+            raise OverflowError("a column of more than 2 GiB: take fewer records at a time")
+        ends[n + 1] = <int32_t>end
+    data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>end)
+    at = PyBytes_AS_STRING(data)
+    # No Python code runs between the two loops: the values are the ones that were measured.
+    for n in range(count):
+        value = given[n]
+        size = ends[n + 1] - ends[n]
+        if isinstance(value, bytes):
+            memcpy(at + ends[n], PyBytes_AS_STRING(value), <size_t>size)
+        else:
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+            memcpy(at + ends[n], text, <size_t>size)
+    return None, offsets, data
 
 
 def property_texts(count, named, mapped, left_out):

@@ -46,6 +46,20 @@ void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int
     }
 }
 
+bool records_plain(const struct place *places, size_t count, int64_t offset, int64_t next_offset)
+{
+    for (size_t n = 0; n < count; n++) {
+        const struct place *place = places + n;
+        /* The length of a topic has one byte in version 1, signed in Java. */
+        bool narrow = place->topic_at - place->body_bytes - place->body_at == 1;
+        if (place->damaged || place->sys_flag & (SYS_COMPRESSED | SYS_INNER_BATCH) || (narrow && place->topic_bytes > INT8_MAX) ||
+            place->queue_offset < offset || place->queue_offset >= next_offset)
+            return false;
+        offset = place->queue_offset + 1; /* less than next_offset, so this cannot overflow */
+    }
+    return true;
+}
+
 /* -- a few properties of each ------------------------------------------------------------------------------------------ */
 
 int record_values(const uint8_t *data, size_t size, const struct span *names, size_t count, struct valued *valued)

@@ -54,7 +54,7 @@ enum {
 #define QUEUE_OFFSET_MAX ((int64_t)1 << 58)
 #define LOG_OFFSET_MAX ((int64_t)1 << 62)
 
-enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_COMMIT = 0x8, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701 };
+enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_COMMIT = 0x8, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701, SYS_COMPRESSED = 0x1, SYS_INNER_BATCH = 0x80 };
 enum { TOPIC_SEND = 1, TOPIC_PULL = 2 };
 enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3, PAUSE = 4 };
 enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more */
@@ -156,6 +156,8 @@ struct located {
 /* Notes the records that lie back to back in `data`, at most `room`. With a `log_offset` that is not negative each must name the
  * offset at which it lies. A record whose checksums fail counts as `damaged`, one whose lengths make no sense ends the walk. */
 void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct place *places, size_t room, struct located *located);
+/* Whether all are intact, neither compressed nor batches, and their queue offsets ascend within [offset, next_offset). */
+bool records_plain(const struct place *places, size_t count, int64_t offset, int64_t next_offset);
 
 enum { VALUES_MAX = 8 };
 /* The values of the named properties of a record, none where there is none; of equal names the last one with a value. */

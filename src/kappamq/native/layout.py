@@ -66,6 +66,7 @@ SYS_PREPARED: Final = 0x4
 SYS_COMMIT: Final = 0x8
 SYS_BORN_V6: Final = 0x10
 SYS_STORE_V6: Final = 0x20
+SYS_INNER_BATCH: Final = 0x80
 SYS_PLAIN: Final = 0x701
 """Compression bits: the only ones a plain send may carry."""
 

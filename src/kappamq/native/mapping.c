@@ -141,6 +141,17 @@ void mapping_close(struct mapping *mapping)
     mapping->lost = NULL;
 }
 
+void mapping_enter(const uint8_t *data, size_t at, size_t size)
+{
+#ifdef MADV_POPULATE_READ
+    /* It fails where a page cannot be read, and raises no signal: then, and with older systems, each page is entered when it is used. */
+    size_t first = at / page_bytes * page_bytes;
+    (void)madvise((void *)(uintptr_t)(data + first), at + size - first, MADV_POPULATE_READ);
+#else
+    (void)data, (void)at, (void)size;
+#endif
+}
+
 size_t mapping_lost_count(const struct mapping *mapping)
 {
     return atomic_load(&((struct mapping *)mapping)->lost_count);

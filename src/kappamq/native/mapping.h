@@ -12,6 +12,9 @@ struct mapping;
 struct mapping *mapping_open(int fd, size_t size);
 const uint8_t *mapping_data(const struct mapping *mapping);
 void mapping_close(struct mapping *mapping);
+/* Have the system enter the pages of [at, at + size) that are in memory, or can be read, into the address space: who looks at them
+ * then does not wait. Any thread may ask, also while somebody closes the mapping: what cannot be had is left out. */
+void mapping_enter(const uint8_t *data, size_t at, size_t size);
 
 /* Pages that could not be read so far; they read as zeros. */
 size_t mapping_lost_count(const struct mapping *mapping);

@@ -19,6 +19,12 @@ class MappedFile(mmap.mmap):
     def __new__(cls, fd: int, size: int) -> Self:
         return super().__new__(cls, fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 
+    def enter(self, at: int, size: int) -> None:
+        """Any thread: have the system enter the pages of [at, at + size) into the address space, so that whoever reads them does not
+        wait for that. They should be in the page cache. A hint: nobody is told if some of them are not entered."""
+        if not self.closed and (at < 0 or size < 0 or at > len(self) - size):
+            raise ValueError(f"[{at}, {at + size}) is not within the mapping")
+
     @property
     def lost_count(self) -> int:
         """Pages that could not be read so far."""

@@ -36,8 +36,8 @@ from kappamq.native.layout import (
     PullVerdict,
     SegmentFull,
 )  # fmt: skip
-from kappamq.native.pure_batches import batch_body, batch_checksum, property_texts
-from kappamq.native.pure_columns import columns, locate, property_rows
+from kappamq.native.pure_batches import batch_body, batch_checksum, column_of, property_texts
+from kappamq.native.pure_columns import columns, index_plain, locate, property_rows
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Topic
 from kappamq.native.pure_record import Buffer, check_host, encode, scan, split_batch
@@ -374,6 +374,6 @@ class Kernel(Waiting):
 
 
 __all__ = [
-    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "batch_checksum", "columns", "crc32", "index_apply", "index_link",
-    "locate", "property_rows", "property_texts", "scan", "split_batch",
+    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "batch_checksum", "column_of", "columns", "crc32", "index_apply",
+    "index_link", "index_plain", "locate", "property_rows", "property_texts", "scan", "split_batch",
 ]  # fmt: skip

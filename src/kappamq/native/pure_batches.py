@@ -18,6 +18,19 @@ _FRONT: Final = struct.Struct(">iiiii")
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 
+def column_of(values: Sequence[str | bytes]) -> Column:
+    """Texts or bytes as a column. Raises UnicodeEncodeError for a text that UTF-8 cannot express."""
+    pieces = [value if isinstance(value, bytes) else value.encode() for value in values]
+    offsets = array("i", [0])
+    end = 0
+    for piece in pieces:
+        end += len(piece)
+        if end > _BATCH_BYTES_MAX:
+            raise OverflowError("a column of more than 2 GiB: take fewer records at a time")
+        offsets.append(end)
+    return None, offsets.tobytes(), b"".join(pieces)
+
+
 def property_texts(
     count: int, named: Sequence[tuple[bytes, Column]], mapped: MapInput | None, left_out: Iterable[bytes]
 ) -> Column:

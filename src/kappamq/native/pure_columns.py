@@ -25,6 +25,8 @@ from kappamq.native.layout import (
     SCAN_DAMAGED,
     SCAN_MORE,
     SYS_BORN_V6,
+    SYS_COMPRESSED,
+    SYS_INNER_BATCH,
     SYS_STORE_V6,
     TOPIC_BYTES_MAX,
     VALUES_MAX,
@@ -68,6 +70,24 @@ def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tupl
         at += size
         count += 1
     return places, count, at, SCAN_MORE
+
+
+def index_plain(buffer: Buffer, offset: int, next_offset: int) -> bytes | None:
+    """The places of the records in a pull's answer, if all can be used as they lie there, else None.
+
+    All are intact, neither compressed nor batches, and their queue offsets ascend within [offset, next_offset)."""
+    places, _count, read, _why = locate(buffer, -1, True, len(buffer))
+    if read != len(buffer):
+        return None
+    for place in PLACE.iter_unpack(places):
+        # The length of a topic has one byte in version 1, signed in Java.
+        narrow = place[10] - place[9] - place[8] == 1
+        if place[15] or place[5] & (SYS_COMPRESSED | SYS_INNER_BATCH) or (narrow and place[11] > 127):
+            return None
+        if not offset <= place[3] < next_offset:
+            return None
+        offset = place[3] + 1
+    return bytes(places)
 
 
 def property_rows(records: bytes, names: tuple[bytes, ...]) -> tuple[list[PropertyRow], int]:

@@ -15,9 +15,17 @@ import inspect
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
-from kappamq.errors import FrameTooLarge, NotConnected, NotUnderstood, ProtocolError, RequestTimeout, TooManyRequests
+from kappamq.errors import (
+    FrameTooLarge,
+    KappaError,
+    NotConnected,
+    NotUnderstood,
+    ProtocolError,
+    RequestTimeout,
+    TooManyRequests,
+)
 from kappamq.net.tls import offers_tls
 from kappamq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from kappamq.protocol.frame import FRAME_BYTES_MAX, Frame, FrameDecoder, next_opaque, reply
@@ -70,6 +78,24 @@ def _without_tls(address: str) -> NotUnderstood:
     )
 
 
+class Waiter(Protocol):
+    """Gets one answer, or one error, as a future does."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, answer: Frame, /) -> None: ...
+
+    def set_exception(self, error: Any, /) -> None: ...
+
+
+class Posted(Protocol):
+    """Told of the answer to a posted request, or of an error, at once: no task has to wake up for it. Must not raise."""
+
+    def answered(self, answer: Frame) -> None: ...
+
+    def failed(self, error: KappaError) -> None: ...
+
+
 class Channel(asyncio.BufferedProtocol):
     """Created by `connect`; bound to the loop that created it.
 
@@ -95,7 +121,7 @@ class Channel(asyncio.BufferedProtocol):
         self._pending_max = pending_max
         self._decoder = FrameDecoder(frame_bytes_max)
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._pending: dict[int, Waiter] = {}
         self._unanswered = 0
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
@@ -152,6 +178,28 @@ class Channel(asyncio.BufferedProtocol):
     def unanswered(self) -> int:
         """How many requests are in flight, without pulls, which a broker may hold until there are messages."""
         return self._unanswered
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `post` may be called now."""
+        # On a connection that has not answered yet, `request` finds out what is at its other end.
+        return self._spoken and self._gone is None and self._room is None and len(self._pending) < self._pending_max
+
+    def post(self, frame: Frame, waiter: Posted, timeout: float) -> None:
+        """Send a request at once, which needs `has_room`. The waiter gets its answer, or RequestTimeout or NotConnected.
+
+        Raises FrameTooLarge, and nothing is sent."""
+        opaque = frame.opaque = self._free_opaque()
+        data = self._encode(frame)
+        started = self._loop.time()
+        timer = self._loop.call_at(started + timeout, self._expire, opaque, frame.code, started)
+        self._pending[opaque] = _Posted(self, waiter, timer)
+        self._unanswered += 1
+        self._write(data)
+
+    def flush(self) -> None:
+        """Hand everything written so far to the system, without waiting for the end of the turn."""
+        self._flush()
 
     async def request(
         self, what: Frame | Header, body: bytes = b"", timeout: float = 3.0, *, code: int | None = None
@@ -373,6 +421,30 @@ class Channel(asyncio.BufferedProtocol):
             text = f" request type {frame.code} not supported"
             answer = reply(frame, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         self._write(answer.encode())
+
+
+class _Posted:
+    """A posted request, from its sending to its answer."""
+
+    __slots__ = ("_channel", "_timer", "_waiter")
+
+    def __init__(self, channel: Channel, waiter: Posted, timer: asyncio.TimerHandle) -> None:
+        self._channel = channel
+        self._waiter = waiter
+        self._timer = timer
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, answer: Frame) -> None:
+        self._timer.cancel()
+        self._channel._unanswered -= 1
+        self._waiter.answered(answer)
+
+    def set_exception(self, error: KappaError) -> None:
+        self._timer.cancel()
+        self._channel._unanswered -= 1
+        self._waiter.failed(error)
 
 
 def _stranger(address: str, data: bytes, error: ProtocolError) -> NotUnderstood:

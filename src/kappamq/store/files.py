@@ -48,6 +48,9 @@ class FileMap(Protocol):
     def lost(self) -> list[tuple[int, int]]:
         """The stretches [start, stop) of pages that could not be read and are shown as zeros."""
 
+    def enter(self, at: int, size: int, /) -> None:
+        """Any thread: have the pages of [at, at + size) entered into the address space, so that reading them does not wait for it."""
+
     def is_lost(self, at: int, size: int, /) -> bool:
         """Read a byte of every page of [at, at + size): whether one of them is shown as zeros."""
 

@@ -135,6 +135,7 @@ class Finding:
             fd = self.log.fd_at(log_offset)
             if fd is not None:
                 self.files.warm(fd, count, at)
+                self.log.enter(log_offset, count)
             log_offset += count
 
     def pread(self, log_offset: int, size: int) -> bytes:

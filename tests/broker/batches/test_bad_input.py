@@ -17,10 +17,10 @@ from kappamq.broker.broker import Broker
 from kappamq.protocol.bodies.batches import ChunkList
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers.batches import AbortBatch, AwaitBatch, BeginBatch, OpenScope, RemoveScope
+from kappamq.protocol.headers.batches import AbortBatch, AwaitBatch, BeginBatch, OpenScope, RemoveScope, SettleScope
 from kappamq.protocol.records import batch
 from tests.broker.batches.misuse import Batching, bodies, decide_header, encoded, nothing_staged, stage_header
-from tests.broker.operating import bare, make_topic, on_broker, refused
+from tests.broker.operating import bare, make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker, run, running, speaking
 from tests.waiting import eventually_async
 
@@ -312,3 +312,21 @@ def test_random_requests(tmp_path: Path, seed: int) -> None:
         assert refusals > 200
 
     run(test())
+
+
+@on_broker()
+async def test_names_that_nobody_knows_are_not_kept(broker: Broker, client: Speaker) -> None:
+    """Of scopes and of brokers: whoever connects can say as many as it likes."""
+    await make_topic(client, "t")
+    it = Batching(client)
+    await it.open()
+    transaction = await it.begin()
+    batches = broker.delivery.batches
+    for number in range(20):
+        await ok(client, SettleScope(scope=f"unknown-{number}"))
+        answer = await it.try_decide(transaction, 1, {f"unknown-{number}": [[0, 1]]})
+        assert answer.code == ResponseCode.BROKER_NOT_EXIST, (answer.code, answer.remark)
+    await eventually_async(lambda: not batches.participant._settling, text="nobody is asked any more")
+    assert not batches.participant._asking
+    assert not batches.participant._ask_at
+    assert not batches.peers._connecting

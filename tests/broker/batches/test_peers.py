@@ -14,7 +14,7 @@ from kappamq.broker.sending.appending import Placed
 from kappamq.client import AsyncAdmin, AsyncProducer
 from kappamq.client.batches.scope import Part, open_scope
 from kappamq.client.batches.staging import Stager
-from kappamq.errors import BrokerNotFound, NotMaster
+from kappamq.errors import BrokerNotFound, NotAvailable, NotMaster, for_code
 from kappamq.message import Message, MessageQueue
 from kappamq.protocol.bodies.batches import Decisions
 from kappamq.protocol.codes import ResponseCode
@@ -196,10 +196,27 @@ def test_a_node_that_has_lost_the_role_is_not_asked_again(tmp_path: Path) -> Non
             await peers.settle(asked.config.name, "s")
             former = peers._channels[asked.config.name]
             await asked.role.end(1)
-            with pytest.raises(NotMaster):
+            asked.role.leader_is("127.0.0.1:1")
+            with pytest.raises(NotAvailable, match="is not the master any more") as refused:
                 await peers.settle(asked.config.name, "s")
+            assert not isinstance(for_code(14, str(refused.value)), NotMaster), "that is not said of the one who asks"
             await asked.role.begin()
             await peers.settle(asked.config.name, "s")
             assert not former.is_open, "the name server is asked again who the master is"
+
+    run(test())
+
+
+def test_a_broker_that_goes_during_a_question_is_told_of_as_one_that_is_away(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster:
+            asking, asked = (cluster.brokers[name] for name in cluster.names)
+            peers = asking.delivery.batches.peers
+            await peers.settle(asked.config.name, "s")
+            question = asyncio.create_task(peers.check_chunks(asked.config.name, "s", "t", []))
+            await asyncio.sleep(0)
+            peers._channels[asked.config.name].close()
+            with pytest.raises(NotAvailable, match="does not answer now"):
+                await question
 
     run(test())

@@ -92,6 +92,25 @@ def test_a_mixture_in_one_read(tmp_path: Path, mode: str, binary: bool, piece: i
 
 
 @on_broker()
+async def test_what_is_stored_is_answered_before_the_next_slow_request(broker: Broker, client: Speaker) -> None:
+    await make_topic(client, "t")
+    unwritten: list[int] = []
+
+    def slow(request: Request[Any]) -> Frame:
+        unwritten.append(broker.store.kernel.append_offset - broker.store.log.end)
+        while broker.writer.latency.turn_s < 0.002:
+            pass
+        return request.reply()
+
+    broker.bursts.handlers[NOW] = slow
+    frames = [request(client.send_header("t", 0, "UNIQ_KEY\x01U"), b"stored"), Frame(code=NOW), Frame(code=NOW)]
+    async with connected(broker.port) as peer:
+        await peer.say(b"".join(frame.encode() for frame in frames))
+        assert [(await peer.frame()).code for _ in frames] == [0, 0, 0]
+    assert unwritten[1] == 0
+
+
+@on_broker()
 async def test_handlers_answer_now_later_never_or_fail(broker: Broker, client: Speaker) -> None:
     release = asyncio.Event()
 

@@ -1,9 +1,10 @@
-"""Writers take turns, readers do not, and a stop waits for both."""
+"""Writers take turns, and so does what computes; readers do not. A stop waits for all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 from kappamq.broker.upkeep.workers import Workers
 
@@ -28,13 +29,32 @@ def test_writers_take_turns_and_readers_do_not() -> None:
     asyncio.run(asyncio.wait_for(test(), 30))
 
 
+def test_only_one_computes_at_a_time() -> None:
+    async def test() -> None:
+        workers, running, most = Workers(), list[int](), list[int]()
+
+        def compute(number: int) -> int:
+            running.append(number)
+            most.append(len(running))
+            time.sleep(0)  # another thread may go on here
+            running.remove(number)
+            return number
+
+        assert await asyncio.gather(*(workers.compute(compute, number) for number in range(100))) == list(range(100))
+        assert set(most) == {1}
+        workers.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
 def test_a_stop_waits_for_what_was_handed_in() -> None:
     async def test() -> None:
         workers, done = Workers(), list[str]()
         workers.write(done.append, "written")
         workers.read(done.append, "read")
+        workers.compute(done.append, "computed")
         workers.stop()
         workers.stop()  # a second time does nothing
-        assert sorted(done) == ["read", "written"]
+        assert sorted(done) == ["computed", "read", "written"]
 
     asyncio.run(asyncio.wait_for(test(), 30))

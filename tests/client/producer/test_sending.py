@@ -110,7 +110,7 @@ async def test_what_is_beyond_the_limits_waits_and_then_gives_up(limits: dict[st
     async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(**limits)) as producer:
         holding = Holding(cluster.broker)
         cluster.broker.script(SEND, *[holding] * 2)
-        message = Message("tea", b"x" * 1000)
+        message = Message("tea", b"x" * 1000, flag=1)  # with a flag it leaves by itself
         first = [asyncio.create_task(producer.send(message)) for _ in range(2)]
         await eventually_async(lambda: len(cluster.broker.seen(SEND)) == 2)
         with pytest.raises(

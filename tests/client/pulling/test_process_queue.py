@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from kappamq.client.pulling.process_queue import Limits, ProcessQueue
 from kappamq.message import MessageQueue, ReceivedMessage
+from tests.client.messages import block
 
 QUEUE = MessageQueue("tea", "b", 0)
 
@@ -101,3 +102,54 @@ def test_committable_is_the_obvious_minimum(offsets: list[int], dice) -> None:
         queue.acknowledge(left.pop())
     assert queue.committable == offsets[-1] + 1
     assert queue.bytes == 0
+
+
+class Obvious:
+    """What a process queue means, message by message."""
+
+    def __init__(self) -> None:
+        self.next_offset, self.seen, self.left = 0, [-1], dict[int, int]()
+
+    def add(self, messages: list[ReceivedMessage], next_offset: int) -> list[int]:
+        fresh = []
+        for one in messages:
+            if one.queue_offset >= self.next_offset and (not self.left or one.queue_offset > max(self.seen)):
+                self.seen.append(one.queue_offset)
+                self.left[one.queue_offset] = len(one.body)
+                fresh.append(one.queue_offset)
+        self.next_offset = max(self.next_offset, next_offset)
+        return fresh
+
+    def acknowledge(self, offsets: list[int]) -> int:
+        return sum(self.left.pop(offset, None) is not None for offset in offsets)
+
+
+@given(st.data())
+def test_blocks_and_lists_mean_the_same_as_message_by_message(data: st.DataObject) -> None:
+    queue, model = ProcessQueue(QUEUE, 0, Limits()), Obvious()
+    for _ in range(data.draw(st.integers(1, 12))):
+        if data.draw(st.booleans()):
+            first = max(0, queue.next_offset + data.draw(st.integers(-4, 4)))
+            count = data.draw(st.integers(0, 14))
+            given = block(first, count) if data.draw(st.booleans()) else [message(first + n) for n in range(count)]
+            behind = first + count + data.draw(st.integers(0, 3))
+            expected = model.add(list(given), behind)
+            assert [one.queue_offset for one in queue.add(given, behind)] == expected
+        else:
+            low = data.draw(st.integers(0, queue.next_offset + 2))
+            chosen = list(range(low, low + data.draw(st.integers(0, 20))))
+            if data.draw(st.booleans()):
+                chosen = data.draw(st.permutations(chosen)) + chosen[:2]
+            assert queue.acknowledge_all(chosen) == model.acknowledge(chosen)
+        assert queue.committable == min(model.left, default=model.next_offset)
+        assert (queue.count, queue.bytes) == (len(model.left), sum(model.left.values()))
+        assert queue.range[0] == min(model.left, default=0)
+
+
+def test_acknowledging_a_list_wakes_the_pull_once() -> None:
+    queue, woken = held(*range(10), limits=Limits(messages_max=3)), []
+    assert queue.when_room(lambda: woken.append(queue.count))
+    queue.acknowledge_all([90, 91])
+    assert woken == []
+    assert queue.acknowledge_all(list(range(9))) == 9
+    assert woken == [1]

@@ -84,3 +84,10 @@ def test_what_has_the_form_of_an_id() -> None:
     assert could_be_id("0" * 56)
     for text in ("", "zzz", "0" * 31, "0" * 33, "z" * 32, " 0" * 16):
         assert not could_be_id(text)
+
+
+@pytest.mark.parametrize("host", [bytes(4), bytes(16)])
+def test_several_ids_at_once_are_those_that_would_come_one_by_one(host: bytes) -> None:
+    together, alone = UniqueIds(host, 7, 9), UniqueIds(host, 7, 9)
+    for count in (0, 1, 5, 40_000, 40_000):
+        assert together.several(1_700_000_000_000, count) == [alone.next(1_700_000_000_000) for _ in range(count)]

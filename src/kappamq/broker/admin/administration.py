@@ -64,23 +64,18 @@ class Administration:
     ) -> None:
         """`announced`: waits until name servers know of every change so far."""
         self._writer, self._kernel = writer, store.kernel
-        topics, groups, offsets, worker, pulls = (
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            workers.read,
-            pulling.pulls,
-        )
+        topics, groups, offsets, pulls = tables.topics, tables.groups, tables.offsets, pulling.pulls
+        worker, compute = workers.read, workers.compute
         resets, turns, beside = tables.pending_resets, reader.turns, reader.beside
-        self.topics = AdminTopics(config, topics, worker, self.when_safe, announced, turns)
-        self.groups = AdminGroups(config, groups, offsets, worker, self.when_safe, turns, resets)
-        self.clients = AdminClients(clients, offsets, clock, worker)
+        self.topics = AdminTopics(config, topics, compute, self.when_safe, announced, turns)
+        self.groups = AdminGroups(config, groups, offsets, compute, self.when_safe, turns, resets)
+        self.clients = AdminClients(clients, offsets, clock, compute)
         self.queues = QueueViews(
             config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
         )
         self.progress = Progress(
-            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, self.when_safe,
-            stats.get_tps, pulls.asked,
+            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, compute,
+            self.when_safe, stats.get_tps, pulls.asked,
         )  # fmt: skip
         self.offset_resets = OffsetResets(
             config,

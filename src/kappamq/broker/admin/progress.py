@@ -51,8 +51,8 @@ class _Progress:
 class Progress:
     def __init__(
         self, broker_name: str, address: Callable[[], str], store: MessageStore, clock: Clock, topics: Topics, groups: Groups,
-        clients: Clients, offsets: Offsets, worker: Worker, when_safe: WhenSafe,
-        get_tps: Callable[[str, str], float], asked: Callable[[str, str, int], int],
+        clients: Clients, offsets: Offsets, worker: Worker, compute: Worker,
+        when_safe: WhenSafe, get_tps: Callable[[str, str], float], asked: Callable[[str, str, int], int],
     ) -> None:  # fmt: skip
         self._broker_name = broker_name
         self._address = address
@@ -63,6 +63,7 @@ class Progress:
         self._clients = clients
         self._offsets = offsets
         self._worker = worker
+        self._compute = compute
         self._when_safe = when_safe
         self._get_tps = get_tps
         self._asked = asked  # where the last pull of a queue began
@@ -163,7 +164,7 @@ class Progress:
     async def all_offsets(self, request: Request[GetAllConsumerOffsets]) -> Frame:
         """The text of consumerOffset.json, for slaves."""
         table = self._offsets.with_overlay()
-        return request.reply(body=await self._worker(fastjson.dumps, table))
+        return request.reply(body=await self._compute(fastjson.dumps, table))
 
     def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:
         """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import zlib
-from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from kappamq.broker.sending.appending import Appender, Draft, Placed
 from kappamq.config.broker import BrokerConfig
@@ -78,7 +77,9 @@ class Participant:
         self._settling: dict[str, bool] = {}  # scopes that a job asks about -> whether it should ask once more
         self._ask_at: dict[str, float] = {}  # liveness time
         # One question at a time for each scope: an answer that is overtaken by another one would be wrong.
-        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = (
+            WeakValueDictionary()
+        )  # while somebody asks: anybody names scopes
         self._complaints: dict[str, str] = {}
 
     @property
@@ -104,7 +105,7 @@ class Participant:
             raise IllegalMessage(
                 f"the chunk has {len(body)} bytes, the limit is {CHUNK_BYTES_MAX}; only a single message may have more"
             )
-        if zlib.crc32(body) != header.crc:
+        if self._store.kernel_module.crc32(body) != header.crc:
             raise IllegalMessage(
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )
@@ -187,7 +188,7 @@ class Participant:
         try:
             while True:
                 self._settling[scope] = False
-                async with self._asking[scope]:
+                async with self._turn(scope):
                     await self._ask(scope)
                 if not self._settling[scope]:
                     break
@@ -203,9 +204,12 @@ class Participant:
 
     async def settled(self, scope: str) -> bool:
         """Ask now; whether nothing is staged any more whose fate is open. Raises KappaError if the coordinator cannot be asked."""
-        async with self._asking[scope]:
+        async with self._turn(scope):
             await self._ask(scope)
         return all(staged.waiting is not None for staged in self._staged.of_scope(scope))
+
+    def _turn(self, scope: str) -> asyncio.Lock:
+        return self._asking.setdefault(scope, asyncio.Lock())
 
     async def _ask(self, name: str) -> None:
         scope = self._scopes.get(name)

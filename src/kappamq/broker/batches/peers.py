@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
-from kappamq.errors import BrokerNotFound, NotConnected, NotMaster, for_code
+from kappamq.errors import BrokerNotFound, NotAvailable, NotConnected, NotMaster, RequestTimeout, for_code
 from kappamq.net.channel import Channel
 from kappamq.protocol.bodies.batches import ChunkList, Decisions, FinishedBatches
 from kappamq.protocol.bodies.topics import ClusterInfo
@@ -44,7 +44,9 @@ class Peers:
         self._local = local
         self._tls = tls
         self._channels: dict[str, Channel] = {}  # by broker name, or by address of a name server
-        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
+        self._connecting: WeakValueDictionary[str, asyncio.Lock] = (
+            WeakValueDictionary()
+        )  # by broker name, which anybody may say
 
     # -- calls -------------------------------------------------------------------------------------------------------------
 
@@ -72,16 +74,20 @@ class Peers:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     async def _call(self, broker: str, header: Header, body: bytes = b"") -> Frame:
-        """The answer of another broker. Raises the KappaError that it answers with, or NotConnected."""
-        channel = await self._channel_to(broker)
+        """The answer of another broker. Raises the KappaError that it answers with, or NotAvailable: with a text of ours, since
+        whoever asked us would take a hint at its leader for one at ours."""
         try:
+            channel = await self._channel_to(broker)
             answer = await channel.request(header, body, _TIMEOUT_S)
-            if answer.code:
-                raise for_code(answer.code, f"broker {broker}: {answer.remark}")
-        except NotMaster:
-            # The node lives on without the role, and so does the connection: the next call looks up who has it now.
-            self._forget(broker, channel)
-            raise
+        except (NotConnected, RequestTimeout) as error:
+            raise NotAvailable(f"broker {broker} does not answer now: {error}") from error
+        if answer.code:
+            refused = for_code(answer.code, f"broker {broker}: {answer.remark}")
+            if isinstance(refused, NotMaster):
+                # The node lives on without the role, and so does the connection: the next call looks up who has it now.
+                self._forget(broker, channel)
+                raise NotAvailable(f"broker {broker} at {channel.address} is not the master any more: try again")
+            raise refused
         return answer
 
     def _forget(self, broker: str, channel: Channel) -> None:
@@ -90,7 +96,7 @@ class Peers:
         channel.close()
 
     async def _channel_to(self, broker: str) -> Channel:
-        async with self._connecting[broker]:
+        async with self._connecting.setdefault(broker, asyncio.Lock()):
             channel = self._channels.get(broker)
             if channel is None or not channel.is_open:
                 channel = self._channels[broker] = await Channel.connect(await self._address_of(broker), tls=self._tls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from kappamq.native.layout import ENTRY
+from kappamq.native.layout import ENTRY, PLACE
 from kappamq.store.message_store import MessageStore
 
 Place = tuple[int, int, int]
@@ -40,13 +40,14 @@ class Sources:
 
     def read(self, places: Sequence[Place]) -> list[bytes | None]:
         """The records' bytes, None for each that is gone or damaged. May wait for the disk unless they are warm."""
-        scan, view = self._store.kernel_module.scan, self._store.log.slice
+        locate, view = self._store.kernel_module.locate, self._store.log.slice
         low, end = self._store.log.min, self._store.marks.dispatched.offset
         found: list[bytes | None] = []
         for log_offset, size, _code in places:
             data = bytes(view(log_offset, size)) if low <= log_offset < end else b""
-            good = len(data) == size > 0 and scan(data, log_offset, True)[0] == size
-            # The first of a group says that it is not alone, and a scan wants to see the others.
+            # By itself, for it may be the first of a group: whose entry can be read is a whole one.
+            noted, _count, read, _why = locate(data, log_offset, True, 1)
+            good = read == len(data) == size > 0 and not PLACE.unpack(noted)[-1]
             found.append(data if good else self._store.record(log_offset))
         return found
 

@@ -1,7 +1,7 @@
 """A socket read -> kernel -> answers; what the kernel leaves goes to the handler of its code.
 
 One turn of the event loop serves every connection that had something to say. Their sends gather in the kernel, and `LogWriter` brings
-them to the log at the end of the turn; only then do their answers leave.
+them to the log at the end of the turn, or before a slow request if others have taken long already; only then do their answers leave.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from kappamq.protocol.frame import Frame
 from kappamq.store.message_store import MessageStore
 
 _LARGE_READ_BYTES: Final = 512 << 10
+_ANSWER_S: Final = 0.001
+"""What was stored in a turn waits no longer than this for the slow requests of others: it is answered before the next of them."""
 
 
 class PullsOfKernel(Protocol):
@@ -88,6 +90,7 @@ class Bursts:
         turns = self.reader.turns
         if not turns.has_time_for(connection):
             return 0
+        self._answer_early()
         began, charged = time.perf_counter(), turns.spent
         consumed = self._serve(connection, data)
         seconds = max(
@@ -131,6 +134,7 @@ class Bursts:
             if verdict == LEFT or (verdict == FULL and not writer.make_room()):
                 if not self.reader.turns.has_time_for(connection):
                     return int(position)
+                self._answer_early()
                 size = 4 + int.from_bytes(data[position : position + 4], "big")
                 with memoryview(data)[position : position + size] as frame_bytes:
                     self.reader.take(connection, frame_bytes, self._handle)
@@ -150,6 +154,11 @@ class Bursts:
                 connection.abort("sent bytes that are no frame (length or header length out of bounds)")
                 return len(data)
             before = kernel.append_offset
+
+    def _answer_early(self) -> None:
+        writer = self._writer
+        if writer.turn_ms is not None and writer.latency.turn_s > _ANSWER_S:
+            writer.end_turn()
 
     def _handle(self, connection: Connection, frame: Frame, body: memoryview, header_bytes: int) -> None:
         """A request that the kernel left to us."""

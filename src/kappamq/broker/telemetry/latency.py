@@ -38,6 +38,11 @@ class PutLatency:
         """Something was appended, the first of this turn."""
         self._began = self._now()
 
+    @property
+    def turn_s(self) -> float:
+        """How long the first message of this turn has waited."""
+        return self._now() - self._began
+
     def written(self, end: int, put_count: int) -> None:
         """The turn is over; the log ends at `end` and has got `put_count` messages since the start."""
         if put_count != self._counted:

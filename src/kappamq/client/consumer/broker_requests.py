@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from kappamq.client.group.assignment import Assignment
-from kappamq.client.pulling.pull_loop import original
+from kappamq.client.pulling.pulling import original
 from kappamq.errors import BrokerError, KappaError
 from kappamq.message import ReceivedMessage
 from kappamq.protocol.bodies.admin import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus

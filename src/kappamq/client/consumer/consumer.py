@@ -191,7 +191,7 @@ class AsyncConsumer(GroupMember):
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge what was taken from the inbox. Thread-safe."""
-        delivery.queue.acknowledge(delivery.message.queue_offset)
+        delivery.acknowledge()
         self.inbox.done(delivery)
         self._ended(delivery.message)
 

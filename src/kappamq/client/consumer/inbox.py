@@ -12,24 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
 
+from kappamq.client.consumer.waiting import Delivery, Waiting
 from kappamq.client.core import arguments
 from kappamq.client.pulling.process_queue import ProcessQueue
 from kappamq.message import MessageQueue, ReceivedMessage
 
-
-@dataclass(slots=True, eq=False)
-class Delivery:
-    """Messages of one queue that one reader has taken."""
-
-    queue: ProcessQueue
-    messages: list[ReceivedMessage]
-
-    @property
-    def message(self) -> ReceivedMessage:
-        return self.messages[0]
+__all__ = ["Delivery", "Inbox"]
 
 
 class Inbox:
@@ -42,7 +31,7 @@ class Inbox:
     def __init__(self, *, ordered: bool = False, now: Callable[[], float] = time.monotonic) -> None:
         self._ordered = ordered
         self._now = now
-        self._waiting: dict[ProcessQueue, deque[ReceivedMessage]] = {}
+        self._waiting: dict[ProcessQueue, Waiting] = {}
         self._count = 0
         self._turns: deque[ProcessQueue] = deque()  # queues with something to hand out, each once
         self._listed: set[ProcessQueue] = set()
@@ -78,10 +67,10 @@ class Inbox:
                 return
             if self._ordered:
                 self._latest[queue.queue] = queue
-            waiting = self._waiting.setdefault(queue, deque())
-            before = len(waiting)
-            waiting.extend(messages)
-            added = len(waiting) - before
+            waiting = self._waiting.get(queue)
+            if waiting is None:
+                waiting = self._waiting[queue] = Waiting()
+            added = waiting.append(messages)
             self._count += added
             wakeable = self._list(queue, added)
         self._wake(wakeable)
@@ -97,7 +86,8 @@ class Inbox:
         """Hand out no more messages of this queue; deliveries in flight stay in flight."""
         queue.dropped = True
         with self._threads:
-            self._count -= len(self._waiting.pop(queue, ()))
+            waiting = self._waiting.pop(queue, None)
+            self._count -= len(waiting) if waiting is not None else 0
             if self._latest.get(queue.queue) is queue:
                 del self._latest[queue.queue]
 
@@ -166,7 +156,7 @@ class Inbox:
             if not queue.dropped and not self._closed:
                 back = list(again)
                 if back:
-                    self._waiting.setdefault(queue, deque()).extendleft(reversed(back))
+                    self._waiting.setdefault(queue, Waiting()).put_first(back)
                     self._count += len(back)
             # The queue may have been lost and reassigned meanwhile.
             latest = self._latest.get(queue.queue, queue)
@@ -236,20 +226,14 @@ class Inbox:
             # Held back: `look_again` or `done` gives it its next turn.
             if not waiting or queue.dropped or not self._is_open(queue):
                 continue
-            if count_max == 1:
-                messages = [waiting.popleft()]
-            else:
-                messages = list(islice(waiting, count_max))
-                for _ in messages:
-                    waiting.popleft()
-            self._count -= len(messages)
-            delivery = Delivery(queue, messages)
+            delivery = waiting.take(queue, count_max)
+            self._count -= len(delivery.messages)
             if self._ordered:
                 self._out[queue.queue] = delivery
             elif waiting:
                 self._listed.add(queue)
                 self._turns.append(queue)
-            if not waiting:
+            if not waiting:  # an idle queue holds nothing
                 del self._waiting[queue]
             return delivery
         return None

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, Unpack
 
 from kappamq.client.consumer.inbox import Delivery
-from kappamq.client.consumer.outcomes import acknowledge
 from kappamq.client.core import arguments
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.settings import client_config
@@ -126,7 +125,7 @@ class AsyncLitePullConsumer(GroupMember):
         """Acknowledge the last poll. Thread-safe."""
         polled, self._polled = self._polled, []
         for delivery in polled:
-            acknowledge(delivery.queue, delivery.messages)
+            delivery.acknowledge()
 
     # --- queues ---
 

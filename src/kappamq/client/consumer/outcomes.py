@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -56,10 +55,10 @@ class Concurrent:
         self._later = later
 
     def succeeded(self, delivery: Delivery) -> None:
-        acknowledge(delivery.queue, delivery.messages)
+        delivery.acknowledge()
 
     async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
-        acknowledge(delivery.queue, delivery.messages[: verdict.done])
+        delivery.acknowledge(0, verdict.done)
         await asyncio.gather(
             *(self._give_back(delivery.queue, message, verdict) for message in delivery.messages[verdict.done :])
         )
@@ -123,7 +122,7 @@ class InOrder:
 
     def succeeded(self, delivery: Delivery) -> None:
         try:
-            acknowledge(delivery.queue, delivery.messages)
+            delivery.acknowledge()
         finally:
             self._inbox.done(delivery)
 
@@ -131,7 +130,7 @@ class InOrder:
         queue = delivery.queue
         left = delivery.messages[verdict.done :]
         try:
-            acknowledge(queue, delivery.messages[: verdict.done])
+            delivery.acknowledge(0, verdict.done)
             # Stop at the first message that must be retried, since its turn comes first; and skip queues we have lost.
             while left and not queue.dropped and await self._is_buried(queue, left[0], verdict):
                 left = left[1:]
@@ -200,14 +199,14 @@ class InOrder:
 
 class Broadcast:
     def succeeded(self, delivery: Delivery) -> None:
-        acknowledge(delivery.queue, delivery.messages)
+        delivery.acknowledge()
 
     async def failed(self, delivery: Delivery, verdict: Redeliver) -> None:
         for message in delivery.messages[verdict.done :]:
             log.warning(
                 "dropped broadcast message %s of topic %s after its listener failed", message.message_id, message.topic
             )
-        acknowledge(delivery.queue, delivery.messages)
+        delivery.acknowledge()
 
     def gives_up(self, delivery: Delivery) -> bool:
         return True
@@ -244,8 +243,3 @@ def named(delivery: Delivery) -> str:
     keys = f", keys {' '.join(message.keys)}" if message.keys else ""
     more = f" and {others} more in its batch" if others else ""
     return f"message {message.message_id} of topic {message.topic}{keys} (offset {message.queue_offset} of {message.queue}){more}"
-
-
-def acknowledge(queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-    for message in messages:
-        queue.acknowledge(message.queue_offset)

@@ -60,6 +60,11 @@ class Channels:
         channel = self._open.get(address)
         return self._numbers[address] if channel is not None and channel.is_open else None
 
+    def ready(self, address: str) -> Channel | None:
+        """Return the open channel to `address` if a request can leave on it at once, without I/O."""
+        channel = self._open.get(address)
+        return channel if channel is not None and channel.has_room else None
+
     async def get(self, address: str, timeout: float | None = None) -> Channel:
         """Return the open channel to `address`, connecting if necessary. Raises NotConnected, whose text says why."""
         channel = self._open.get(address)

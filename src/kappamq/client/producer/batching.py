@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from kappamq.client.core import arguments
 from kappamq.errors import IllegalMessage
 from kappamq.message import Message
-from kappamq.protocol.names import is_retry_topic
+from kappamq.protocol.names import RETRY_PREFIX, is_retry_topic
 from kappamq.protocol.records import batch
 
 _UNWRITTEN_BYTES = 160  # property names, message id and separators never take more than this
@@ -73,6 +73,18 @@ def check(message: Message, first: Message) -> None:
         raise IllegalMessage("a batch cannot be delayed: send delayed messages one by one")
     if message.transaction_id:
         raise IllegalMessage("a batch cannot be part of a transaction: send transactional messages one by one")
+
+
+def may_join(message: Message) -> bool:
+    """Return whether a message may leave in a batch with others of its queue without anybody noticing."""
+    return not (
+        message.flag
+        or message.delay_level
+        or message.delay is not None
+        or message.deliver_at is not None
+        or message.transaction_id
+        or message.topic.startswith(RETRY_PREFIX)
+    )
 
 
 def size_of(message: Message) -> int:

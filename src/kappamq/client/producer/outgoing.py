@@ -72,8 +72,8 @@ def single(
     `sys_flag` and `extra`: flags and reserved properties set by the client itself, as for a request or a transaction.
     """
     arguments.message(message)
-    _check_topic(message.topic)
-    _check_body(len(message.body), config.message_bytes_max, "message")
+    check_sendable(message.topic)
+    check_body(len(message.body), config.message_bytes_max, "message")
     body, kind = message.body, 0
     if len(body) >= config.compress_over_bytes:
         body, kind = packed(body, config)
@@ -94,15 +94,15 @@ def single(
 def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: int, config: ClientConfig) -> Outgoing:
     """Prepare a batch: it is stored as a whole or not at all, in one queue, contiguously."""
     first = messages[0]
-    _check_topic(first.topic)
+    check_sendable(first.topic)
     for message in messages:
         batching.check(message, first)
-        _check_body(len(message.body), config.message_bytes_max, "message")
+        check_body(len(message.body), config.message_bytes_max, "message")
     body = batch.encode(
         batch.Member(message.body, _properties(message, message_id), message.flag)
         for message, message_id in zip(messages, message_ids, strict=True)
     )
-    _check_body(len(body), config.message_bytes_max, f"batch of {len(messages)} messages")
+    check_body(len(body), config.message_bytes_max, f"batch of {len(messages)} messages")
     # Unlike Java's clients, add no id for the batch: Apache's broker appends these properties to each member's own, where
     # they take precedence, and all members would be read back with the same id.
     own = {properties.WAIT: "true" if first.wait_stored else "false"}
@@ -113,8 +113,8 @@ def together(messages: Sequence[Message], message_ids: Sequence[str], born_ms: i
 
 def member(message: Message, message_id: str, config: ClientConfig) -> batch.Member:
     """Prepare a message of a batch transaction, which may be delayed, unlike one of a batch."""
-    _check_topic(message.topic)
-    _check_body(len(message.body), config.message_bytes_max, "message")
+    check_sendable(message.topic)
+    check_body(len(message.body), config.message_bytes_max, "message")
     if message.transaction_id:
         raise IllegalMessage("a message cannot be part of two transactions: send it by itself")
     return batch.Member(message.body, _properties(message, message_id), message.flag)
@@ -122,8 +122,8 @@ def member(message: Message, message_id: str, config: ClientConfig) -> batch.Mem
 
 def encoded(topic: str, body: bytes, born_ms: int, config: ClientConfig) -> Outgoing:
     """Prepare a batch whose body is already encoded."""
-    _check_topic(topic)
-    _check_body(len(body), config.message_bytes_max, "batch")
+    check_sendable(topic)
+    check_body(len(body), config.message_bytes_max, "batch")
     text = properties.encode({properties.WAIT: "true"})
     return Outgoing(RequestCode.SEND_BATCH_MESSAGE, topic, body, text, 0, 0, born_ms, ("",))
 
@@ -137,13 +137,13 @@ def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:
     return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
 
 
-def _check_topic(topic: str) -> None:
+def check_sendable(topic: str) -> None:
     check_topic(topic)
     if not is_sendable(topic):
         raise IllegalMessage(f"topic {topic!r} is reserved for the broker: choose another topic")
 
 
-def _check_body(length: int, limit: int, what: str) -> None:
+def check_body(length: int, limit: int, what: str) -> None:
     if length == 0:
         raise IllegalMessage(f"the {what} is empty: RocketMQ stores no message without a body")
     if length > limit:
@@ -151,6 +151,16 @@ def _check_body(length: int, limit: int, what: str) -> None:
             f"the {what} has {length} bytes, the limit is {limit}: split it, or raise message_bytes_max here and "
             "maxMessageSize at the broker"
         )
+
+
+def check_property(name: str, value: str) -> None:
+    """Refuse a property that RocketMQ would take for its own, or would lose."""
+    if name in properties.RESERVED:
+        raise IllegalMessage(
+            f"the property name {name!r} is reserved by RocketMQ: use the corresponding field of Message"
+        )
+    if not isinstance(value, str) or not name.strip() or not value.strip():
+        raise IllegalMessage(f"the name and value of a property must be non-blank strings; got {name!r}: {value!r}")
 
 
 def packed(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
@@ -177,12 +187,7 @@ def _properties(message: Message, message_id: str, extra: Mapping[str, str] = Ma
     if message.sharding_key:
         named[properties.SHARDING_KEY] = message.sharding_key
     for name, value in message.properties.items():
-        if name in properties.RESERVED:
-            raise IllegalMessage(
-                f"the property name {name!r} is reserved by RocketMQ: use the corresponding field of Message"
-            )
-        if not isinstance(value, str) or not name.strip() or not value.strip():
-            raise IllegalMessage(f"the name and value of a property must be non-blank strings; got {name!r}: {value!r}")
+        check_property(name, value)
         named[name] = value
     text = properties.encode(named)
     length = len(text.encode())

@@ -13,6 +13,8 @@ from kappamq.client.batches.batch_transaction import AsyncBatchTransaction
 from kappamq.client.batches.patience import PATIENCE_S
 from kappamq.client.batches.scope import Scope, Ticket, check_masters, open_scope
 from kappamq.client.batches.staging import Stager
+from kappamq.client.bursts.sends import Sends
+from kappamq.client.bursts.waiting import Limits, Sink, Waiting
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
@@ -23,18 +25,17 @@ from kappamq.client.producer.outgoing import Outgoing, encoded, single, together
 from kappamq.client.producer.requesting import Requesting
 from kappamq.client.producer.selection import Selection
 from kappamq.client.producer.selection import selection as named_selection
-from kappamq.client.producer.sending import Key, Sending
+from kappamq.client.producer.sending import MAYBE, Key, Sending, check
 from kappamq.client.trace.tracing import Tracer, trace_group
 from kappamq.config.client import ClientConfig, ClientOptions
-from kappamq.errors import ClientClosed, IllegalMessage, KappaError
+from kappamq.errors import ClientClosed, ClientError, IllegalMessage, KappaError
 from kappamq.message import Message, MessageQueue, SendResult
 from kappamq.protocol.address import pack_ip
 from kappamq.protocol.names import check_group
 from kappamq.protocol.records.ids import UniqueIds
+from kappamq.protocol.trace import MessageKind
 
 DEFAULT_GROUP: Final = "kappamq-producer"
-COMPRESS_ASIDE_BYTES: Final = 256 << 10
-"""Bodies of this size or more are compressed in a thread, since that would block the loop for too long."""
 
 
 class AsyncProducer(Requesting):
@@ -61,6 +62,7 @@ class AsyncProducer(Requesting):
         self._closed = False
         self._ids: UniqueIds | None = None
         self._tracer: Tracer | None = None
+        self._sends: Sends | None = None
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -79,13 +81,20 @@ class AsyncProducer(Requesting):
             self._ids = unique_ids(self._core.client_id)
             if self.config.trace:
                 self._tracer = tracer(self.config, self.group, self._core)
+            on_settled = None if self._tracer is None else self._settled
+            self._sends = Sends(self._core, self.sending, self._ids, on_settled)
         return self._core
 
     async def close(self) -> None:
-        """Unregister from the brokers. Sends in flight fail if no other client shares the connections."""
+        """Wait for the sends under way, each as long as it may take, and unregister from the brokers."""
         self._closed = True
         core, self._core = self._core, None
         if core is not None:
+            assert self._sends is not None
+            try:
+                await self._sends.flush()
+            finally:
+                await self._sends.close()
             if self._tracer is not None:
                 await self._tracer.close()
             await core.remove_producer(self.group)
@@ -106,16 +115,86 @@ class AsyncProducer(Requesting):
         Raises SendTimeout, TooManyRequests, NoRoute, NotConnected, IllegalMessage, or the error a broker answered with.
         """
         arguments.message(message)
+        check(key, queue, timeout)
         core = self.start()
-        now_ms = core.clock.message_ms()
-        chosen = key if key is not None else message.sharding_key or None
-        message_id = self._next_id(now_ms)
-        if len(message.body) < COMPRESS_ASIDE_BYTES or chosen is not None or queue is not None:
-            outgoing = single(message, message_id, now_ms, self.config)
-        else:
-            # Compress in a thread so that other sends continue. Messages with a key must not overtake each other, so they do not.
-            outgoing = await asyncio.to_thread(single, message, message_id, now_ms, self.config)
-        return (await self._deliver(core, [message], outgoing, chosen, queue, timeout))[0]
+        accepted = core.clock.liveness()
+        pressure, size = self.sending.pressure, len(message.body)
+        if not pressure.try_take(size):
+            await pressure.take(size, self.config.send_timeout_ms / 1000 if timeout is None else timeout)
+        sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        entry = self.accept(message, sent, pressure, key, queue, timeout, accepted)
+        try:
+            return await sent
+        except asyncio.CancelledError as error:
+            error.add_note(f"the message for {message.topic!r} was " + (f"sent: {MAYBE}" if entry.sent else "not sent"))
+            raise
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Send without waiting: the future gets the result, or the error that `send` would raise. The fastest way to send much.
+
+        Raises TooManyRequests if `inflight_max` messages or `inflight_bytes_max` bytes are in flight; `drain` waits for room. A future
+        that is cancelled before its message was sent keeps it from being sent.
+        """
+        if type(message) is not Message:
+            arguments.message(message)
+        if key is not None or queue is not None or timeout is not None:
+            check(key, queue, timeout)
+        core = self._core or self.start()
+        pressure, size = self.sending.pressure, len(message.body)
+        if not pressure.try_take(size):
+            raise pressure.full()
+        sent: asyncio.Future[SendResult] = core.loop.create_future()
+        try:
+            self.accept(message, sent, pressure, key, queue, timeout, core.clock.liveness())
+        except BaseException:
+            pressure.give_back(size)
+            raise
+        return sent
+
+    async def drain(self) -> None:
+        """Return when there is room for a `send_nowait`: at once, if the limits of sends in flight are not reached."""
+        if self.sending.pressure.is_full:
+            await self.sending.pressure.take(0, None, patient=True)
+            self.sending.pressure.give_back(0)
+
+    async def flush(self) -> None:
+        """Return when every message that was handed over before is stored or has failed; do not linger for it."""
+        if self._sends is not None:
+            await self._sends.flush()
+
+    def accept(
+        self,
+        message: Message,
+        sink: Sink,
+        limits: Limits,
+        key: Key | None,
+        queue: MessageQueue | None,
+        timeout: float | None,
+        accepted: float,
+    ) -> Waiting:
+        """Send a message that has been counted against `limits`, and tell `sink`; for the loop of this producer only."""
+        core = self._core or self.start()
+        if asyncio.get_running_loop() is not core.loop:
+            raise ClientError("this producer belongs to another event loop: create one in each")
+        assert self._sends is not None
+        limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
+        if key is None:
+            key = message.sharding_key or None
+        entry = Waiting(message, sink, limits, key, queue, accepted, accepted + limit, core.clock.message_ms())
+        self._sends.accept(entry)
+        return entry
+
+    @property
+    def under_way(self) -> int:
+        """How many messages were accepted and are neither stored nor failed."""
+        return len(self._sends) if self._sends is not None else 0
 
     async def send_batch(
         self,
@@ -224,16 +303,37 @@ class AsyncProducer(Requesting):
         except KappaError:
             traces.published(messages, outgoing.message_ids, None, began_ms=outgoing.born_ms, kind=outgoing.kind)
             raise
-        route = core.routes.cached(outgoing.topic)
-        host = route.addresses.get(results[0].queue.broker, {}).get(MASTER_ID, "") if route is not None else ""
+        host = _host(core, results[0])
         traces.published(
             messages, outgoing.message_ids, results, began_ms=outgoing.born_ms, kind=outgoing.kind, store_host=host
         )
         return results
 
+    def _settled(self, entry: Waiting, message_id: str, result: SendResult | None) -> None:
+        """Trace a message that `send` accepted."""
+        traces, core, message = self._tracer, self._core, entry.message
+        if traces is None:
+            return
+        is_late = message.delay_level or message.delay is not None or message.deliver_at is not None
+        kind = MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
+        traces.published(
+            [message],
+            [message_id],
+            None if result is None else [result],
+            began_ms=entry.born_ms,
+            kind=MessageKind.DELAY if is_late else kind,
+            store_host="" if result is None or core is None else _host(core, result),
+        )
+
     def _next_id(self, now_ms: int) -> str:
         assert self._ids is not None
         return self._ids.next(now_ms)
+
+
+def _host(core: ClientCore, result: SendResult) -> str:
+    """Return the address of the broker that stored a message."""
+    route = core.routes.cached(result.queue.topic)
+    return route.addresses.get(result.queue.broker, {}).get(MASTER_ID, "") if route is not None else ""
 
 
 def tracer(config: ClientConfig, group: str, core: ClientCore) -> Tracer:

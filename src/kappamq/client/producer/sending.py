@@ -52,7 +52,7 @@ FAILURES_MAX: Final = 10
 REFRESH_S: Final = 0.5
 """How long a retry waits for a fresh route before it uses the old one."""
 
-_MAYBE: Final = "it may have been stored, sending it again may store it twice"
+MAYBE: Final = "it may have been stored, sending it again may store it twice"
 
 _STATUS: Final = {
     ResponseCode.SUCCESS: SendStatus.OK,
@@ -75,6 +75,15 @@ class Attempt:
     last: bool  # no further attempt follows
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A first attempt that was made without `tries`, and failed after its request had left."""
+
+    attempt: Attempt
+    route: Route
+    error: KappaError
+
+
 class Sending:
     """How one producer sends: queue selection, broker faults and the limit of sends in flight."""
 
@@ -94,18 +103,18 @@ class Sending:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send and return a result for each message once a broker has stored it."""
-        _check(key, queue, timeout)
+        check(key, queue, timeout)
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
         size = len(outgoing.body)
         if not self.pressure.try_take(size):
             await self.pressure.take(size, limit)
         try:
-            return await self._tries(core, outgoing, key, queue, limit, deadline)
+            return await self.tries(core, outgoing, key, queue, limit, deadline)
         finally:
             self.pressure.give_back(size)
 
-    async def _tries(
+    async def tries(
         self,
         core: ClientCore,
         outgoing: Outgoing,
@@ -113,7 +122,10 @@ class Sending:
         queue: MessageQueue | None,
         limit: float,
         deadline: float,
+        first: Failed | None = None,
+        chosen_already: MessageQueue | None = None,
     ) -> list[SendResult]:
+        """`deliver` without the limit of sends in flight. `first`: go on after this attempt. `chosen_already`: the queue to begin with."""
         pinned = key is not None or queue is not None
         tries = 1 if queue is not None else 1 + self.config.send_retries
         now, topic = core.clock.liveness, outgoing.topic
@@ -125,17 +137,24 @@ class Sending:
         number = 0
         try:
             while number < tries:
-                route = core.routes.ready(topic) or await self.route(core, topic, deadline)
-                chosen = self.choose(route, key, queue, failed_broker, now())
+                if first is not None:
+                    route, chosen = first.route, first.attempt.queue
+                else:
+                    route = core.routes.ready(topic) or await self.route(core, topic, deadline)
+                    chosen = chosen_already or self.choose(route, key, queue, failed_broker, now())
+                    chosen_already = None
                 if number and chosen.broker == failed_broker:
                     await asyncio.sleep(PAUSE_S * 2**number)
                 left = deadline - now()
-                if left <= 0:
+                if left <= 0 and first is None:
                     break
                 address, unsent = None, True
                 try:
+                    if first is not None:
+                        address, unsent, failed, first = first.attempt.address, False, first.error, None
+                        raise failed
                     last = pinned or number == tries - 1
-                    attempt = self._attempt(route, chosen, left, now(), last=last)
+                    attempt = self.attempt(route, chosen, left, now(), last=last)
                     address = attempt.address
                     channel = await self._connect(core, attempt)
                     unsent = False
@@ -170,7 +189,7 @@ class Sending:
                             raise
                         number += 1
                         continue  # the topic has fewer queues now: choose again
-                    if number == tries - 1 or pinned or not _may_work_elsewhere(error):
+                    if number == tries - 1 or pinned or not may_work_elsewhere(error):
                         raise
                     if isinstance(error, NotConnected):
                         if {other.broker for other in route.publish} == {chosen.broker}:
@@ -188,10 +207,7 @@ class Sending:
         except TimeoutError:
             failures.append(NoRoute(f"the name server did not return the route of {outgoing.topic!r} in time"))
         tried = "; ".join(str(failure) for failure in failures) or "no attempt was made in time"
-        raise SendTimeout(
-            f"no broker confirmed message {outgoing.message_ids[0]} for {outgoing.topic!r} within {limit:g} s "
-            f"({tried}): " + (_MAYBE if maybe_stored else "nothing was sent, so it is not stored and may be sent again")
-        )
+        raise timed_out(outgoing.message_ids[0], outgoing.topic, limit, tried, maybe_stored=maybe_stored)
 
     async def once(
         self,
@@ -202,7 +218,7 @@ class Sending:
         timeout: float | None,
     ) -> None:
         """Send without waiting for an answer."""
-        _check(key, queue, timeout)
+        check(key, queue, timeout)
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         deadline = core.clock.liveness() + limit
         try:
@@ -228,7 +244,7 @@ class Sending:
             return by_key(route.publish, key)
         return self.selection.choose(self.faults.usable(route.publish, failed_broker, now), failed_broker)
 
-    def _attempt(self, route: Route, queue: MessageQueue, left: float, now: float, *, last: bool) -> Attempt:
+    def attempt(self, route: Route, queue: MessageQueue, left: float, now: float, *, last: bool) -> Attempt:
         if not last and self.config.send_try_timeout_ms:
             left = min(left, self.config.send_try_timeout_ms / 1000)
         return Attempt(queue, route.master(queue.broker), now, left, last)
@@ -242,18 +258,26 @@ class Sending:
             raise
 
     async def _ask(self, core: ClientCore, outgoing: Outgoing, attempt: Attempt, channel: Channel) -> list[SendResult]:
-        queue, address = attempt.queue, attempt.address
+        queue = attempt.queue
         header = outgoing.header(self.group, queue.queue_id, queue.broker, self.config)
         try:
             answer = await channel.request(header, outgoing.body, attempt.left, code=outgoing.code)
-        except NotConnected as error:
-            self.faults.failed(queue.broker, core.clock.liveness(), reachable=False)
-            raise NotConnected(f"{error}, before it had answered: {_MAYBE}") from error
-        except RequestTimeout:
-            self.faults.failed(queue.broker, core.clock.liveness(), reachable=False)
-            raise
+        except (NotConnected, RequestTimeout) as error:
+            raise self.unanswered(core, attempt, error) from error
+        return self.answered(core, outgoing, attempt, answer)
+
+    def unanswered(self, core: ClientCore, attempt: Attempt, error: KappaError) -> KappaError:
+        """Note that a request got no answer; return the error that says so."""
+        self.faults.failed(attempt.queue.broker, core.clock.liveness(), reachable=False)
+        if isinstance(error, NotConnected):
+            return NotConnected(f"{error}, before it had answered: {MAYBE}")
+        return error
+
+    def answered(self, core: ClientCore, outgoing: Outgoing, attempt: Attempt, answer: Frame) -> list[SendResult]:
+        """Return what an answer says about each message; raise the error that it stands for."""
+        queue = attempt.queue
         if answer.code == ResponseCode.GO_AWAY:
-            core.brokers.drop(address)
+            core.brokers.drop(attempt.address)
         status = _STATUS.get(answer.code)  # type: ignore[call-overload]
         now = core.clock.liveness()
         if status is None:
@@ -298,14 +322,22 @@ class _Failures(list[KappaError]):
             super().append(error)
 
 
-def _check(key: object, queue: object, timeout: object) -> None:
+def timed_out(message_id: str, topic: str, limit: float, tried: str, *, maybe_stored: bool) -> SendTimeout:
+    """The error of a message that nobody confirmed in time; it says whether the message may be stored."""
+    return SendTimeout(
+        f"no broker confirmed message {message_id} for {topic!r} within {limit:g} s "
+        f"({tried}): " + (MAYBE if maybe_stored else "nothing was sent, so it is not stored and may be sent again")
+    )
+
+
+def check(key: object, queue: object, timeout: object) -> None:
     arguments.key(key)
     if queue is not None:
         arguments.queue(queue)
     arguments.seconds("timeout", timeout)
 
 
-def _may_work_elsewhere(error: KappaError) -> bool:
+def may_work_elsewhere(error: KappaError) -> bool:
     if type(error) is BrokerError:
         return error.response_code in _UNCLASSED_RETRIED
     return error.retry is not Retry.NEVER

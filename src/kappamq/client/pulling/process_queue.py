@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kappamq.message import MessageQueue, ReceivedMessage
+from kappamq.protocol.records.messages import MessageBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,43 @@ class Limits:
     messages_max: int = 1000
     bytes_max: int = 100 << 20
     span_max: int = 2000  # between the lowest and the highest offset held, so that one stuck message stops us
+
+
+class _Run:
+    """What one pull has added: offsets, ascending, the bytes of their bodies, and which are acknowledged."""
+
+    __slots__ = ("_done", "first", "left", "offsets", "sizes")
+
+    def __init__(self, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        self.offsets = offsets
+        self.sizes = sizes
+        self.first = 0  # the number of the lowest that is not acknowledged
+        self.left = len(offsets)
+        self._done = bytearray(len(offsets))
+
+    def find(self, offset: int) -> int:
+        """The number of an offset that is held, -1 if it is not."""
+        number = offset - self.offsets[0]  # there is rarely a gap
+        if not (0 <= number < len(self.offsets) and self.offsets[number] == offset):
+            number = bisect_left(self.offsets, offset)
+            if number == len(self.offsets) or self.offsets[number] != offset:
+                return -1
+        return -1 if self._done[number] else number
+
+    def follow(self, number: int, offsets: Sequence[int]) -> int:
+        """How many of `offsets`, which begin with that of this number, are those that follow here and are held."""
+        count = min(len(offsets), len(self.offsets) - number)
+        if any(self._done[number : number + count]) or list(self.offsets[number : number + count]) != offsets[:count]:
+            return 1
+        return count
+
+    def acknowledge(self, number: int, count: int) -> int:
+        """Mark these as done. Returns the bytes of their bodies."""
+        self._done[number : number + count] = b"\1" * count
+        self.left -= count
+        if number == self.first and self.left:
+            self.first = self._done.index(0, number)
+        return sum(self.sizes[number : number + count])
 
 
 class ProcessQueue:
@@ -45,59 +83,77 @@ class ProcessQueue:
         self.limits = limits
         self.pulled_ms = 0
         self.consumed_ms = 0
-        self._order: deque[int] = deque()  # offsets as pulled, ascending; acknowledged ones are removed from the front
-        self._sizes: dict[int, int] = {}  # offset -> bytes, of those not acknowledged
+        self._runs: list[_Run] = []  # ascending; those at the beginning that are done are removed
+        self._lasts: list[int] = []  # the last offset of each
+        self._count = 0  # of those not acknowledged
         self._bytes = 0
         self._on_room: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
-    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> Sequence[ReceivedMessage]:
         """Add the result of a pull and return the new messages in it. `next_offset` also covers filtered messages."""
         with self._lock:
-            fresh = []
-            for message in messages:
-                offset = message.queue_offset
-                # A broker may repeat messages below the requested offset that belong to a batch.
-                if offset < self.next_offset or (self._order and offset <= self._order[-1]):
-                    continue
-                size = len(message.body)
-                self._order.append(offset)
-                self._sizes[offset] = size
-                self._bytes += size
-                fresh.append(message)
+            # A broker may repeat messages below the requested offset that belong to a batch.
+            floor = max(self.next_offset, self._lasts[-1] + 1) if self._lasts else self.next_offset
             self.next_offset = max(self.next_offset, next_offset)
+            if isinstance(messages, MessageBlock):
+                fresh: Sequence[ReceivedMessage] = messages[bisect_left(messages.offsets, floor) :]
+            else:
+                fresh = _ascending(messages, floor)
+            if fresh:
+                if isinstance(fresh, MessageBlock):
+                    run = _Run(fresh.offsets, fresh.body_sizes)
+                else:
+                    run = _Run([message.queue_offset for message in fresh], [len(message.body) for message in fresh])
+                self._runs.append(run)
+                self._lasts.append(run.offsets[-1])
+                self._count += run.left
+                self._bytes += sum(run.sizes)
             return fresh
 
     def acknowledge(self, offset: int) -> bool:
         """Mark one message as done. Returns False if it is not held: acknowledged before, or from an earlier assignment."""
+        return self.acknowledge_all((offset,)) == 1
+
+    def acknowledge_all(self, offsets: Sequence[int]) -> int:
+        """Mark messages as done, in one go if they follow each other. Returns how many of them were held."""
         with self._lock:
-            size = self._sizes.pop(offset, None)
-            if size is None:
-                return False
-            self._bytes -= size
-            while self._order and self._order[0] not in self._sizes:
-                self._order.popleft()
+            before, at = self._count, 0
+            while at < len(offsets):
+                index = bisect_left(self._lasts, offsets[at])
+                number = self._runs[index].find(offsets[at]) if index < len(self._runs) else -1
+                if number < 0:
+                    at += 1
+                    continue
+                run = self._runs[index]
+                count = run.follow(number, offsets[at:]) if len(offsets) > at + 1 else 1
+                self._bytes -= run.acknowledge(number, count)
+                self._count -= count
+                at += count
+            done = before - self._count
+            while self._runs and not self._runs[0].left:
+                del self._runs[0], self._lasts[0]
             wake = None
-            if self._on_room is not None and self._full() is None:
+            if done and self._on_room is not None and self._full() is None:
                 wake, self._on_room = self._on_room, None
         if wake is not None:
             wake()
-        return True
+        return done
 
     @property
     def committable(self) -> int:
         with self._lock:
-            return self._order[0] if self._order else self.next_offset
+            return self._lowest() if self._runs else self.next_offset
 
     @property
     def range(self) -> tuple[int, int]:
         """The lowest and the highest offset held, (0, 0) if there are none."""
         with self._lock:
-            return (self._order[0], self._order[-1]) if self._order else (0, 0)
+            return (self._lowest(), self._lasts[-1]) if self._runs else (0, 0)
 
     @property
     def count(self) -> int:
-        return len(self._sizes)
+        return self._count
 
     @property
     def bytes(self) -> int:
@@ -127,13 +183,27 @@ class ProcessQueue:
         if self.paused:
             return "it is paused"
         limits = self.limits
-        if len(self._sizes) >= limits.messages_max:
-            return f"{len(self._sizes)} messages are not yet acknowledged, the limit is {limits.messages_max}"
+        if self._count >= limits.messages_max:
+            return f"{self._count} messages are not yet acknowledged, the limit is {limits.messages_max}"
         if self._bytes >= limits.bytes_max:
             return f"{self._bytes} bytes are not yet acknowledged, the limit is {limits.bytes_max}"
-        span = self._order[-1] - self._order[0] if self._order else 0
+        span = self._lasts[-1] - self._lowest() if self._runs else 0
         if span >= limits.span_max:
             return (
                 f"the oldest unacknowledged message is {span} offsets behind the newest, the limit is {limits.span_max}"
             )
         return None
+
+    def _lowest(self) -> int:
+        run = self._runs[0]
+        return run.offsets[run.first]
+
+
+def _ascending(messages: Sequence[ReceivedMessage], floor: int) -> list[ReceivedMessage]:
+    """The messages from `floor` on, without those that repeat or go back."""
+    found: list[ReceivedMessage] = []
+    for message in messages:
+        if message.queue_offset >= floor:
+            found.append(message)
+            floor = message.queue_offset + 1
+    return found

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from kappamq.client.consumer.consume_stats import ConsumeStats
@@ -14,7 +13,7 @@ from kappamq.client.consumer.inbox import Inbox
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID, Route
 from kappamq.client.pulling.process_queue import ProcessQueue
-from kappamq.client.pulling.pulling import Interest, PullStyle, pull
+from kappamq.client.pulling.pulling import Interest, Pulled, PullStyle, pull_block
 from kappamq.errors import (
     ClientError,
     FlowControlled,
@@ -29,8 +28,7 @@ from kappamq.errors import (
     SubscriptionOutdated,
     SubscriptionUnknown,
 )
-from kappamq.message import MessageQueue, PullResult, PullStatus, ReceivedMessage
-from kappamq.protocol.records import properties
+from kappamq.message import MessageQueue, PullStatus
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +102,7 @@ class PullLoop:
                 log.exception("unexpected error while pulling %s; retrying", queue.queue)
                 await self._pause()
 
-    async def _pull(self, interest: Interest) -> PullResult:
+    async def _pull(self, interest: Interest) -> Pulled:
         style, began = self._style, self._core.clock.liveness()
         try:
             result = await self._pull_as(interest, lite=style.lite)
@@ -123,7 +121,7 @@ class PullLoop:
             self._stats.pulled(self._queue.queue.topic, len(result.messages), now - began, now)
         return result
 
-    async def _pull_as(self, interest: Interest, *, lite: bool) -> PullResult:
+    async def _pull_as(self, interest: Interest, *, lite: bool) -> Pulled:
         config, queue, style = self._core.config, self._queue, self._style
         route = await self._core.routes.find(queue.queue.topic)
         broker_id = self._reader_id(route)
@@ -135,7 +133,7 @@ class PullLoop:
             self._told = commit
         else:
             commit = 0
-        return await pull(
+        return await pull_block(
             self._core,
             self._group,
             queue.queue,
@@ -148,6 +146,7 @@ class PullLoop:
             broker_id=broker_id,
             introduced=style.introduced,
             lite=lite,
+            original_topics=True,
         )
 
     def _reader_id(self, route: Route) -> int:
@@ -160,7 +159,7 @@ class PullLoop:
             return wanted
         return min((other for other in known if known[other] != address), default=wanted)
 
-    def _use(self, result: PullResult) -> None:
+    def _use(self, result: Pulled) -> None:
         queue = self._queue
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
@@ -175,7 +174,7 @@ class PullLoop:
             # Restart first: a broker announces a reset of the group only once.
             self._restart(queue.queue, result.next_offset)
             return
-        fresh = queue.add([original(message) for message in result.messages], result.next_offset)
+        fresh = queue.add(result.messages, result.next_offset)
         if fresh:
             self._inbox.put(queue, fresh)
 
@@ -239,9 +238,3 @@ def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
         loop.call_soon_threadsafe(room.set)
     except RuntimeError:
         pass  # the loop is closed, so pulling has ended
-
-
-def original(message: ReceivedMessage) -> ReceivedMessage:
-    """Return the message with the topic it was first sent to, in case it is a redelivery."""
-    topic = message.properties.get(properties.RETRY_TOPIC)
-    return replace(message, topic=topic) if topic else message

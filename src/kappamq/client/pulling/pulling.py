@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Required, TypedDict, Unpack
 
 from kappamq.client.core.core import ClientCore
+from kappamq.client.pulling import unpacking
 from kappamq.client.pulling.damage import DamageReports
 from kappamq.errors import ProtocolError
 from kappamq.message import (
@@ -33,6 +34,7 @@ from kappamq.protocol.headers.client import (
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.batch import unwrap
 from kappamq.protocol.records.compression import BODY_BYTES_MAX, BodyTooLong
+from kappamq.protocol.records.messages import MessageBlock, messages_in_place
 from kappamq.protocol.records.record import SYS_COMPRESSED, SYS_INNER_BATCH, Record
 from kappamq.protocol.records.salvage import Spoiled, out_of_order, salvage
 from kappamq.protocol.records.tags import EVERYTHING, Subscription
@@ -181,26 +183,96 @@ async def pull_bytes(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """Like PullResult, with messages that are objects only once somebody asks for them."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: Sequence[ReceivedMessage]
+    suggested_broker_id: int
+    damaged: Sequence[DamagedMessage] = ()
+    missing: int = 0
+
+
 async def pull(
     core: ClientCore, group: str, queue: MessageQueue, offset: int, interest: Interest, **how: Unpack[PullOptions]
 ) -> PullResult:
     """Like `pull_bytes`, decoded; without messages whose tag only shares its hash with a wanted one."""
-    pulled = await pull_bytes(core, group, queue, offset, interest, **how)
-    found = _Answer(pulled.data, queue, offset, pulled.next_offset)
-    # A broker leaves out records it could not read without saying so.
-    looked_at = found.next_offset - offset if pulled.status in (PullStatus.FOUND, PullStatus.NO_MATCH) else 0
-    tags = interest.tags
-    everything = interest.expression_type == TAG and tags.everything and not found.holds_batches
+    pulled = await pull_block(core, group, queue, offset, interest, **how)
     return PullResult(
+        status=pulled.status,
+        next_offset=pulled.next_offset,
+        min_offset=pulled.min_offset,
+        max_offset=pulled.max_offset,
+        messages=tuple(pulled.messages),
+        suggested_broker_id=pulled.suggested_broker_id,
+        damaged=tuple(pulled.damaged),
+        missing=pulled.missing,
+    )
+
+
+async def pull_block(
+    core: ClientCore,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    interest: Interest,
+    *,
+    original_topics: bool = False,
+    **how: Unpack[PullOptions],
+) -> Pulled:
+    """Like `pull`, for those who hold messages. `original_topics`: redelivered messages have the topic they were first sent to."""
+    pulled = await pull_bytes(core, group, queue, offset, interest, **how)
+    stored = messages_in_place(pulled.data, queue.broker, offset, pulled.next_offset, original_topics=original_topics)
+    if stored is None:
+        return await unpacking.beside(_unpack_all, pulled, queue, offset, interest, original_topics)
+    chosen = stored.matching(interest.tags)
+    return Pulled(
+        status=pulled.status,
+        next_offset=pulled.next_offset,
+        min_offset=pulled.min_offset,
+        max_offset=pulled.max_offset,
+        messages=MessageBlock(chosen, 0, chosen.count),
+        suggested_broker_id=pulled.suggested_broker_id,
+        missing=_missing(pulled, interest, offset, pulled.next_offset, stored.count),
+    )
+
+
+def _unpack_all(
+    pulled: PulledBytes, queue: MessageQueue, offset: int, interest: Interest, original_topics: bool
+) -> Pulled:
+    """Record by record: some are compressed, batches, damaged, or of other queues."""
+    found = _Answer(pulled.data, queue, offset, pulled.next_offset)
+    tags = interest.tags
+    messages = [message for message in found.messages if tags.matches(message.tags or None)]
+    number = len(found.messages) + len(found.damaged)
+    return Pulled(
         status=pulled.status,
         next_offset=found.next_offset,
         min_offset=pulled.min_offset,
         max_offset=pulled.max_offset,
-        messages=tuple(message for message in found.messages if tags.matches(message.tags or None)),
+        messages=[original(message) for message in messages] if original_topics else messages,
         suggested_broker_id=pulled.suggested_broker_id,
-        damaged=tuple(found.damaged),
-        missing=max(0, looked_at - len(found.messages) - len(found.damaged)) if everything else 0,
+        damaged=found.damaged,
+        missing=0 if found.holds_batches else _missing(pulled, interest, offset, found.next_offset, number),
     )
+
+
+def _missing(pulled: PulledBytes, interest: Interest, offset: int, next_offset: int, found: int) -> int:
+    """How many messages the broker left out because it could not read them: it does so without saying so."""
+    if interest.expression_type != TAG or not interest.tags.everything:
+        return 0
+    looked_at = next_offset - offset if pulled.status in (PullStatus.FOUND, PullStatus.NO_MATCH) else 0
+    return max(0, looked_at - found)
+
+
+def original(message: ReceivedMessage) -> ReceivedMessage:
+    """Return the message with the topic it was first sent to, in case it is a redelivery."""
+    topic = message.properties.get(properties.RETRY_TOPIC)
+    return replace(message, topic=topic) if topic else message
 
 
 class _Answer:

@@ -70,6 +70,15 @@ class UniqueIds:
         self._month_start_ms = 0
         self._next_month_ms = 0
 
+    def several(self, now_ms: int, count: int) -> list[str]:
+        """Return what `count` calls of `next` would, much faster."""
+        if not count:
+            return []
+        first = self.next(now_ms)
+        front, counter = first[:-4], int(first[-4:], 16)
+        self._counter = (counter + count) & 0xFFFF
+        return [first, *[f"{front}{number & 0xFFFF:04X}" for number in range(counter + 1, counter + count)]]
+
     def next(self, now_ms: int) -> str:
         if now_ms >= self._next_month_ms or now_ms < self._month_start_ms - 1_000_000:
             self._month_start_ms, self._next_month_ms = _month_around(now_ms)

@@ -432,8 +432,8 @@ def received(
         properties=names,
         born_ms=born_ms,
         stored_ms=stored_ms,
-        born_host=_address(born),
-        store_host=_address(store),
+        born_host=address_text(born),
+        store_host=address_text(store),
         reconsume_times=reconsume_times,
         sys_flag=sys_flag,
         flag=flag,
@@ -444,6 +444,6 @@ def received(
 
 
 @lru_cache(maxsize=1024)
-def _address(host: bytes) -> str:
+def address_text(host: bytes) -> str:
     """Return a stored address as text. The messages of an answer come from few producers and one broker."""
     return address.join(address.unpack_ip(host[:-4]), int.from_bytes(host[-4:], "big", signed=True))

@@ -285,6 +285,12 @@ class CommitLog:
         segment = self._segments.get(offset - offset % self.segment_bytes)
         return segment.fd if segment is not None else None
 
+    def enter(self, offset: int, size: int) -> None:
+        """Worker: have [offset, offset + size), within one file and in the page cache, entered into the address space."""
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        if segment is not None:
+            segment.view.enter(offset - segment.start, size)
+
     def slice(self, offset: int, size: int) -> memoryview:
         """Bytes [offset, offset + size), cut short at the end of the file that holds `offset` or of the log."""
         segment = self._segments.get(offset - offset % self.segment_bytes)

@@ -1,0 +1,105 @@
+"""The lane of a queue: messages wait in it while a request is in flight, and leave together.
+
+Messages with a key, or for a queue that the caller chose, have an ordered lane: one request at a time, through all its tries."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from kappamq.client.bursts.burst import Burst
+from kappamq.client.bursts.waiting import Waiting
+from kappamq.message import MessageQueue
+from kappamq.net.channel import Channel
+
+if TYPE_CHECKING:
+    from kappamq.client.bursts.sends import Sends
+
+BURST_COUNT_MAX: Final = 1024
+BURST_BYTES_MAX: Final = 256 << 10
+"""Larger batches would not be faster, only later."""
+
+
+class Lane:
+    def __init__(self, sends: Sends, queue: MessageQueue, *, ordered: bool) -> None:
+        self.sends = sends
+        self.queue = queue
+        self.ordered = ordered
+        self.due = False  # will send at the end of the turn, or of its linger time
+        self._waiting: deque[Waiting] = deque()
+        self._weight = 0
+        self._busy = False
+        self._bytes_max = min(BURST_BYTES_MAX, sends.config.message_bytes_max)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._busy and not self._waiting
+
+    @property
+    def is_full(self) -> bool:
+        return self._weight >= self._bytes_max or len(self._waiting) >= BURST_COUNT_MAX
+
+    @property
+    def wants_to_send(self) -> bool:
+        return bool(self._waiting) and not self._busy
+
+    def put(self, entry: Waiting) -> bool:
+        """Add a message. Returns whether there are enough for a request, and none is in flight."""
+        self._waiting.append(entry)
+        self._weight += entry.weight
+        return not self._busy and self.is_full
+
+    def send(self) -> Channel | None:
+        """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any."""
+        while self._waiting and not self._busy:
+            entries = self._next()
+            if not entries:
+                continue
+            made = self.sends.prepared(entries)
+            if made is None:
+                continue  # none of them can be sent
+            self._busy = True
+            channel = Burst(self, *made).start()
+            if channel is not None or self._busy:
+                return channel
+        return None
+
+    def finished(self, *, in_trouble: bool = False) -> None:
+        """The request in flight was settled or, `in_trouble`, is left to others: what waits may choose another queue."""
+        self._busy = False
+        if in_trouble and self._waiting:
+            waiting, self._waiting, self._weight = self._waiting, deque(), 0
+            for entry in waiting:
+                self.sends.again(entry)
+        if self._waiting:
+            self.sends.lane_free(self)
+        else:
+            self.sends.lane_idle(self)
+
+    def batch_refused(self, weight: int) -> None:
+        """A broker refused a batch whose members it takes one by one: it may be its size."""
+        self._bytes_max = max(1, min(self._bytes_max, weight // 2))
+
+    def _next(self) -> list[Waiting]:
+        """Take what may leave in one request: the messages at the front that can share a batch, or one that cannot."""
+        entries: list[Waiting] = []
+        waiting, weight = self._waiting, 0
+        while waiting:
+            entry = waiting[0]
+            if entry.settled or entry.sink.done():
+                waiting.popleft()
+                self._weight -= entry.weight
+                self.sends.left(entry)  # cancelled before it was sent
+                continue
+            if entries and (
+                not (entry.joins and entries[0].joins)
+                or weight + entry.weight > self._bytes_max
+                or len(entries) >= BURST_COUNT_MAX
+                or entry.message.wait_stored != entries[0].message.wait_stored
+            ):
+                break
+            waiting.popleft()
+            weight += entry.weight
+            entries.append(entry)
+        self._weight -= weight
+        return entries

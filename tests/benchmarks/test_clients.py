@@ -1,0 +1,38 @@
+"""Consuming, tiny: it shows that every way still works and that the figures are there, not what they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench import TOY, Bench
+from benchmarks.clients import consume
+from benchmarks.clients.reader import WAYS, Meter
+
+
+@pytest.mark.slow
+def test_every_way_of_consuming_is_measured(tmp_path: Path) -> None:
+    bench = Bench(replace(TOY, runs=1), disk=tmp_path, quiet=True)
+    figures = consume.measure(bench, consume.COUNTS["toy"], list(WAYS))
+    assert [figure.what for figure in figures] == list(WAYS)
+    assert all(figure.value is not None and figure.value > 0 for figure in figures)
+
+
+@pytest.mark.slow
+def test_another_tree_is_measured_in_turns(tmp_path: Path) -> None:
+    bench = Bench(replace(TOY, runs=1), disk=tmp_path, quiet=True)
+    figures = consume.measure(bench, consume.COUNTS["toy"], ["poll"], consume.HERE)
+    assert [figure.what for figure in figures] == ["poll", "poll, old / new"]
+
+
+def test_the_first_tenth_is_not_counted() -> None:
+    meter = Meter(100)
+    assert not meter.see(9, 9)
+    assert not meter.see(6, 6)
+    assert meter.see(90, 90)
+    result = meter.result()
+    assert (result["messages"], result["body_bytes"]) == (105, 105)
+    assert result["cpu_us"] >= 0
+    assert meter.done.is_set()

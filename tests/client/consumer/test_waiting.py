@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kappamq.client.consumer.waiting import Delivery, Waiting
+from tests.client.messages import block, held, message
+
+
+@given(st.lists(st.integers(1, 12), max_size=8), st.randoms())
+def test_what_is_taken_is_what_came_in_its_order(sizes: list[int], dice: random.Random) -> None:
+    waiting, expected, queue, at = Waiting(), [], held(0), 0
+    for size in sizes:
+        part = block(at, size) if dice.random() < 0.5 else [message(number) for number in range(at, at + size)]
+        assert waiting.append(part) == size
+        expected += range(at, at + size)
+        at += size
+    assert len(waiting) == at
+    while expected:
+        if dice.random() < 0.2:  # tried again: it is the next one to be handed out
+            waiting.put_first([message(at)])
+            expected.insert(0, at)
+            at += 1
+        count = dice.randint(1, 15)
+        delivery = waiting.take(queue, count)
+        assert delivery.offsets == [one.queue_offset for one in delivery.messages] == expected[:count]
+        del expected[:count]
+        assert len(waiting) == len(expected)
+    assert not waiting
+
+
+def test_nothing_is_no_part() -> None:
+    waiting = Waiting()
+    assert waiting.append([]) == 0
+    waiting.put_first([])
+    assert not waiting
+
+
+def test_a_delivery_acknowledges_all_of_it_or_a_part() -> None:
+    queue = held(6)
+    delivery = Delivery(queue, [message(number) for number in range(5)])
+    delivery.acknowledge(0, 2)
+    assert queue.committable == 2
+    delivery.messages.clear()  # the list belongs to the listener
+    delivery.acknowledge()
+    assert queue.committable == 5
