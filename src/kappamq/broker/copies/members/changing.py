@@ -62,6 +62,7 @@ class MemberChanges:
         if member == node.me:
             raise IllegalOperation(f"{name} is the leader, so it is where it is: transfer the leadership first")
         self._demand_free(name, place, node)
+        self._tell_all_places(node)
         self._places.set(name, place)
         await self._confirmed()
 
@@ -100,6 +101,7 @@ class MemberChanges:
     async def _change(self, node: Node, change: Callable[[], list[Effect]], name: str, place: str | None) -> None:
         """Returns when the new list is confirmed: no later leader goes back behind it."""
         before = self._places.place(name)
+        self._tell_all_places(node)
         if place is not None:
             self._places.set(name, place)
         try:
@@ -111,6 +113,11 @@ class MemberChanges:
         if place is None:
             self._places.set(name, None)
         await self._confirmed()
+
+    def _tell_all_places(self, node: Node) -> None:
+        """Where the founders are, members that come later need not have been told."""
+        for member in sorted(node.members.all):
+            self._places.set(member.name, self._group.roster.place_of(member.name))
 
     async def _confirmed(self) -> None:
         group, node = self._group, self._leading()
