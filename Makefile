@@ -11,8 +11,9 @@
 #   make peer             against Apache RocketMQ on this machine (Maven, a JDK)
 #   make bench            our own figures
 #   make bench-spark      the pipeline on Spark, against Parquet and Kafka (Maven and a JDK for the latter)
-#   make sim              histories of the Raft core from SEEDS=200 seeds, in a simulated network on simulated disks;
-#                         ARGS=--mutants: planted bugs are to be found, ARGS='--seed N' has a history again
+#   make sim              histories of the Raft core from SEEDS=200 seeds, in a simulated network on simulated disks, and of whole
+#                         brokers from a twentieth as many; ARGS=--mutants: planted bugs are to be found, ARGS='--seed N' and
+#                         ARGS='--brokers --seed N' have a history again
 #   make chaos            kills, pauses and cut connections in a Raft group under load: ROUNDS=100
 #   make hostile          what a client feels of others that send the worst requests the limits admit
 #   make clean            removes what was built, not .venv; make distclean removes that, too
@@ -113,6 +114,7 @@ bench-spark: setup
 
 sim: setup
 	$(PY) -m kappamq.sim $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+	$(if $(ARGS),,$(PY) -m kappamq.sim --brokers --seeds $$(( ($(or $(SEEDS),200) + 19) / 20 )))
 
 chaos: setup
 	$(PY) -m benchmarks chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)

@@ -12,10 +12,10 @@ import kappamq
 from kappamq.broker.upkeep import scrub
 from kappamq.protocol.headers.admin import DeleteTopic
 from kappamq.protocol.headers.client import UpdateConsumerOffset
+from kappamq.sim.brokers.memory_disk import MemoryDisk
 from kappamq.store.files import Files
 from tests.broker.disk_watch import watched_disk
 from tests.broker.running import MODES, on_disk, running, speaking
-from tests.store.memory_disk import MemoryDisk
 from tests.waiting import eventually_async as eventually
 
 NOWHERE = Path("/nowhere/kappamq")

@@ -13,6 +13,7 @@ from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.events import Events
 from kappamq.protocol.bodies.topics import TopicConfig
+from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.state.events import SettingsChanged
 from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
@@ -60,6 +61,29 @@ def test_offsets_fit_to_queues_that_have_lost_messages(tmp_path: Path) -> None:
         store.write(1)
     with opened(config(tmp_path)) as store:
         assert Life(tmp_path, store).tables.offsets.get("g", "t", 0) == 0
+
+
+def test_a_member_whose_queues_end_before_what_is_confirmed_keeps_its_tables(tmp_path: Path) -> None:
+    with opened(config(tmp_path)) as store:
+        life = Life(tmp_path, store)
+        life.tables.offsets.set("g", "t", 0, 99)
+        life.tables.offsets.record_commits()
+        life.tables.queue_ends.record({METADATA_TOPIC: {0: 5}, "gone": {0: 7}})
+        store.write(1)
+        life.metadata.reset()
+        life.metadata.load(life.tables.fit_member)
+        assert life.tables.offsets.get("g", "t", 0) == 99
+        assert life.tables.topics.deleted == {}
+        life.metadata.reset()
+        life.metadata.load(life.tables.fit)
+        assert life.tables.offsets.get("g", "t", 0) == 0, "a broker of its own has lost what lies behind"
+
+
+def test_the_queue_of_the_tables_own_records_is_no_deleted_topic(tmp_path: Path) -> None:
+    with opened(config(tmp_path)) as store:
+        topics = Life(tmp_path, store).tables.topics
+        topics.add_ends({METADATA_TOPIC: {0: 5}, "gone": {0: 7}})
+        assert set(topics.deleted) == {"gone"}
 
 
 def test_settings_that_tables_keep_are_followed(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kappamq.errors import StoreLocked
+from kappamq.sim.brokers.memory_disk import MemoryDisk
 from kappamq.store.files import Files
 from kappamq.store.lock import StoreLock
 from kappamq.store.message_store import MessageStore
 from kappamq.store.verify.verify import verify
-from tests.store.memory_disk import MemoryDisk
 from tests.store.stores import BOOT, Writer, check, config, drop_oldest, kernels, make
 from tests.waiting import eventually
 

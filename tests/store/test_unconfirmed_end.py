@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kappamq.errors import StoreReadOnly
+from kappamq.sim.brokers.crash_disk import CrashDisk, crashes
+from kappamq.sim.brokers.memory_disk import MemoryDisk
 from kappamq.store.message_store import MessageStore
-from tests.store.crash_disk import CrashDisk, crashes
 from tests.store.faulty import FaultyFiles, FilesWithFlusher, SlowFlusher
-from tests.store.memory_disk import MemoryDisk
 from tests.store.stores import START_MS, Writer, bodies, check, config, flush, kernels, make, opened
 
 KERNELS = kernels()

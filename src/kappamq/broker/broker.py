@@ -31,9 +31,9 @@ from kappamq.broker.events import (
     Subscribed,
     Tick,
 )
-from kappamq.broker.machine import KernelCopies, boot_id, new_kernel, within_descriptors
+from kappamq.broker.machine import KernelCopies, Machine, new_kernel, within_descriptors
 from kappamq.broker.naming.address import Address
-from kappamq.broker.naming.ports import bind_free_ports, bind_ports, close_all
+from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pulling import Pulling
@@ -89,12 +89,14 @@ class Broker:
         kernel: str = "auto",
         files: Files | None = None,
         copies: CopiesConfig | None = None,
+        machine: Machine | None = None,
     ) -> None:
         # Copies: settings changed at run time are written into them.
         self.config, self.store_config, self.net_config = replace(config), *within_descriptors(store, net)
         self.copies_config = copies or CopiesConfig()
         self.clock = WatchedClock(clock)
         self._files = files or Files()
+        self._machine = machine or Machine()
         self.kernel_module = native.load(os.environ.get("KAPPAMQ_KERNEL", kernel))
         self.port = config.port
         self.recovered = Recovered()
@@ -140,7 +142,7 @@ class Broker:
             self.outlet.written,
             self.outlet.flushed,
         )
-        self.boot_id = boot_id()
+        self.boot_id = self._machine.boot_id()
         began = time.perf_counter()
         # What a Raft group has not confirmed is shown to nobody, also after a restart.
         known = None if self.copies_config.group is None else 0
@@ -164,7 +166,7 @@ class Broker:
             self.gate.close(
                 NOT_MASTER, not_master(), for_all=True
             )  # from the first moment: loading changes nothing either
-        self.next_file = NextLogFile(store.log, self.gate, clock, events)
+        self.next_file = NextLogFile(store.log, self.gate, clock, events, self._machine.new_thread("kappamq-next"))
         self.writer = LogWriter(store, self.gate, clock, net.inflight_bytes_max, self.next_file.finish)
         snapshots = Snapshots(self.store_config.root / "config", store.files)
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
@@ -197,7 +199,8 @@ class Broker:
 
     def _load(self) -> list[str]:
         filling = self.seeding.is_pending
-        return self.metadata.load(self.tables.fit_filling if filling else self.tables.fit, filling=filling)
+        fit = self.tables.fit if self.copies_config.group is None else self.tables.fit_member
+        return self.metadata.load(self.tables.fit_filling if filling else fit, filling=filling)
 
     def _build(self) -> None:
         """Everything that lives as long as the process; what needs the right to write is built by the role."""
@@ -341,7 +344,9 @@ class Broker:
         else:
             await self.begin_role()
         host, backlog = self.config.listen_host, self.net_config.listen_backlog
-        *listeners, for_copies = self._listeners or bind_ports(host, self.port, backlog, self.copies_config.port_given)
+        *listeners, for_copies = self._listeners or self._machine.bind_ports(
+            host, self.port, backlog, self.copies_config.port_given
+        )
         for listener in listeners:
             self.server.serve(listener)
         await self.copies.listen(for_copies)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from dataclasses import replace
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kappamq.broker.naming.ports import bind_ports
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.net import NetConfig
 from kappamq.config.store import StoreConfig
@@ -71,3 +75,12 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a broker has of its machine besides disk, clocks and event loop; a simulated machine hands in its own."""
+
+    bind_ports: Callable[[str, int, int, int], list[socket.socket]] = bind_ports
+    new_thread: Callable[[str], Executor] = lambda name: ThreadPoolExecutor(1, name)
+    boot_id: Callable[[], str] = boot_id

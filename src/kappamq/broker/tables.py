@@ -78,9 +78,18 @@ class Tables:
         """The log of such a copy has caught up with its tables."""
         self.topics.hide_followed()
 
+    def fit_member(self) -> None:
+        """As `fit`, for a member of a Raft group: its tables know only what is confirmed, of which nothing is lost. Queues may end before
+        it, since what this member does not know to be confirmed is not in them yet."""
+        self._hide_deleted()
+        self.queue_ends.restore()
+
     def fit(self) -> None:
         """Queues were built from the log, tables from what was said of it: bring the two together."""
-        for name in self.topics.hide_deleted():
-            self._store.forget_topic(name)
+        self._hide_deleted()
         self.topics.add_ends(self.queue_ends.restore())
         self.offsets.clamp()
+
+    def _hide_deleted(self) -> None:
+        for name in self.topics.hide_deleted():
+            self._store.forget_topic(name)

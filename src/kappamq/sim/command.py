@@ -1,16 +1,17 @@
-"""`python -m kappamq.sim`: histories of the Raft core, many or one."""
+"""`python -m kappamq.sim`: histories of the Raft core, or of whole brokers, many or one."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kappamq.sim.mutants import MUTANTS, Mutant
-from kappamq.sim.running import failures
+from kappamq.sim.running import Failure, failure_of, failures
 
 SEEDS = 200
+BROKER_SEEDS = 20
 FAILURES_MAX = 5
 
 
@@ -22,23 +23,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--mutants", action="store_true", help="each mutant until it is found, at most --seeds histories"
     )
+    parser.add_argument(
+        "--brokers", action="store_true", help="whole brokers with their stores, and not the core alone"
+    )
     options = parser.parse_args(arguments)
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be 1 or more, not {options.seeds}")
+    if options.brokers and (options.mutant or options.mutants):
+        parser.error("--brokers knows no mutants yet: those of the core are planted without it")
     first = options.seed or 0
     if options.mutants:
         sys.exit(_all_mutants(first, options.seeds or SEEDS))
-    sys.exit(_histories(first, options.seeds or (SEEDS if options.seed is None else 1), options.mutant))
+    count = options.seeds or ((BROKER_SEEDS if options.brokers else SEEDS) if options.seed is None else 1)
+    if options.brokers:
+        sys.exit(_histories(first, count, _of_brokers(range(first, first + count)), " --brokers"))
+    mutant = MUTANTS[options.mutant] if options.mutant else Mutant("the code as it is")
+    found = failures(range(first, first + count), mutant.broker, mutant.cluster)
+    sys.exit(_histories(first, count, found, f" --mutant {options.mutant}" if options.mutant else ""))
 
 
-def _histories(first: int, count: int, name: str | None) -> int:
-    mutant = MUTANTS[name] if name else Mutant("the code as it is")
+def _of_brokers(seeds: range) -> Iterator[Failure]:
+    from kappamq.sim.brokers.cluster import run  # a whole broker to load, which the core can do without
+
+    for seed in seeds:
+        found = failure_of(seed, lambda seed=seed: run(seed))  # type: ignore[misc]
+        if found is not None:
+            yield found
+
+
+def _histories(first: int, count: int, failing: Iterator[Failure], how: str) -> int:
     began, found = time.process_time(), 0
-    for failure in failures(range(first, first + count), mutant.broker, mutant.cluster):
+    for failure in failing:
         found += 1
         print(f"seed {failure.seed}: {failure.what}")
         print(failure.where, end="")
-        print(f"  again: python -m kappamq.sim --seed {failure.seed}" + (f" --mutant {name}" if name else ""))
+        print(f"  again: python -m kappamq.sim --seed {failure.seed}{how}")
         if found == FAILURES_MAX:
             print(f"stopped after {found} failures")
             break

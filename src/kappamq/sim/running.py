@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kappamq.sim.broker import Broker
@@ -22,8 +22,12 @@ class Failure:
 
 def failure(seed: int, broker: type[Broker] = Broker, cluster: type[Cluster] = Cluster) -> Failure | None:
     """What went wrong in one history. Whatever is raised is a failure: the core's own assertions, too."""
+    return failure_of(seed, lambda: run(seed, broker, cluster))
+
+
+def failure_of(seed: int, history: Callable[[], object]) -> Failure | None:
     try:
-        run(seed, broker, cluster)
+        history()
     except Violation as violation:
         return Failure(seed, str(violation), "")
     except Exception as error:

@@ -328,7 +328,8 @@ class Topics:
         """After loading: topics that are not in the table, and have no messages but queue ends, count as deleted.
         If one is made again, its first messages have these numbers; else it is forgotten in time."""
         for name, queues in ends.items():
-            if name not in self.table and name not in self.deleted:
+            # The records of these tables are in a queue of their own, which belongs to no topic that anybody could have deleted.
+            if name not in self.table and name not in self.deleted and name != names.METADATA_TOPIC:
                 self._commit(DELETED_KIND, _deletion(name, queues, None))
 
     def reset(self) -> None:

@@ -40,7 +40,8 @@ class Recovered:
     """The result of opening the store, for the broker's log and for tests."""
 
     clean: bool = True
-    writer: str = "new"  # new, ours, or foreign
+    writer: str = "new"  # new, ours, or foreign: also if nothing tells whose it is
+    contradicted: bool = False  # our position file is there, and log or checkpoint are not what it says
     scanned_from: int = 0
     end: int = 0
     entered: int = 0  # records from here on are not in their queues: they may not be confirmed
@@ -147,11 +148,19 @@ def _where_to_begin(
                 (position.synced_queues, position.synced_entries),
             )
         _require_readable(store, start := _fingerprint_start(store, trusted), trusted - start)
-        same_log = trusted >= log_min and fingerprint(store, trusted) == crc
+        # Files may have been deleted since queues were last made durable: then all that is left of the log is entered again.
+        whole = trusted >= log_min
+        same_log = not whole or fingerprint(store, trusted) == crc
         if same_log and (position.wrote(checkpoint.encode()) or _heal_checkpoint(store, position, checkpoint, found)):
             found.writer = "ours"
             found.index_from = max(log_min, min(position.index, trusted))
+            if not whole:
+                trusted = log_min
             queues, entries = _load_queues(store, trusted)
+            if trusted == log_min and position.boot_id != boot_id:
+                _forget_empty_queues(store)
+            if not whole:
+                return log_min, True, True
             if queues >= counts[0] and entries >= counts[1]:
                 return trusted, True, True
             found.notes.append(
@@ -159,6 +168,7 @@ def _where_to_begin(
             )
             found.rebuilt = True
             return log_min, True, False
+        found.contradicted = True
         found.notes.append(
             "the log has changed since our last stop, perhaps by another broker: its queue files are used as they are"
         )
@@ -231,6 +241,15 @@ def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
             queues += 1
             entries += end
     return queues, entries
+
+
+def _forget_empty_queues(store: MessageStore) -> None:
+    """All that is left of the log is entered again after a power cut. A queue whose files have no entry that counts may have lost the first
+    of them: it begins with what the log has of it. Where it ended if the log has nothing is recorded (kappamq.queues.json)."""
+    for topic, queue_id in store.queues.queues():
+        state = store.kernel.queue_state(topic, queue_id)
+        if state.first == state.end:
+            store.kernel.set_queue(topic, queue_id, 0, 0)
 
 
 def _newest_known(store: MessageStore) -> int:

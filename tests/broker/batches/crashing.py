@@ -17,8 +17,8 @@ from kappamq.clock import SystemClock, VirtualClock
 from kappamq.config.nameserver import NameServerConfig
 from kappamq.config.net import NetConfig
 from kappamq.nameserver.nameserver import NameServer
+from kappamq.sim.brokers.crash_disk import CrashDisk
 from tests.broker.running import Speaker, running, speaking
-from tests.store.crash_disk import CrashDisk
 
 T = TypeVar("T")
 _NOWHERE = Path("/nowhere/kappamq")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ class Around:
         self.heard: list[LogFilePrepared] = []
         events = Events()
         events.on(LogFilePrepared, self.heard.append)
-        self.next_file = NextLogFile(store.log, self.gate, self.clock, events)
+        self.next_file = NextLogFile(store.log, self.gate, self.clock, events, ThreadPoolExecutor(1))
         self.writer = Writer(store)
 
     def fill_half(self) -> None:

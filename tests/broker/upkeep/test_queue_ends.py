@@ -198,3 +198,20 @@ def test_what_the_log_knows_counts_more(tmp_path: Path) -> None:
             "made again after it was forgotten: nothing of it is hidden"
         )
         assert store.kernel.queue_state("t", 1)[:3] == (7, 7, 7)
+
+
+def test_what_is_in_the_log_and_not_in_its_queue_counts_as_well(tmp_path: Path) -> None:
+    with stores.opened(stores.config(tmp_path)) as store:
+        writer = stores.Writer(store)
+        writer.send(b"x")
+        writer.send(b"x", queue_id=1)
+        writer.write()
+        stores.flush(store)
+    (tmp_path / "kappamq.position").unlink()
+    shutil.rmtree(tmp_path / "consumequeue")
+    with stores.opened(stores.config(tmp_path), enter_up_to=0) as store:
+        assert store.kernel.queue_state("t", 0)[:3] == (0, 0, 1)
+        ends = QueueEnds(store, lambda kind, change: 0)
+        ends.apply("queue-ends", {"t": {"0": 9}, "gone": {"0": 7}})
+        assert ends.restore() == {"gone": {0: 7}}
+        assert store.kernel.queue_state("t", 0)[:3] == (0, 0, 1), "its number stays, and is not hidden later"

@@ -164,6 +164,16 @@ def test_files_go_from_the_front_while_a_reader_holds_on(log: Log, tmp_path: Pat
         log.detach(3 * SIZE)
 
 
+def test_no_later_file_goes_before_an_earlier_one(log: Log, tmp_path: Path) -> None:
+    for letter in b"abc":
+        log.put(bytes([letter]) * 4000)
+    for start in (0, SIZE):
+        log.delete(log.detach(start))
+        removed = [name for name, _path in log.disk.calls][-2:]
+        assert removed == ["remove", "sync_folder"], "a power cut cannot bring this one back and not the next"
+        assert not (tmp_path / file_name(start)).exists()
+
+
 def test_the_end_is_cut_for_good(tmp_path: Path) -> None:
     first = Log(tmp_path)
     first.load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 
 from kappamq.broker.events import LogFilePrepared
 from kappamq.broker.sending.gate import NO_ROOM, Gate
@@ -20,13 +20,13 @@ _PREPARE_AGAIN_S = 1.0
 
 
 class NextLogFile:
-    def __init__(self, log_files: CommitLog, gate: Gate, clock: Clock, events: Events) -> None:
+    def __init__(self, log_files: CommitLog, gate: Gate, clock: Clock, events: Events, thread: Executor) -> None:
+        """`thread`: one that never has to wait for readers, for the loop itself waits for the next log file when it is needed."""
         self._log = log_files
         self._gate = gate
         self._clock = clock
         self._events = events
-        # One that never has to wait for readers: the loop itself waits for the next log file when it is needed.
-        self._thread = ThreadPoolExecutor(1, "kappamq-next")
+        self._thread = thread
         self._preparing: Future[Segment] | None = None
         self._prepare_at = 0.0  # not before this time: the disk had no room the last time
 

@@ -45,10 +45,11 @@ class QueueEnds:
         kernel = self._store.kernel
         bare: Ends = {}
         for topic, ends in self._ends.items():
-            if all(kernel.queue_state(topic, queue_id).end == 0 for queue_id in kernel.queue_ids(topic)):
+            # What is in the log and not known to be confirmed has numbers, though it is not in its queue yet.
+            if all(kernel.queue_state(topic, queue_id).next == 0 for queue_id in kernel.queue_ids(topic)):
                 bare[topic] = dict(ends)
             for queue_id, end in ends.items():
-                if kernel.queue_state(topic, queue_id).end == 0:
+                if kernel.queue_state(topic, queue_id).next == 0:
                     kernel.set_queue(topic, queue_id, end, end)
         return bare
 

@@ -329,7 +329,7 @@ class Upkeep:
             plan = self._plan(usage, asked, needed_from)
             for deletion in plan.delete:
                 log.info("deleting log file %020d: %s", deletion.start, deletion.why)
-                await self._read(self._store.log.discard, self._store.log.detach(deletion.start))
+                await self._read(self._store.log.delete, self._store.log.detach(deletion.start))
             if plan.delete:
                 await self._raise_minimums()
             return len(plan.delete)
@@ -362,7 +362,7 @@ class Upkeep:
             ]
             for start in gone:
                 log.info("deleting log file %020d: the master has deleted it", start)
-                await self._read(store.log.discard, store.log.detach(start))
+                await self._read(store.log.delete, store.log.detach(start))
             if gone:
                 await self._raise_minimums(ours=False)
 

@@ -374,7 +374,7 @@ class CommitLog:
     # -- deleting ----------------------------------------------------------------------------------------------------------
 
     def detach(self, start: int) -> Segment:
-        """Remove the oldest file from the log; `discard` then deletes it, on a worker."""
+        """Remove the oldest file from the log; `delete` then deletes it, on a worker."""
         assert start == self.min, "only the oldest file can be removed"
         assert len(self._segments) > 1, "the last file cannot be removed"
         segment = self._segments.pop(start)
@@ -382,6 +382,11 @@ class CommitLog:
         self._kernel.log_min = self.min
         self._kernel.mins_raised = False
         return segment
+
+    def delete(self, segment: Segment) -> None:
+        """Delete a file that was detached, durably: else a power cut could bring an earlier file back without this one."""
+        self.discard(segment)
+        self._files.sync_folder(self.folder)
 
     def discard(self, segment: Segment) -> None:
         self._release(segment)

@@ -64,10 +64,11 @@ def test_damaged_terms_are_read_from_the_log_instead(tmp_path: Path, caplog: pyt
     ("found", "text"),
     [
         (Recovered(writer="ours", damage=[(10, 20)]), "damaged from 10 to 20"),
-        (Recovered(writer="foreign"), "another broker"),
+        (Recovered(writer="foreign", contradicted=True), "another broker"),
     ],
 )
 def test_a_log_that_is_another_one_since_is_refused(found: Recovered, text: str) -> None:
     demand_own_log(Path("store"), Recovered(writer="ours"))
+    demand_own_log(Path("store"), Recovered(writer="foreign"))  # a power cut has taken away what would say whose it is
     with pytest.raises(StoreError, match=f"{text}.*empty data directory"):
         demand_own_log(Path("store"), found)

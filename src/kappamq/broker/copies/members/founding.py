@@ -55,7 +55,9 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
     find_terms(store, terms)
     terms.trim(store.log.min)
     try:
-        logged = Log(terms, end, min(store.marks.confirmed.offset, end))
+        # Only what is confirmed was ever deleted: that counts also if a power cut has brought the deleted files back.
+        known = max(store.marks.confirmed.offset, terms.base.start)
+        logged = Log(terms, end, min(known, end))
         return Node(vote.member, vote.ballot, logged, now=now, dice=random.random)
     except ValueError as error:
         raise StoreError(f"{store.config.root} is not what this member has left: {error}. {AS_NEW}") from None

@@ -26,7 +26,8 @@ def demand_own_log(root: Path, found: Recovered) -> None:
         raise StoreError(
             f"the log in {root} is damaged from {start} to {end}, and the others count on this member to have what was there. {AS_NEW}"
         )
-    if found.writer == "foreign":
+    # Without a position file that can be read nothing speaks against the log: a power cut may take away one that was not synced yet.
+    if found.contradicted:
         raise StoreError(f"another broker has written into {root} since this member did. {AS_NEW}")
 
 

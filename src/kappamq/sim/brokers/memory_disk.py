@@ -174,8 +174,8 @@ class MemoryDisk(Files):
         self._names[str(new)] = self._named(old)
 
     def remove_tree(self, folder: Path, *, ignore_errors: bool = False) -> None:
-        self._names = {name: file for name, file in self._names.items() if not _is_within(name, folder)}
-        self._folders = {name for name in self._folders if not _is_within(name, folder)}
+        self._names = {name: file for name, file in self._names.items() if not is_within(name, folder)}
+        self._folders = {name for name in self._folders if not is_within(name, folder)}
 
     def sync_folder(self, path: Path) -> None:
         if str(path) not in self._folders:
@@ -259,13 +259,13 @@ class MemoryDisk(Files):
             raise _error(errno.ENOENT, old)
 
         def moved(name: str) -> str:
-            return str(new) + name.removeprefix(str(old)) if _is_within(name, old) else name
+            return str(new) + name.removeprefix(str(old)) if is_within(name, old) else name
 
         self._names = {moved(name): file for name, file in self._names.items()}
         self._folders = {moved(name) for name in self._folders}
 
 
-def _is_within(name: str, folder: Path) -> bool:
+def is_within(name: str, folder: Path) -> bool:
     return name == str(folder) or name.startswith(f"{folder}/")
 
 
