@@ -51,3 +51,14 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     assert "name server" in followed.out
     once = run_kappamq("cluster", "-n", nameserver, "--timeout", "1")
     assert once.exit_code == 4
+
+
+def test_members_are_changed_in_raft_groups_only(kappamq: Any) -> None:
+    for arguments in (
+        ("add", "broker-a", "n3", "127.0.0.1:1"),
+        ("remove", "broker-a", "n3"),
+        ("replace", "broker-a", "n3", "127.0.0.1:1"),
+    ):
+        ran = kappamq("member", *arguments)
+        assert "belongs to no Raft group" in ran.err
+    assert "there is no broker group nothing" in kappamq("member", "remove", "nothing", "n3").err

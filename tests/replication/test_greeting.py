@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kappamq.replication.frames import BadStream
-from kappamq.replication.greeting import Hello, Refusal, Welcome, check, is_proof, proof
+from kappamq.replication.greeting import Hello, MemberHello, Refusal, Welcome, check, check_member, is_proof, proof
 
 MASTER = Hello(
     cluster="c", name="b", broker_id=0, address="h:1", segment_bytes=1 << 20, delay_levels="1s 5s", log_min=0, end=5000, crc=7,
@@ -68,3 +68,17 @@ def test_a_proof_fits_one_secret_one_side_and_these_nonces() -> None:
     assert not is_proof(None, "secret", "follower", "a", "b")
     assert not is_proof("\ud800", "secret", "follower", "a", "\ud800"), "what is no text at all"
     assert not is_proof("é", "secret", "follower", "a", "b")
+
+
+def test_founders_are_told_of_the_same_members_and_later_ones_need_not_be() -> None:
+    founder = MemberHello(
+        cluster="c", name="b", group="g", members="n0,n1,n2", member="n0", address="h:1", segment_bytes=1, delay_levels="1s",
+        term=0, end=0, group_id="",
+    )  # fmt: skip
+    other = replace(founder, member="n1", members="n0,n1,n3")
+    with pytest.raises(Refusal, match="dLegerPeers must be the same on all members that found a group"):
+        check_member(other, founder)
+    with pytest.raises(Refusal, match="dLegerPeers"):
+        check_member(other, replace(founder, group_id="g:1"))  # it might found another group with the rest of its list
+    check_member(other, replace(founder, group_id="g:1", term=1))
+    check_member(replace(other, group_id="g:1", end=5), replace(founder, group_id="g:1"))

@@ -22,6 +22,7 @@ from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
+from kappamq.state.member_places import MemberPlaces
 from kappamq.state.metadata import Metadata, Table
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
@@ -53,6 +54,7 @@ class Tables:
         self.locks = QueueLocks("b", 60.0, commit)
         self.filters = ConsumerFilters(settings, now_ms, commit)
         self.ends = QueueEnds(store, commit)
+        self.places = MemberPlaces(commit)
         self.clocks = ClockTable(store)
         self.delays = DelayPositions(now_ms)
         self.timers = TimerProgress()

@@ -31,6 +31,7 @@ from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state.filters import ConsumerFilters
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
+from kappamq.state.member_places import MemberPlaces
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
 from kappamq.state.scopes import Scopes
@@ -48,6 +49,7 @@ FOLDS: dict[type, set[str]] = {
     QueueLocks: {"_groups", "_starts", "client_id", "found", "missed_before", "missed"},
     ConsumerFilters: {"_table"},
     QueueEnds: {"_ends"},
+    MemberPlaces: {"_places"},
     ClockTable: {"clock_steps", "jumps"},  # not what was seen of this machine's clock
     DelayPositions: {"offsets", "version"},
     TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},

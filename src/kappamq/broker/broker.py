@@ -159,7 +159,9 @@ class Broker:
         self._started.callback(self.workers.stop)
         self.gate = Gate(self.kernel)
         copies = self.copies_config
-        self.node_role = NodeRole(copies.member_id if copies.group is not None else config.broker_id)
+        self.node_role = NodeRole(
+            config.broker_id or copies.member_id if copies.group is not None else config.broker_id
+        )
         if not self.node_role.is_master:
             self.gate.close(
                 NOT_MASTER, not_master(), for_all=True

@@ -14,6 +14,7 @@ from kappamq.events import Events
 from kappamq.state.events import GroupChanged, ResetChanged, SettingsChanged, TopicDeleted, TopicForgotten
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
+from kappamq.state.member_places import MemberPlaces
 from kappamq.state.metadata import Metadata, Table
 from kappamq.state.offsets import Offsets
 from kappamq.state.resets import PendingResets
@@ -42,8 +43,10 @@ class Tables:
         self.settings = Settings(config, now_ms, events)
         self.clock = ClockTable(store)
         self.queue_ends = QueueEnds(store, commit)
+        self.member_places = MemberPlaces(commit)
         own: tuple[Table, ...] = (
             self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock, self.queue_ends,
+            self.member_places,
         )  # fmt: skip
         for table in own:
             metadata.add(table)

@@ -72,6 +72,65 @@ def transfer_leader(
     out.line(f"another member leads {group}", group=group)
 
 
+member = typer.Typer(help="Change who belongs to a Raft group, one member at a time.", no_args_is_help=True)
+
+_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the brokers of a Raft group.")]
+_Name = Annotated[str, typer.Argument(metavar="MEMBER", help="Its id, as in dLegerSelfId.")]
+_Place = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where its copies are reached, as in dLegerPeers.")]
+
+
+@member.command("add")
+@spoken
+@clustered
+def add_member(
+    cluster: Cluster,
+    group: _Group,
+    name: _Name,
+    place: _Place,
+    timeout: TimeoutOption = 10.0,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Add a member. It may be started before or after; it votes by itself once it has everything."""
+    out = Output(output)
+    cluster.ask(timeout, lambda admin: admin.change_members(group, "add", name, place, timeout))
+    out.line(
+        f"{name} is a member of {group}: it learns first, and votes once it has caught up", group=group, member=name
+    )
+
+
+@member.command("remove")
+@spoken
+@clustered
+def remove_member(
+    cluster: Cluster,
+    group: _Group,
+    name: _Name,
+    timeout: TimeoutOption = 10.0,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Remove a member, and stop it afterwards. The leader is not removed: transfer the leadership first."""
+    out = Output(output)
+    cluster.ask(timeout, lambda admin: admin.change_members(group, "remove", name, None, timeout))
+    out.line(f"{name} is no member of {group} any more: stop it if it still runs", group=group, member=name)
+
+
+@member.command("replace")
+@spoken
+@clustered
+def replace_member(
+    cluster: Cluster,
+    group: _Group,
+    name: _Name,
+    place: _Place,
+    timeout: TimeoutOption = 10.0,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Say that a member is at another address: it was moved, or is lost and begins anew there with an empty directory."""
+    out = Output(output)
+    cluster.ask(timeout, lambda admin: admin.change_members(group, "replace", name, place, timeout))
+    out.line(f"{name} of {group} is at {place} now", group=group, member=name, address=place)
+
+
 async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | None) -> None:
     from kappamq.errors import KappaError
 

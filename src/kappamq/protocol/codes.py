@@ -108,6 +108,7 @@ class RequestCode(IntEnum):
 
     # Raft groups: only KappaMQ has these, too
     TRANSFER_LEADER = 710021
+    CHANGE_MEMBERS = 710022
 
     # POP
     POP_MESSAGE = 200050

@@ -114,9 +114,9 @@ def check_member(theirs: MemberHello, ours: MemberHello) -> None:
             f"{theirs.cluster}/{theirs.name} of group {theirs.group} is no member of {ours.cluster}/{ours.name}, group {ours.group}: "
             f"brokerClusterName, brokerName and dLegerGroup must be the same on all members"
         )
-    if theirs.members != ours.members:
+    if theirs.is_new and ours.is_new and theirs.members != ours.members:
         raise Refusal(
-            f"its members are {theirs.members}, ours {ours.members}: dLegerPeers must be the same on all members"
+            f"its members are {theirs.members}, ours {ours.members}: dLegerPeers must be the same on all members that found a group"
         )
     if theirs.member == ours.member:
         raise Refusal(f"both say that they are member {ours.member}: each needs a dLegerSelfId of its own")

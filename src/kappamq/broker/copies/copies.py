@@ -10,6 +10,7 @@ from collections.abc import Callable
 from kappamq.broker.copies.apache.adopting import Adopting
 from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.broker.copies.following import Following
+from kappamq.broker.copies.members.changing import MemberChanges
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.members.operations import GroupOperations
@@ -107,7 +108,10 @@ class Copies:
             self.too_far_behind,
         )  # fmt: skip
         operations = GroupOperations(self.group, store, clock) if self.group is not None else None
-        self.status = CopiesStatus(config, broker, store, clock, role, self.followers, self.following, operations)
+        changes = MemberChanges(self.group, tables.member_places, clock) if self.group is not None else None
+        self.status = CopiesStatus(
+            config, broker, store, clock, role, self.followers, self.following, operations, changes
+        )
 
     def greeting(self) -> Hello:
         """This broker, as it introduces itself to the other side."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from kappamq.broker.copies.following import Following
 from kappamq.broker.copies.log_sender import LogSender
+from kappamq.broker.copies.members.changing import MemberChanges
 from kappamq.broker.copies.members.operations import GroupOperations
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.serving import Followers
@@ -13,11 +14,11 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import IllegalOperation
+from kappamq.errors import IllegalOperation, InvalidParameter
 from kappamq.protocol.bodies.copies import BrokerEpochs, Epoch, HaClient, HaConnection, HaStatus
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
+from kappamq.protocol.headers.admin import ChangeMembers, GetBrokerEpochs, GetHaStatus, TransferLeader
 from kappamq.store.message_store import MessageStore
 
 MASTER, SLAVE = "master", "slave"
@@ -36,6 +37,7 @@ class CopiesStatus:
         followers: Followers,
         following: Following,
         operations: GroupOperations | None,
+        changes: MemberChanges | None,
     ) -> None:
         self._config = config
         self._broker = broker
@@ -45,12 +47,14 @@ class CopiesStatus:
         self._followers = followers
         self._following = following
         self._operations = operations
+        self._changes = changes
 
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.epochs,
             RequestCode.TRANSFER_LEADER: self.transfer_leader,
+            RequestCode.CHANGE_MEMBERS: self.change_members,
         }
 
     @property
@@ -91,6 +95,24 @@ class CopiesStatus:
                 "this broker belongs to no Raft group: a slave is made the master by a restart with another role"
             )
         await self._operations.transfer(request.header.member)
+        return request.reply()
+
+    async def change_members(self, request: Request[ChangeMembers]) -> Frame:
+        """Answered when a majority has the new list, or the new address."""
+        header, changes = request.header, self._changes
+        if changes is None:
+            raise IllegalOperation(
+                "this broker belongs to no Raft group: slaves come and go as they are started and stopped"
+            )
+        match header.action:
+            case "add":
+                await changes.add(header.member, header.address)
+            case "remove":
+                await changes.remove(header.member)
+            case "replace":
+                await changes.replace(header.member, header.address)
+            case _:
+                raise InvalidParameter(f"action must be add, remove or replace; got {header.action[:80]!r}")
         return request.reply()
 
     def _terms(self) -> list[tuple[int, int]]:

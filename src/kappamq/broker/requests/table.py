@@ -132,6 +132,11 @@ _BATCHES = (
         _CHANGE_CLUSTER,
         size=json_body(FinishedBatches, _LIST),
     ),
+    _served(
+        admin.ChangeMembers,
+        "Adds a member to a Raft group, removes one, or gives one another address.",
+        _CHANGE_CLUSTER,
+    ),
     _served(admin.TransferLeader, "Has another member of a Raft group lead.", _CHANGE_CLUSTER),
     _served(batches.QueryScopes, "Lists scopes of batch transactions.", _READ_CLUSTER),
     _served(batches.RemoveScope, "Forgets a scope, so that another owner can use its name.", _CHANGE_CLUSTER),

@@ -15,7 +15,13 @@ from kappamq.protocol.address import split
 from kappamq.protocol.bodies.body import Body
 from kappamq.protocol.bodies.replicas import EpochCache, HaStatus
 from kappamq.protocol.bodies.topics import ClusterInfo, KVTable
-from kappamq.protocol.headers.admin import GetBrokerEpochs, GetBrokerRuntimeInfo, GetHaStatus, TransferLeader
+from kappamq.protocol.headers.admin import (
+    ChangeMembers,
+    GetBrokerEpochs,
+    GetBrokerRuntimeInfo,
+    GetHaStatus,
+    TransferLeader,
+)
 from kappamq.protocol.headers.header import Header
 from kappamq.protocol.headers.nameserver import GetClusterInfo
 
@@ -76,6 +82,19 @@ class Members(ABC):
         """Have another member of a Raft group lead: `member` by its id in dLegerPeers, else the one that has most of the log. Returns
         when it does."""
         core = self.start()
+        await core.ask(await self._leader(group), TransferLeader(member=member), timeout=timeout)
+
+    async def change_members(
+        self, group: str, action: str, member: str, address: str | None = None, timeout: float = 10.0
+    ) -> None:
+        """Have the leader of a Raft group `add`, `remove` or `replace` a member; `address`: host:port of its copies. Returns when a
+        majority has recorded it."""
+        core = self.start()
+        header = ChangeMembers(action=action, member=member, address=address)
+        await core.ask(await self._leader(group), header, timeout=timeout)
+
+    async def _leader(self, group: str) -> str:
+        core = self.start()
         info = ClusterInfo.decode((await core.ask_nameserver(GetClusterInfo())).body)
         known = info.brokers.get(group)
         if known is None:
@@ -85,7 +104,7 @@ class Members(ABC):
         address = known.addresses.get(MASTER_ID)
         if address is None:
             raise IllegalOperation(f"group {group} has no leader now")
-        await core.ask(address, TransferLeader(member=member), timeout=timeout)
+        return address
 
 
 async def _ask(core: ClientCore, member: Member) -> tuple[Member, HaStatus | None]:

@@ -88,6 +88,14 @@ class TransferLeader(Header, code=RequestCode.TRANSFER_LEADER):
     member: str | None = None  # None: the one that has most of the log
 
 
+class ChangeMembers(Header, code=RequestCode.CHANGE_MEMBERS):
+    """Add a member to this broker's Raft group, remove one, or say that one is at another address."""
+
+    action: str  # add, remove, replace
+    member: str
+    address: str | None = None  # host:port of its copies; not to remove one
+
+
 class GetAllConsumerOffsets(Header, code=RequestCode.GET_ALL_CONSUMER_OFFSET):
     pass
 

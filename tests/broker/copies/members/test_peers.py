@@ -59,7 +59,7 @@ def place_of(group: Members, broker: Broker) -> int:
     ("changes", "text"),
     [
         ({"group": "other", "member": "n1"}, "is no member of"),
-        ({"members": "n0,n1", "member": "n1"}, "dLegerPeers must be the same"),
+        ({"member": "n9", "members": "n0,n1,n9"}, "there is no member n9 in this group"),
         ({}, "needs a dLegerSelfId of its own"),
         ({"segment_bytes": 5, "member": "n1"}, "mappedFileSizeCommitLog"),
         ({"delay_levels": "1s", "member": "n1"}, "messageDelayLevel"),
@@ -185,7 +185,8 @@ class Side:
 async def connected() -> AsyncIterator[tuple[Side, Side, Peer]]:
     here, there = Side("n0"), Side("n1")
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: MemberLink(there, crc32, lambda link: None), "127.0.0.1", 0)
+    knows = there.config.members.__contains__
+    server = await loop.create_server(lambda: MemberLink(there, knows, crc32, lambda link: None), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     peer = Peer(here, "n1", f"127.0.0.1:{port}", crc32)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kappamq.broker.copies.members.peers import Member, MemberLink, Peer
@@ -15,7 +15,8 @@ _LINKS_MAX: Final = 64
 
 
 class Connections:
-    def __init__(self, member: Member, checksum: Checksum) -> None:
+    def __init__(self, member: Member, knows: Callable[[str], bool], checksum: Checksum) -> None:
+        self._knows = knows
         self._member = member
         self._checksum = checksum
         self._peers: dict[str, Peer] = {}
@@ -23,13 +24,14 @@ class Connections:
         self._hellos: dict[str, MemberHello] = {}
 
     def meet(self, places: Mapping[str, str]) -> None:
-        """Keep a connection to each of these members from now on."""
+        """Keep a connection to each of these members from now on, and to nobody else."""
+        for name, peer in list(self._peers.items()):
+            if places.get(name) != peer.place:
+                del self._peers[name]
+                peer.end()
         for name, place in places.items():
             if name not in self._peers:
                 self._peers[name] = Peer(self._member, name, place, self._checksum)
-
-    def names(self) -> list[str]:
-        return list(self._peers)
 
     def peer(self, name: str) -> Peer | None:
         return self._peers.get(name)
@@ -45,7 +47,7 @@ class Connections:
             if stranger is None:
                 return NoRoom()
             self._links.pop(stranger).abort()
-        made = MemberLink(self._member, self._checksum, lambda link: self._links.pop(link, None))
+        made = MemberLink(self._member, self._knows, self._checksum, lambda link: self._links.pop(link, None))
         self._links[made] = made
         return made
 

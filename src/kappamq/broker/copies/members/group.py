@@ -19,6 +19,7 @@ from kappamq.broker.copies.members.connections import Connections
 from kappamq.broker.copies.members.founding import first_vote, node_at_start
 from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
 from kappamq.broker.copies.members.reading import pieces, require_good, whole_end
+from kappamq.broker.copies.members.roster import Roster
 from kappamq.broker.copies.members.term_records import TERM_KIND, term_change
 from kappamq.broker.copies.mending.mender import Mender
 from kappamq.broker.copies.node_role import NodeRole
@@ -112,7 +113,8 @@ class Group:
         self._vote: Vote | None = None
         self.node: Node | None = None
         self.confirmed = store.marks.confirmed.offset
-        self.connections = Connections(self, self._checksum)
+        self.roster = Roster(config, tables.member_places, lambda: self.node)
+        self.connections = Connections(self, self.roster.knows, self._checksum)
         self._todo: deque[Effect] = deque()
         self._doing = False
         self._ordering = False  # an append of our own that the node has ordered
@@ -121,7 +123,7 @@ class Group:
         self._cutting: asyncio.Task[None] | None = None
         self.why_stopped: str | None = None
         self.seeding = MemberSeeding(
-            config, store, seeding, too_far_behind, lambda: self.node,
+            store, config, seeding, too_far_behind, self.roster.place_of, lambda: self.node,
             lambda: self.group_id, lambda name: name in self.connections.connected_to(),
         )  # fmt: skip
 
@@ -143,7 +145,6 @@ class Group:
                 f"{self._store.config.root} holds messages that no Raft group has written ({self._files.vote_path.name} is missing). Start "
                 f"the member with an empty data directory; or start this store as a broker of its own"
             )
-        self.connections.meet({name: place for name, place in self.config.members.items() if name != self.me})
         self._outlet.followers.append(self)
         self._outlet.groups.append(self)
         self._tick()
@@ -218,7 +219,9 @@ class Group:
 
     def _found_or_join(self) -> None:
         """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
-        vote = first_vote(self.config, [self.connections.hello(name) for name in self.connections.names()])
+        vote = first_vote(
+            self.config, [self.connections.hello(name) for name in self.config.members if name != self.me]
+        )
         if vote is None:
             return
         self._files.save_vote(vote)
@@ -233,6 +236,8 @@ class Group:
     def _tick(self) -> None:
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         node = self.node
+        if self.why_stopped is None:
+            self.connections.meet(self.roster.others())
         if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
             node.may_lead(not self._mender.is_unfit)
             self.event(lambda: node.tick(self.now()))
@@ -470,9 +475,8 @@ class Group:
 
     def places(self) -> list[str]:
         """Where the other members are, those first that we can speak to."""
-        connected = self.connections.connected_to()
-        others = [name for name in self.config.members if name != self.me]
-        return [self.config.members[name] for name in sorted(others, key=lambda name: name not in connected)]
+        others, connected = self.roster.others(), self.connections.connected_to()
+        return [others[name] for name in sorted(others, key=lambda name: name not in connected)]
 
     def client_address(self, leader: MemberId | None) -> str | None:
         hello = self.connections.hello(leader.name) if leader is not None else None

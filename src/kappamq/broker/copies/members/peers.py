@@ -55,7 +55,7 @@ class Peer:
     def __init__(self, member: Member, name: str, place: str, checksum: Checksum) -> None:
         self._member = member
         self.name = name
-        self._place = place
+        self.place = place
         self._checksum = checksum
         self._out: asyncio.StreamWriter | None = None
         self._waiting: deque[bytes | asyncio.Future[bytes | None]] = deque()
@@ -146,15 +146,15 @@ class Peer:
             self._away_since = now
         if why != self._told and now - self._away_since >= _TOLD_AFTER_S:
             self._told = why
-            log.warning("raft: member %s (%s) cannot be reached: %s", self.name, self._place, why)
+            log.warning("raft: member %s (%s) cannot be reached: %s", self.name, self.place, why)
 
     def _is_back(self) -> None:
         if self._told is not None:
-            log.warning("raft: member %s (%s) can be reached again", self.name, self._place)
+            log.warning("raft: member %s (%s) can be reached again", self.name, self.place)
         self._told = self._away_since = None
 
     async def _once(self) -> None:
-        host, port = address.split(self._place)
+        host, port = address.split(self.place)
         async with asyncio.timeout(_CONNECT_S):
             reader, out = await asyncio.open_connection(host, port)
         try:
@@ -216,7 +216,11 @@ def _forget(task: asyncio.Future[bytes | None]) -> None:
 class MemberLink(asyncio.Protocol):
     """A connection that another member has made to us."""
 
-    def __init__(self, member: Member, checksum: Checksum, lost: Callable[[MemberLink], object]) -> None:
+    def __init__(
+        self, member: Member, knows: Callable[[str], bool], checksum: Checksum, lost: Callable[[MemberLink], object]
+    ) -> None:
+        """`knows`: whether that is one of the members, or one that founds the group with us."""
+        self._knows = knows
         self._member = member
         self._checksum = checksum
         self._lost = lost
@@ -329,8 +333,10 @@ class MemberLink(asyncio.Protocol):
     def _welcome(self, hello: MemberHello, proved: str) -> None:
         ours = self._member.ours()
         check_member(hello, ours)
-        if hello.member not in self._member.config.members:
-            raise Refusal(f"there is no member {hello.member} in this group")
+        if not self._knows(hello.member):
+            raise Refusal(
+                f"there is no member {hello.member} in this group: if there is to be one, say so to its leader (`kappamq member add`)"
+            )
         self._greeted = True
         self._frames.trust()
         self._say(Kind.WELCOME, replace(ours, proof=proved).values())

@@ -18,10 +18,11 @@ _ELECTING: Final = (PreVote, Vote, TimeoutNow)
 class MemberSeeding:
     def __init__(
         self,
-        config: CopiesConfig,
         store: MessageStore,
+        config: CopiesConfig,
         seeding: Seeding,
         too_far_behind: Callable[[str, str], None],
+        place_of: Callable[[str], str | None],
         node: Callable[[], Node | None],
         group_id: Callable[[], str],
         is_connected: Callable[[str], bool],
@@ -32,6 +33,7 @@ class MemberSeeding:
         self._store = store
         self._seeding = seeding
         self._too_far_behind = too_far_behind
+        self._place_of = place_of
         self._node = node
         self._group_id = group_id
         self._is_connected = is_connected
@@ -51,7 +53,7 @@ class MemberSeeding:
         node = self._node()
         if node is not None and node.leader is not None and node.leader.name == leader:
             self._too_far_behind(
-                self._config.members[leader],
+                self._place_of(leader) or "",
                 f"its log ends at {self._store.log.end}, and the log of the leader ({leader}) begins behind that",
             )
 

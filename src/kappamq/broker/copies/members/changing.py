@@ -1,0 +1,131 @@
+"""Members change one at a time, at the word of an operator: added, removed, or given another address.
+
+The place of a member is a record of the log, and so is the list of members; the record of the place comes first. A member is added as a
+learner without a disk (incarnation 0): when it is started, it hears the group, takes an incarnation, and is taken in for that one. It
+becomes a voter by itself when it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Final
+
+from kappamq.broker.copies.members.group import Group
+from kappamq.broker.sending.gate import not_master
+from kappamq.clock import Clock
+from kappamq.config.checks import address
+from kappamq.errors import ConfigError, IllegalOperation, RequestTimeout
+from kappamq.raft import MemberId, Node, Refused
+from kappamq.raft.effects import Effect
+from kappamq.state.member_places import MemberPlaces
+
+MEMBERS_MAX: Final = 7
+_CONFIRM_S: Final = 3.0
+_LOOK_S: Final = 0.02
+_NAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}", re.ASCII)
+
+
+class MemberChanges:
+    def __init__(self, group: Group, places: MemberPlaces, clock: Clock) -> None:
+        self._group = group
+        self._places = places
+        self._clock = clock
+
+    async def add(self, name: str, place: str | None) -> None:
+        """Raises IllegalOperation, which says why not, or NotMaster."""
+        node = self._leading()
+        place = self._checked(name, place)
+        if (there := node.members.named(name)) is not None:
+            raise IllegalOperation(
+                f"{name} is a member already ({there}); `kappamq member replace` says that it is at another address"
+            )
+        if len(node.members.all) >= MEMBERS_MAX:
+            raise IllegalOperation(f"a group has {MEMBERS_MAX} members at most; remove one first")
+        self._demand_free(name, place, node)
+        await self._change(node, lambda: node.add(MemberId(name, 0)), name, place)
+
+    async def remove(self, name: str) -> None:
+        node = self._leading()
+        member = self._member(node, name)
+        left = node.members.without(member).voters
+        if not left:
+            raise IllegalOperation(f"{name} is the last one that votes: without it there is no group")
+        await self._change(node, lambda: node.remove(member, self._group.now()), name, None)
+
+    async def replace(self, name: str, place: str | None) -> None:
+        """The member is at another address: it has moved, or lost its disk and begins anew there."""
+        node = self._leading()
+        place = self._checked(name, place)
+        member = self._member(node, name)
+        if member == node.me:
+            raise IllegalOperation(f"{name} is the leader, so it is where it is: transfer the leadership first")
+        self._demand_free(name, place, node)
+        self._tell_all_places(node)
+        self._places.set(name, place)
+        await self._confirmed()
+
+    # -- what can be wrong -------------------------------------------------------------------------------------------------
+
+    def _leading(self) -> Node:
+        node = self._group.node
+        if node is None or node.leadership is None:
+            raise not_master(self._group.client_address(node.leader if node is not None else None))
+        return node
+
+    def _checked(self, name: str, place: str | None) -> str:
+        if not _NAME.fullmatch(name):
+            raise IllegalOperation(f"a member's id has 1 to 64 letters, digits or any of _ . ; got {name[:80]!r}")
+        try:
+            address("address", place or "")
+        except ConfigError as error:
+            raise IllegalOperation(f"{error}: where the member's copies are reached, as in dLegerPeers") from None
+        assert place is not None
+        return place
+
+    def _demand_free(self, name: str, place: str, node: Node) -> None:
+        for other in node.members.all:
+            if other.name != name and self._group.roster.place_of(other.name) == place:
+                raise IllegalOperation(f"{place} is the address of {other.name}: each member needs its own")
+
+    def _member(self, node: Node, name: str) -> MemberId:
+        member = node.members.named(name)
+        if member is None:
+            known = ", ".join(sorted(str(member) for member in node.members.all))
+            raise IllegalOperation(f"{name[:80]} is no member of group {self._group.config.group}: {known}")
+        return member
+
+    # -- doing it ----------------------------------------------------------------------------------------------------------
+
+    async def _change(self, node: Node, change: Callable[[], list[Effect]], name: str, place: str | None) -> None:
+        """Returns when the new list is confirmed: no later leader goes back behind it."""
+        before = self._places.place(name)
+        self._tell_all_places(node)
+        if place is not None:
+            self._places.set(name, place)
+        try:
+            self._group.event(change)
+        except Refused as error:
+            if place is not None:
+                self._places.set(name, before)
+            raise IllegalOperation(str(error)) from None
+        if place is None:
+            self._places.set(name, None)
+        await self._confirmed()
+
+    def _tell_all_places(self, node: Node) -> None:
+        """Where the founders are, members that come later need not have been told."""
+        for member in sorted(node.members.all):
+            self._places.set(member.name, self._group.roster.place_of(member.name))
+
+    async def _confirmed(self) -> None:
+        group, node = self._group, self._leading()
+        group.event(list)  # ends the turn: what was recorded is in the log now
+        end, until = node.log.end, self._clock.liveness() + _CONFIRM_S
+        while group.confirmed < end:
+            if node.leadership is None or self._clock.liveness() > until:
+                raise RequestTimeout(
+                    f"the change is recorded, but a majority does not have it after {_CONFIRM_S:g} s: look at the members again"
+                )
+            await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,47 @@
+"""Where the members of a Raft group are reached, as far as an operator has said so since it was founded: a table like the others, so that
+every member knows it, also one that comes later or was away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+_KIND: Final = "member-place"
+
+
+class MemberPlaces:
+    file = "kappamqMembers.json"
+    kinds = (_KIND,)
+
+    def __init__(self, commit: Callable[[str, Any], object]) -> None:
+        self._commit = commit
+        self.dirty = False
+        self._places: dict[str, str] = {}
+
+    def place(self, member: str) -> str | None:
+        """host:port of its copies; None: as the founders knew it."""
+        return self._places.get(member)
+
+    def set(self, member: str, place: str | None) -> None:
+        """That member is there from now on; None: it is none any more."""
+        if self._places.get(member) != place:
+            self._commit(_KIND, {"member": member, "place": place})
+
+    # -- the fold ----------------------------------------------------------------------------------------------------------
+
+    def apply(self, kind: str, change: Any) -> None:
+        if change["place"] is None:
+            self._places.pop(str(change["member"]), None)
+        else:
+            self._places[str(change["member"])] = str(change["place"])
+        self.dirty = True
+
+    def reset(self) -> None:
+        self._places = {}
+        self.dirty = False
+
+    def to_snapshot(self) -> dict[str, Any]:
+        return {"places": dict(self._places)}
+
+    def from_snapshot(self, table: dict[str, Any]) -> None:
+        self._places = {str(member): str(place) for member, place in table.get("places", {}).items()}
