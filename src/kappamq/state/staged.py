@@ -15,6 +15,8 @@ KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dro
 
 CHUNK_EXTRA_BYTES: Final = 1024
 """What a chunk costs besides its body: there may be many small ones."""
+LOST_CHUNKS: Final = "(lost chunks)"
+"""Stands for a topic where chunks are counted that this broker no longer has."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,8 @@ class StagedChunks:
         staged = self.table[transaction]
         if kind == "chunks-decided":
             staged.waiting = [int(place) for place in change[1]]
+            if lost := sum(map(int, change[2:])):
+                staged.dropped[LOST_CHUNKS] = lost
             listed = set(staged.waiting)
             for place in [place for place in staged.chunks if place not in listed]:
                 self._take(staged, place)

@@ -149,7 +149,7 @@ class SlowDisk:
         self.end += 1
         return self.end
 
-    async def confirmed(self, end: int) -> None:
+    async def kept(self, end: int) -> None:
         async with self.moved:
             await self.moved.wait_for(lambda: self.durable >= end)
 

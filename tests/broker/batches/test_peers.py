@@ -120,7 +120,7 @@ def test_a_participant_that_has_lost_its_chunks_says_so(tmp_path: Path, caplog: 
             await other.delivery.batches.participant.settled("s")
             outcome = await main.delivery.batches.coordinator.published("s", "me", 0, 10)
             assert (outcome.published, outcome.dropped) == (True, {"(lost chunks)": 2})
-            assert "its 2 chunks are not in this store" in caplog.text
+            assert "2 of its chunks are not in this store" in caplog.text
 
     run(test())
 

@@ -64,11 +64,11 @@ class BatchRequests:
         participant: Participant,
         sends: Sends,
         beside: Beside,
-        confirmed: Callable[[int], Awaitable[None]],
+        kept: Callable[[int], Awaitable[None]],
         clock: Clock,
         due_ms: Callable[[Draft, int], int | None],
     ) -> None:
-        """`due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
+        """`kept`: waits until nobody can take back the log up to an offset. `due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
         self._config = config
         self._store = store
         self._scopes = scopes
@@ -77,7 +77,7 @@ class BatchRequests:
         self._participant = participant
         self._sends = sends
         self._beside = beside
-        self._confirmed = confirmed
+        self._kept = kept
         self._clock = clock
         self._due_ms = due_ms
         self._added_bytes = len(properties.encode(sends.ours()).encode()) + _ADDED_BYTES_MAX
@@ -137,7 +137,7 @@ class BatchRequests:
         if rows != header.rows:
             raise IllegalMessage(f"the chunk has {rows} messages, its header says {header.rows}")
         place, placed = self._participant.stage(sent, target.queue_id)
-        await self._confirmed(placed.end)
+        await self._kept(placed.end)
         return request.reply(header=StageChunkResponse(place=place))
 
     def _check_times(self, draft: Draft) -> None:
@@ -226,7 +226,8 @@ class BatchRequests:
         scope = self._scopes.get(name)
         if scope is not None and scope.coordinator != self._config.name and not await self._participant.settled(name):
             raise IllegalOperation(
-                f"chunks of an open transaction of scope {name} are staged here: remove the scope on {scope.coordinator} first"
+                f"chunks of an open transaction of scope {name}, or of one that is not published yet, are staged here: remove the "
+                f"scope on {scope.coordinator} first"
             )
         await self._coordinator.remove_scope(name, request.header.owner)
         return request.reply()

@@ -81,7 +81,7 @@ class BatchTransactions:
             self.participant,
             around.sends,
             around.beside,
-            appender.confirmed,
+            appender.kept,
             around.clock,
             around.due_ms,
         )

@@ -1,6 +1,7 @@
 """The coordinator of scopes: begins a transaction, decides it or aborts it, and remembers the decision until all have published.
 
-What is answered here cannot be taken back: every answer waits until the log is confirmed up to what it speaks of.
+What is answered here cannot be taken back: every answer waits until the log is confirmed, and copied as a send would be, up to
+what it speaks of.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 OWNER_CHARACTERS_MAX: Final = 200
 ATTEMPT_CHARACTERS_MAX: Final = 64
+BROKERS_MAX: Final = 256
+"""Of one batch: each of them is asked, all at once."""
 
 
 class Participants(Protocol):
@@ -149,6 +152,8 @@ class Coordinator:
         if number > scope.last:
             self._check_open(scope, number, transaction)
             chunks = {broker: listed for broker, listed in chunks.items() if listed}
+            if len(chunks) > BROKERS_MAX:
+                raise InvalidParameter(f"the decision names {len(chunks)} brokers, the limit is {BROKERS_MAX}")
             try:
                 await self._check_chunks(name, transaction, rows, chunks)
             except KappaError:
@@ -279,7 +284,7 @@ class Coordinator:
         self._commit("batch-aborted", [oldest.name, oldest.open.transaction])
 
     async def _confirmed(self) -> None:
-        await self._appender.confirmed(self._end())
+        await self._appender.kept(self._end())
 
 
 def _check_names(scope: str, owner: str) -> None:

@@ -111,7 +111,7 @@ class Peers:
                 if channel is None or not channel.is_open:
                     channel = self._channels[nameserver] = await Channel.connect(nameserver, tls=self._tls)
                 answer = await channel.request(GetClusterInfo(), timeout=_TIMEOUT_S)
-            except NotConnected as error:
+            except (NotConnected, RequestTimeout) as error:  # another one may know
                 reasons.append(str(error))
                 continue
             found = ClusterInfo.decode(answer.body).brokers.get(broker) if answer.code == 0 else None
