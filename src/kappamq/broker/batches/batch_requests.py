@@ -184,9 +184,9 @@ class BatchRequests:
 
     # -- of other brokers --------------------------------------------------------------------------------------------------
 
-    def check_chunks(self, request: Request[CheckChunks]) -> Frame:
+    async def check_chunks(self, request: Request[CheckChunks]) -> Frame:
         listed = request.parse(ChunkList).chunks.get(self._config.name) or []
-        rows = self._participant.rows_of(request.header.scope, request.header.transaction, listed)
+        rows = await self._participant.rows_of(request.header.scope, request.header.transaction, listed)
         return request.reply(header=CheckChunksResponse(rows=rows))
 
     def settle(self, request: Request[SettleScope]) -> Frame:

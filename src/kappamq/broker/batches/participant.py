@@ -30,6 +30,8 @@ CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
+_CHECKED_AT_ONCE: Final = 1000
+"""Of the chunks that a decision lists."""
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
 
@@ -147,12 +149,16 @@ class Participant:
         self._ask_at[header.scope] = self._liveness() + ASK_S
         return place, placed
 
-    def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
-        """How many rows these chunks have together. Raises TransactionFailed if they are not what is staged here."""
+    async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
+        """How many rows these chunks have together. Raises TransactionFailed if they are not what is staged here.
+
+        Others have their turn meanwhile, which changes nothing: of an open transaction no chunk goes."""
         staged = self._staged.get(transaction)
         rows = 0
         seen: set[int] = set()
-        for listed in chunks:
+        for number, listed in enumerate(chunks):
+            if number % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
             place, crc = listed if len(listed) == 2 else (-1, 0)
             chunk = staged.chunks.get(place) if staged is not None and staged.scope == scope else None
             if chunk is None or chunk.crc != crc or place in seen:
