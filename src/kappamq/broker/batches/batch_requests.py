@@ -13,7 +13,7 @@ from kappamq.broker.sending.send import Sends
 from kappamq.broker.sending.send import Sent as SentMessages
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import IllegalMessage, IllegalOperation
+from kappamq.errors import BrokerNotFound, IllegalMessage, IllegalOperation, NotAvailable
 from kappamq.net.requests.beside import Beside
 from kappamq.protocol import names
 from kappamq.protocol.bodies.batches import ChunkList, FinishedBatches, ScopeList, ScopeState
@@ -42,7 +42,7 @@ from kappamq.protocol.headers.client import SendMessage
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
 from kappamq.protocol.timing import number
-from kappamq.state.scopes import Scopes
+from kappamq.state.scopes import Scope, Scopes
 from kappamq.state.staged import StagedChunks
 from kappamq.store.message_store import MessageStore
 
@@ -222,15 +222,29 @@ class BatchRequests:
         return request.reply(body=ScopeList(states).encode())
 
     async def remove(self, request: Request[RemoveScope]) -> Frame:
-        name = request.header.scope
-        scope = self._scopes.get(name)
-        if scope is not None and scope.coordinator != self._config.name and not await self._participant.settled(name):
-            raise IllegalOperation(
-                f"chunks of an open transaction of scope {name}, or of one that is not published yet, are staged here: remove the "
-                f"scope on {scope.coordinator} first"
-            )
-        await self._coordinator.remove_scope(name, request.header.owner)
+        header = request.header
+        scope = self._scopes.get(header.scope)
+        if scope is not None and scope.coordinator != self._config.name:
+            await self._check_settled(scope, force=bool(header.force))
+        await self._coordinator.remove_scope(header.scope, header.owner, force=bool(header.force))
         return request.reply()
+
+    async def _check_settled(self, scope: Scope, *, force: bool) -> None:
+        """Of a scope that another broker coordinates: raises IllegalOperation if something is staged here whose fate is open."""
+        try:
+            settled = await self._participant.settled(scope.name)
+        except (NotAvailable, BrokerNotFound) as error:
+            if force:
+                return
+            raise NotAvailable(
+                f"{error}. It has to say what becomes of the chunks of scope {scope.name} that are staged here; if it is gone for "
+                f"good: `kappamq scope reset {scope.name} --force`"
+            ) from error
+        if not settled:
+            raise IllegalOperation(
+                f"chunks of an open transaction of scope {scope.name}, or of one that is not published yet, are staged here: remove "
+                f"the scope on {scope.coordinator} first"
+            )
 
 
 def _as_send(header: StageChunk) -> SendMessage:

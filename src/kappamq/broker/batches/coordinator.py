@@ -83,14 +83,14 @@ class Coordinator:
         await self._confirmed()
         return self._owned(name, owner)
 
-    async def remove_scope(self, name: str, owner: str) -> None:
-        """Forget a scope. Raises IllegalOperation while messages of it are still to be published."""
+    async def remove_scope(self, name: str, owner: str, *, force: bool = False) -> None:
+        """Forget a scope. Raises IllegalOperation while messages of it are still to be published, unless with `force`."""
         scope = self._owned(name, owner)
-        if scope.publishing:
+        if scope.publishing and not force:
             raise IllegalOperation(
                 f"scope {name} has {len(scope.publishing)} decided batches that are not published on all brokers "
                 f"({', '.join(sorted({broker for one in scope.publishing.values() for broker in one.chunks}))}): "
-                "wait until they are"
+                f"wait until they are. If such a broker is gone for good: `kappamq scope reset {name} --force`"
             )
         self._commit("scope-removed", [name])
         await self._confirmed()
