@@ -142,3 +142,22 @@ async def only_with_the_slave(
         assert not answer.done()
     master.writer.follow_marks()
     return await answer
+
+
+@on_broker(staged_bytes_max=1 << 20)
+async def test_what_an_earlier_attempt_has_left_makes_room_for_the_next(broker: Broker, client: Speaker) -> None:
+    """At once, and not only when the coordinator is asked from time to time: the next one may need as much again."""
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    tables = broker.delivery_tables.staged
+    for _attempt in range(3):
+        transaction = await it.begin(0)
+        assert transaction is not None
+        for _ in range(4):
+            await it.stage(0, transaction, b"x" * 200_000)
+            await eventually_async(
+                lambda transaction=transaction: list(tables.table) == [transaction],
+                timeout=2,
+                text="the earlier one is dropped",
+            )

@@ -143,10 +143,16 @@ class Participant:
             "partition": f"{header.partition}.{header.attempt}.{header.sequence}",
         }
         draft = Draft(STAGED_TOPIC, 0, body, pairs, born_ms=header.born_ms, born=sent.born, waited=True)
+        replaces = self._staged.get(header.transaction) is None and any(
+            staged.waiting is None for staged in self._staged.of_scope(header.scope)
+        )
         change = "chunk-staged", [header.transaction, header.scope, header.number, row(chunk)]
         (placed,) = self._appender.append_group([draft], [change])
         assert placed.queue_offset == place
-        self._ask_at[header.scope] = self._liveness() + ASK_S
+        if replaces:  # what an earlier attempt has left need not lie here until this one is over
+            self.settle(header.scope)
+        else:
+            self._ask_at[header.scope] = self._liveness() + ASK_S
         return place, placed
 
     async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
