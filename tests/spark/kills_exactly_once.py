@@ -1,9 +1,9 @@
 """`python -m tests.spark.kills_exactly_once --rounds 20 --seed 1`: kill -9 a query from topic to topic again and again, and count.
 
 Two brokers, a sender that never pauses, and a driver in a process of its own, which streams a topic of both into another one of both,
-exactly once. In each round the driver and its JVM are killed: at a random moment, when the brokers have so many chunks of it, or when the coordinator has
-decided a batch that Spark has not committed. Then the brokers are asked what is staged and what is decided. At last a driver runs to the end: every message that was acknowledged must be in the topic
-once, and nothing may be left staged.
+exactly once. In each round the driver and its JVM are killed: at a random moment, when the brokers have so many chunks of it, or when
+the coordinator has decided a batch that Spark has not committed. Then the brokers are asked what is staged and what is decided. At
+last a driver runs to the end: every message that was acknowledged must be in the topic once, and nothing may be left staged.
 """
 
 from __future__ import annotations

@@ -211,7 +211,9 @@ async def test_a_decision_may_list_tens_of_thousands_of_chunks(broker: Broker, c
     assert transaction is not None
     chunks: list[list[int]] = []
     for first in range(0, 12_000, 1000):
-        chunks += await asyncio.gather(*(it.stage(0, transaction, b"%d" % number) for number in range(first, first + 1000)))
+        chunks += await asyncio.gather(
+            *(it.stage(0, transaction, b"%d" % number) for number in range(first, first + 1000))
+        )
     assert (await it.decide(0, transaction, len(chunks), *chunks)).rows == len(chunks)
     assert (await it.published(0)).published
     bodies = [int(record.body) for record in await client.read("t")]

@@ -63,7 +63,9 @@ def test_a_participant_that_was_deposed_without_noticing_does_not_say_that_chunk
                 with pytest.raises(KappaError, match="not known to be stored"):
                     await other.delivery.batches.participant.settled("s")
             publishing = main.delivery_tables.scopes.table["s"].publishing
-            assert [list(one.chunks) for one in publishing.values()] == [[other.config.name]], "the successor asks for it"
+            assert [list(one.chunks) for one in publishing.values()] == [[other.config.name]], (
+                "the successor asks for it"
+            )
 
     run(test())
 

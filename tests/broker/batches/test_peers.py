@@ -228,7 +228,7 @@ def test_a_name_server_that_hangs_does_not_hide_the_next_one(tmp_path: Path, mon
     async def test() -> None:
         monkeypatch.setattr(peers_module, "_TIMEOUT_S", 0.2)
         silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-        hanging = "127.0.0.1:%d" % silent.sockets[0].getsockname()[1]
+        hanging = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
         async with silent, real_cluster(tmp_path, 2) as cluster:
             asked = cluster.names[1]
             peers = Peers("me", lambda: (hanging, cluster.nameserver), lambda: None, None)  # type: ignore[arg-type, return-value]

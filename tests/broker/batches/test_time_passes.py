@@ -86,7 +86,9 @@ def test_a_coordinator_that_is_gone_for_more_than_an_hour(two: TwoBrokers) -> No
         transaction, chunk = await staged(two)
         await two.nodes["a"].stop()
         await asks(two, 3 * HOUR_S)
-        assert list(two.nodes["b"].broker.delivery_tables.staged.table) == [transaction], "nobody has said that it may go"
+        assert list(two.nodes["b"].broker.delivery_tables.staged.table) == [transaction], (
+            "nobody has said that it may go"
+        )
         await two.nodes["a"].start()
         it = Batcher(two.nodes["a"].client, coordinator="a")
         scopes = two.nodes["a"].broker.delivery_tables.scopes

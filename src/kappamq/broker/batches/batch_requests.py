@@ -43,7 +43,7 @@ from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
 from kappamq.protocol.timing import number
 from kappamq.state.scopes import Scope, Scopes
-from kappamq.state.staged import StagedChunks
+from kappamq.state.staged import Staged, StagedChunks
 from kappamq.store.message_store import MessageStore
 
 _WAIT_MS_MAX = 30_000
@@ -68,7 +68,9 @@ class BatchRequests:
         clock: Clock,
         due_ms: Callable[[Draft, int], int | None],
     ) -> None:
-        """`kept`: waits until nobody can take back the log up to an offset. `due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
+        """`kept`: waits until nobody can take back the log up to an offset.
+
+        `due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
         self._config = config
         self._store = store
         self._scopes = scopes
@@ -204,8 +206,11 @@ class BatchRequests:
         wanted = request.header.scope
         found = [scope for scope in self._scopes.table.values() if wanted in (None, scope.name)]
         states = []
+        staged_of: dict[str, list[Staged]] = {}
+        for one in self._staged.table.values():
+            staged_of.setdefault(one.scope, []).append(one)
         for scope in found:
-            mine = self._staged.of_scope(scope.name)
+            mine = staged_of.get(scope.name, [])
             states.append(
                 ScopeState(
                     name=scope.name,
