@@ -79,7 +79,7 @@ class CopiesConfig:
         if self.member is None or self.member not in self.members:
             known = ", ".join(self.members) or "none"
             raise ConfigError(f"member must be one of the group's members ({known}); got {self.member!r}")
-        if len(self.members) not in (*RAFT_SIZES, FIRST_VOTER):
+        if len(self.members) not in RAFT_SIZES and not self.is_first_voter:
             raise ConfigError(
                 f"members: a Raft group has {' or '.join(map(str, RAFT_SIZES))} members, or {FIRST_VOTER} to which others are "
                 f"added later; got {len(self.members)}. An even number survives no more than one less"
@@ -114,6 +114,11 @@ class CopiesConfig:
     @property
     def is_raft(self) -> bool:
         return self.group is not None
+
+    @property
+    def is_first_voter(self) -> bool:
+        """Whether this member is the only one that it was told of: then it is a group, with whatever its log holds."""
+        return len(self.members) == FIRST_VOTER
 
     @property
     def port_given(self) -> int:

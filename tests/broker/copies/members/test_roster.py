@@ -30,3 +30,6 @@ def test_later_the_log_says_who_they_are_and_operators_where() -> None:
     assert roster.others() == {"n1": "e:1", "n3": "d:1"}, "where n4 is nobody has said yet"
     assert not roster.knows("n2"), "it was taken out"
     assert roster.place_of("n2") == "c:1"
+    assert [roster.elsewhere(name) for name in ("n1", "n2", "n3")] == ["b:1", None, None]
+    told.apply("member-place", {"member": "n0", "place": "f:1"})
+    assert roster.place_of("n0") == "a:1", "where we are ourselves, nobody knows better"

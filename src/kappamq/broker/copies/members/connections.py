@@ -15,8 +15,16 @@ _LINKS_MAX: Final = 64
 
 
 class Connections:
-    def __init__(self, member: Member, knows: Callable[[str], bool], checksum: Checksum) -> None:
+    def __init__(
+        self,
+        member: Member,
+        knows: Callable[[str], bool],
+        checksum: Checksum,
+        elsewhere: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
+        """`elsewhere`: where a member may be, too, if it cannot be reached where it is said to be."""
         self._knows = knows
+        self._elsewhere = elsewhere
         self._member = member
         self._checksum = checksum
         self._peers: dict[str, Peer] = {}
@@ -31,7 +39,7 @@ class Connections:
                 peer.end()
         for name, place in places.items():
             if name not in self._peers:
-                self._peers[name] = Peer(self._member, name, place, self._checksum)
+                self._peers[name] = Peer(self._member, name, place, self._checksum, self._elsewhere)
 
     def peer(self, name: str) -> Peer | None:
         return self._peers.get(name)

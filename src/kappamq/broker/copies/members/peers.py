@@ -52,8 +52,17 @@ class Member(Protocol):
 class Peer:
     """Our connection to one other member: kept up for ever, and what is to be said on it, in order."""
 
-    def __init__(self, member: Member, name: str, place: str, checksum: Checksum) -> None:
+    def __init__(
+        self,
+        member: Member,
+        name: str,
+        place: str,
+        checksum: Checksum,
+        elsewhere: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
         self._member = member
+        self._elsewhere = elsewhere
+        self._tries = 0  # since the member was reached
         self.name = name
         self.place = place
         self._checksum = checksum
@@ -154,12 +163,17 @@ class Peer:
         self._told = self._away_since = None
 
     async def _once(self) -> None:
-        host, port = address.split(self.place)
+        place = self.place
+        if self._tries % 2 == 1:
+            place = self._elsewhere(self.name) or place
+        self._tries += 1
+        host, port = address.split(place)
         async with asyncio.timeout(_CONNECT_S):
             reader, out = await asyncio.open_connection(host, port)
         try:
             async with asyncio.timeout(_GREETING_S):
                 theirs = await self._greet(reader, out)
+            self._tries -= 1  # that place is the right one, also for the next time
             self._is_back()
             self._out = out
             self._member.connected(theirs)

@@ -17,8 +17,14 @@ class Roster:
         self._node = node
 
     def place_of(self, name: str) -> str | None:
-        """Where the copies of that member are reached."""
-        return self._told.place(name) or self._config.members.get(name)
+        """Where the copies of that member are reached. Where we are ourselves, nobody knows better."""
+        ours = self._config.members.get(name)
+        return ours if ours is not None and name == self._config.member else self._told.place(name) or ours
+
+    def elsewhere(self, name: str) -> str | None:
+        """Where it may be, too: the log may not have come to the record yet that says where it is now."""
+        listed = self._config.members.get(name)
+        return listed if listed != self.place_of(name) else None
 
     def others(self) -> dict[str, str]:
         """The other members; of a group that we have not heard of yet, those that we were started with."""
