@@ -41,6 +41,7 @@ def introduction(
         end=store.log.end,
         group_id=vote.group_id if vote is not None else "",
         incarnation=vote.member.incarnation if vote is not None else 0,
+        broker_id=broker.broker_id or config.member_id,
     )
 
 
