@@ -19,6 +19,7 @@ from kappamq.broker.copies.members.connections import Connections
 from kappamq.broker.copies.members.founding import demand_no_log, first_vote, introduction, node_at_start, vote_alone
 from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
 from kappamq.broker.copies.members.reading import pieces, require_good, whole_end
+from kappamq.broker.copies.members.room import Room
 from kappamq.broker.copies.members.roster import Roster
 from kappamq.broker.copies.members.term_records import append_term, term_change
 from kappamq.broker.copies.mending.mender import Mender
@@ -115,6 +116,7 @@ class Group:
         self.confirmed = store.marks.confirmed.offset
         self.roster = Roster(config, tables.member_places, lambda: self.node)
         self.connections = Connections(self, self.roster.knows, self._checksum, self.roster.elsewhere)
+        self._room = Room(store.log, next_file, gate)
         self._todo: deque[Effect] = deque()
         self._doing = False
         self._ordering = False  # an append of our own that the node has ordered
@@ -194,10 +196,11 @@ class Group:
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         hello = replace(hello, incarnation=message.source.incarnation)
-        if self.seeding.ignores(message):
+        taken = None if self.seeding.ignores(message) else self._room.taken(message)
+        if taken is None:
             return hello
         self._incoming = said.data
-        self.event(lambda: node.step(message, self.now()))
+        self.event(lambda: node.step(taken, self.now()))
         if said.log_min and node.leader == message.source:
             self._upkeep.delete_with_master(said.log_min)
         return hello
@@ -241,7 +244,7 @@ class Group:
         if self.why_stopped is None:
             self.connections.meet(self.roster.others())
         if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
-            node.may_lead(not self._mender.is_unfit)
+            node.may_lead(not self._mender.is_unfit and self._room.may_lead(node, self.now()))
             self.event(lambda: node.tick(self.now()))
 
     def written(self, start: int, data: bytes) -> None:
