@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def introduction(
-    config: CopiesConfig, broker: BrokerConfig, store: MessageStore, vote: Vote | None, address: str
+    config: CopiesConfig, broker: BrokerConfig, store: MessageStore, vote: Vote | None, address: str, now_ms: int
 ) -> MemberHello:
     """What this member says of itself to another. `vote`: None before it belongs to the group. `address`: where its clients reach it."""
     return MemberHello(
@@ -42,6 +42,8 @@ def introduction(
         group_id=vote.group_id if vote is not None else "",
         incarnation=vote.member.incarnation if vote is not None else 0,
         broker_id=broker.broker_id or config.member_id,
+        place=config.members.get(config.member or "", ""),
+        now_ms=now_ms,
     )
 
 

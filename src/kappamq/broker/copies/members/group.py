@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.connections import Connections
+from kappamq.broker.copies.members.fitness import Fitness
 from kappamq.broker.copies.members.founding import demand_no_log, first_vote, introduction, node_at_start, vote_alone
 from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
 from kappamq.broker.copies.members.reading import pieces, require_good, whole_end
@@ -115,8 +116,9 @@ class Group:
         self.node: Node | None = None
         self.confirmed = store.marks.confirmed.offset
         self.roster = Roster(config, tables.member_places, lambda: self.node)
-        self.connections = Connections(self, self.roster.knows, self._checksum, self.roster.elsewhere)
-        self._room = Room(store.log, next_file, gate)
+        self.connections = Connections(self, self.roster.meets, self._checksum, self.roster.elsewhere)
+        self._room = Room(store.log, next_file)
+        self._fitness = Fitness(clock, gate, mender)
         self._todo: deque[Effect] = deque()
         self._doing = False
         self._ordering = False  # an append of our own that the node has ordered
@@ -170,10 +172,13 @@ class Group:
     # -- what connections ask and tell -------------------------------------------------------------------------------------
 
     def ours(self) -> MemberHello:
-        return introduction(self.config, self._broker, self._store, self._vote, self._address())
+        return introduction(
+            self.config, self._broker, self._store, self._vote, self._address(), self._clock.message_ms()
+        )
 
     def connected(self, hello: MemberHello) -> None:
         self.connections.greeted(hello)
+        self._fitness.clock_of(hello.member, hello.now_ms)
         if self._vote is None:
             self._found_or_join()
         node = self.node
@@ -244,7 +249,7 @@ class Group:
         if self.why_stopped is None:
             self.connections.meet(self.roster.others())
         if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
-            node.may_lead(not self._mender.is_unfit and self._room.may_lead(node, self.now()))
+            node.may_lead(self._fitness.may_lead(node, self.now()))
             self.event(lambda: node.tick(self.now()))
 
     def written(self, start: int, data: bytes) -> None:

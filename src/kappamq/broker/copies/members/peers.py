@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.member import MemberSeeding
+from kappamq.broker.copies.told import Told
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address
@@ -231,10 +232,16 @@ class MemberLink(asyncio.Protocol):
     """A connection that another member has made to us."""
 
     def __init__(
-        self, member: Member, knows: Callable[[str], bool], checksum: Checksum, lost: Callable[[MemberLink], object]
+        self,
+        member: Member,
+        knows: Callable[[MemberHello], bool],
+        checksum: Checksum,
+        lost: Callable[[MemberLink], object],
+        told: Told,
     ) -> None:
         """`knows`: whether that is one of the members, or one that founds the group with us."""
         self._knows = knows
+        self._told = told
         self._member = member
         self._checksum = checksum
         self._lost = lost
@@ -269,7 +276,8 @@ class MemberLink(asyncio.Protocol):
             for kind, content in self._frames.feed(data):
                 self._take(kind, content)
         except Refusal as error:
-            log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
+            if self._told.is_news(self.peer, str(error)):
+                log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
             self._say(Kind.REFUSED, {"why": str(error)[:1000]})
             self.close()
         except KappaError as error:
@@ -347,7 +355,7 @@ class MemberLink(asyncio.Protocol):
     def _welcome(self, hello: MemberHello, proved: str) -> None:
         ours = self._member.ours()
         check_member(hello, ours)
-        if not self._knows(hello.member):
+        if not self._knows(hello):
             raise Refusal(
                 f"there is no member {hello.member} in this group: if there is to be one, say so to its leader (`kappamq member add`)"
             )

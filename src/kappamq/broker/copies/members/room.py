@@ -1,31 +1,23 @@
 """A member whose disk is full: it waits, and stays a member. What would need another log file is not taken, as if it had been lost on the
-way; the leader hears that we live, and is asked for the rest when there is room. Who leads hands over to another one."""
+way; the leader hears that we live, and is asked for the rest when there is room."""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
 
-from kappamq.broker.sending.gate import NO_ROOM, Gate
 from kappamq.broker.upkeep.next_file import NextLogFile
-from kappamq.raft import Message, Node
+from kappamq.raft import Message
 from kappamq.raft.messages import Append, Beat
 from kappamq.store.log.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 
-_ALONE_MS: Final = (
-    10_000  # nobody else leads for so long: then one without room for more may, so that there is somebody
-)
-
 
 class Room:
-    def __init__(self, log_files: CommitLog, next_file: NextLogFile, gate: Gate) -> None:
+    def __init__(self, log_files: CommitLog, next_file: NextLogFile) -> None:
         self._log = log_files
         self._next_file = next_file
-        self._gate = gate
         self._waiting = False
-        self._leader_seen = float("-inf")
 
     def taken(self, message: Message) -> Message | None:
         """What of a leader's message can be taken now. None: it has to come again."""
@@ -46,14 +38,6 @@ class Room:
             self._waiting = False
             log.warning("raft: there is room again, this member goes on at %d", self._log.end)
         return message
-
-    def may_lead(self, node: Node, now_ms: float) -> bool:
-        """Whether room is no reason against it."""
-        if not self._gate.has(NO_ROOM):
-            return True
-        if node.leader is not None and node.leadership is None:
-            self._leader_seen = now_ms
-        return node.leadership is None and now_ms - self._leader_seen > _ALONE_MS
 
     def _has_next(self) -> bool:
         if not self._log.next_is_ready:

@@ -45,7 +45,7 @@ def append_term(store: MessageStore, writer: LogWriter, metadata: Metadata, chan
             raise StoreError("there is no room for the record of a new term") from None
         # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
         start, _number, size = store.kernel.append(*member, now_ms)
-    writer.end_turn()
+    writer.end_turn(now_ms)
     return start + size
 
 
