@@ -5,26 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
-from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.retry import retry_topic
 from kappamq.broker.events import Subscribed
-from kappamq.broker.pulling.filtering import SQL92, Filtering
-from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.foundation import Foundation
+from kappamq.broker.pulling.filtering import SQL92
+from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import HOT_BYTES
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, NotMaster, QueryNotFound
-from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import (
     ConsumerData,
     ConsumerList,
     HeartbeatData,
     MessageModel,
-    SubscriptionData,
     SubscriptionGroupConfig,
 )  # fmt: skip
 from kappamq.protocol.codes import RequestCode
@@ -44,11 +39,6 @@ from kappamq.protocol.headers.client import (
     UnregisterClient,
     UpdateConsumerOffset,
 )  # fmt: skip
-from kappamq.state.groups import Groups
-from kappamq.state.offsets import Offsets
-from kappamq.state.resets import PendingResets
-from kappamq.state.topics import Topics
-from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -59,26 +49,15 @@ _REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
 
 
 class Consumers:
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
-        turns: FairTurns, asked: Asked, on_condition: Callable[[str, SubscriptionData], None],
-    ) -> None:  # fmt: skip
-        """`asked`: told when a consumer has asked where to begin, and what it was told."""
-        self._config = config
-        self._store = store
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._resets = resets
-        self._subscriptions = subscriptions
-        self._filtering = filtering
-        self._worker = worker
-        self._turns = turns
+    def __init__(self, base: Foundation, pulling: Pulling, asked: Asked) -> None:
+        """`asked`: called when a consumer has asked where to begin, with what it was answered."""
+        self._config, self._store, self._clock, self._clients = base.config, base.store, base.clock, base.clients
+        self._topics, self._groups, self._offsets = base.tables.topics, base.tables.groups, base.tables.offsets
+        self._resets = base.tables.pending_resets
+        self._subscriptions, self._filtering = pulling.subscriptions, pulling.filtering
+        self._worker, self._turns = base.workers.read, base.reader.turns
         self._asked = asked
-        self._on_condition = on_condition  # a group filters by SQL
+        self._on_condition = base.delivery_tables.filters.subscribed  # a group filters by SQL
 
     def handlers(self) -> dict[int, Handler]:
         return {
