@@ -19,7 +19,14 @@ from tests.broker.running import run, running, speaking
 
 async def opened(root: Path) -> Broker:
     config = BrokerConfig(port=0, listen_host="127.0.0.1", name="b")
-    store = StoreConfig(root=root, segment_bytes=1 << 20, message_bytes_max=1000)
+    store = StoreConfig(
+        root=root,
+        segment_bytes=1 << 20,
+        queue_file_entries=1000,
+        index_slots=997,
+        index_entries=10_000,
+        message_bytes_max=1000,
+    )
     return await Broker.open(config, store, NetConfig(), VirtualClock(), kernel="twin")
 
 

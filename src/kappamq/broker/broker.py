@@ -113,7 +113,9 @@ class Broker:
         read, write = self.workers.read, self.workers.write
         self.damage = Counts()
         self.lost_pages = LostPages(store, self.damage, read, self.run, writer.flush_done, self._suspect)
-        repairs = EntryRepair(store, self.damage, self.lost_pages, read, write, self.run, self._from_copy)
+        repairs = EntryRepair(
+            store, self.damage, self.lost_pages, read, write, self.run, self.kernel.delays_ms, self._from_copy
+        )
         self.pulling = Pulling(base, repairs)
         self.pulls, self.subscriptions, self.filtering = (
             self.pulling.pulls,
@@ -132,7 +134,7 @@ class Broker:
             self.queue_ends, store, read, self.upkeep.write_derived, writer.confirmed
         )
         self.upkeep.keep_for(*self.copies.keepers(), self.queue_ends_keeper)
-        self.own_records = Appender(store, writer, self.metadata, clock)
+        self.own_records = Appender(self.kernel, writer, self.metadata, clock)
         self.clock_watch = ClockWatch(
             clock,
             store,
@@ -148,7 +150,7 @@ class Broker:
         self.notices = GroupNotices(self.config, self.groups, self.reader.turns, self.run)
         self.client_expiry = ClientExpiry(self.clients, clock)
         self.consumers = Consumers(base, self.pulling, self.stats.asked)
-        self.bursts = Bursts(store, writer, clock, self.net_config, self.reader, self.pulls, events)
+        self.bursts = Bursts(self.kernel, writer, clock, self.net_config, self.reader, self.pulls, events)
         self.server = Server(self.bursts, self.net_config, clock)
         self._stops.push_async_callback(self.server.stop)
         unique_ids = UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF)

@@ -118,7 +118,7 @@ class Foundation:
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
         self.clients = Clients(config, events)
         settings = BrokerSettings(broker=config, store=setup.store, net=net, copies=copies)
-        self.tables = Tables(settings, store, self.metadata, self.clients, events)
+        self.tables = Tables(settings, store, self.kernel, self.metadata, self.clients, events)
         self.delivery_tables = DeliveryTables(config, self.metadata, clock)
         for table in self.delivery_tables.all():
             self.metadata.add(table)

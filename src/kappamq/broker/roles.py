@@ -91,7 +91,7 @@ class MasterRole:
         self._close_gate()
         writer = self._base.writer
         writer.end_turn()
-        await writer.visible(self._base.store.kernel.append_offset)
+        await writer.visible(self._base.store.append_offset)
         self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
         delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived)
         await delivery.load()
@@ -142,7 +142,7 @@ class MasterRole:
         writer = self._base.writer
         try:
             async with asyncio.timeout(drain_s):
-                await writer.confirmed(self._base.store.kernel.append_offset)
+                await writer.confirmed(self._base.store.append_offset)
         except (KappaError, TimeoutError) as error:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")

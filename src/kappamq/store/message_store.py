@@ -15,17 +15,18 @@ from typing import Any
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ForeignBytes, StoreDamaged, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
+from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
-from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
 from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks, Mode, mode_of
 from kappamq.store.position import Position
+from kappamq.store.queue_bounds import QueueBounds
 from kappamq.store.queues.queues import QueueFiles
 from kappamq.store.receiving import bytes_of_unit_max, misnumbered, whole_part
 from kappamq.store.recovery import Recovered, fingerprint, recover
@@ -39,7 +40,7 @@ _READ_BACK_BYTES = 16 << 20  # more than any record
 _STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 
 
-class MessageStore(Finding):
+class MessageStore(QueueBounds):
     def __init__(
         self,
         config: StoreConfig,
@@ -234,6 +235,10 @@ class MessageStore(Finding):
         self.sync_derived(work)
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
+
+    def append(self, record: GroupMember, now_ms: int) -> tuple[int, int, int]:
+        """Append one record; returns its log offset, its queue offset and its bytes. Raises SegmentFull of the kernel module."""
+        return self.kernel.append(*record, now_ms)
 
     def write(self, now_ms: int) -> list[Any]:
         """Write what was appended; returns the waiters that are released."""

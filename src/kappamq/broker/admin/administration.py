@@ -72,7 +72,16 @@ class Administration:
         )
         self.client_calls = ClientCalls(config.name, store, topics, groups, clients, worker, beside)
         self.runtime = Runtime(
-            store, clock, stats, base.writer.latency, base.gate, store.kernel_module.NAME, worker, reader.watch, others
+            store,
+            base.kernel,
+            clock,
+            stats,
+            base.writer.latency,
+            base.gate,
+            store.kernel_module.NAME,
+            worker,
+            reader.watch,
+            others,
         )
         self.maintenance = Maintenance(store, topics, upkeep, base.workers.write, topic_files.forget)
         self.settings = SettingsRequests(tables.settings, upkeep.save_now, beside)
@@ -84,7 +93,7 @@ class Administration:
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:
         # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
-        answer_when_stored(self._writer, request, response, self._store.kernel.append_offset)
+        answer_when_stored(self._writer, request, response, self._store.append_offset)
 
     def handlers(self) -> dict[int, Handler]:
         return merged(part.handlers() for part in self._parts)

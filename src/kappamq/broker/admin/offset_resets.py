@@ -67,7 +67,7 @@ class OffsetResets:
         self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
         known = self._clients.consumers.get(group)
         members = known.client_ids if known is not None else []
-        self._pending.expect(group, topic, offsets, members, self._clock.liveness(), self._store.kernel.append_offset)
+        self._pending.expect(group, topic, offsets, members, self._clock.liveness(), self._store.append_offset)
         self._pending.changed(group, topic)
         return [(topic, queue_id) for queue_id in offsets]
 
@@ -75,7 +75,7 @@ class OffsetResets:
         """Pulls that wait at these queues hear of it, but not before nobody can take the reset back: a consumer cannot be called
         back. If the disk fails, nobody hears of it."""
         try:
-            await self._appender.confirmed(self._store.kernel.append_offset)
+            await self._appender.confirmed(self._store.append_offset)
         except NotAvailable as error:
             log.warning("consumers are not told of a reset yet: %s", error)
             return
@@ -129,7 +129,7 @@ class OffsetResets:
         return {queue_ids[0]: self._checked(topic.name, queue_ids[0], header.offset)}
 
     def _checked(self, topic: str, queue_id: int, offset: int) -> int:
-        low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+        low, end, _next, _stored = self._store.queue_state(topic, queue_id)
         if not low <= offset <= end:
             raise BrokerError(f"Target offset {offset} not in consume queue range [{low}-{end}]")
         return offset
@@ -138,7 +138,7 @@ class OffsetResets:
         found: dict[int, int] = {}
         async for some in in_slices(queue_ids):
             if ms < 0:
-                offsets = [self._store.kernel.queue_state(topic, queue_id).end for queue_id in some]
+                offsets = [self._store.queue_state(topic, queue_id).end for queue_id in some]
             else:
                 offsets = await self._worker(lambda ids=some: [self._store.search(topic, q, ms) for q in ids])
             found.update(zip(some, offsets, strict=True))

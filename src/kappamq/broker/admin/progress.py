@@ -119,7 +119,7 @@ class Progress:
         async for ids in in_slices(range(config.read_queues)):
             some: list[tuple[int, ConsumeOffset]] = []
             for queue_id in ids:
-                end = self._store.kernel.queue_state(topic, queue_id).end
+                end = self._store.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
                 asked = min(max(self._asked(group, topic, queue_id), consumed), max(end, consumed))
@@ -144,7 +144,7 @@ class Progress:
         async for ids in in_slices(range(topic.write_queues)):
             states = []
             for queue_id in ids:
-                low, end, _next, _stored = self._store.kernel.queue_state(topic.name, queue_id)
+                low, end, _next, _stored = self._store.queue_state(topic.name, queue_id)
                 states.append((queue_id, low, end, self._offsets.get(header.group, topic.name, queue_id) or 0))
             parts.append(await self._worker(self._span_rows, topic.name, states, self._clock.message_ms()))
         return request.reply(body=spliced(ConsumeTimeSpans().encode(), "consumeTimeSpanSet", parts))
@@ -174,7 +174,7 @@ class Progress:
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of(header.topic) - left_out:
             for queue_id, offset in self._offsets.queues(group, header.topic).items():
-                if offset >= self._store.kernel.queue_state(header.topic, queue_id).first:
+                if offset >= self._store.queue_state(header.topic, queue_id).first:
                     smallest[queue_id] = min(offset, smallest.get(queue_id, _NEVER))
         for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
             if smallest.get(queue_id, _NEVER) > offset:

@@ -180,7 +180,7 @@ class Consumers:
     async def _first_offset(self, request: Request[QueryConsumerOffset]) -> Frame:
         """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
         header = request.header
-        low, end, _next, _stored = self._store.kernel.queue_state(header.topic, header.queue_id)
+        low, end, _next, _stored = self._store.queue_state(header.topic, header.queue_id)
         first = self._topics.first_offset(header.topic, header.queue_id)
         whole = low == first and header.zero_if_not_found is not False
         if whole and end > first:
@@ -207,7 +207,7 @@ class Consumers:
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= header.queue_id < queues:
             raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
-        end = self._store.kernel.queue_state(topic.name, header.queue_id).end
+        end = self._store.queue_state(topic.name, header.queue_id).end
         if not 0 <= header.commit_offset <= end:
             raise InvalidParameter(
                 f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
@@ -224,15 +224,11 @@ class Consumers:
 
     def max_offset(self, request: Request[GetMaxOffset]) -> Frame:
         header = request.header
-        return request.reply(
-            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).end)
-        )
+        return request.reply(header=OffsetResponse(offset=self._store.queue_state(header.topic, header.queue_id).end))
 
     def min_offset(self, request: Request[GetMinOffset]) -> Frame:
         header = request.header
-        return request.reply(
-            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).first)
-        )
+        return request.reply(header=OffsetResponse(offset=self._store.queue_state(header.topic, header.queue_id).first))
 
     async def search(self, request: Request[SearchOffset]) -> Frame:
         header = request.header
@@ -242,6 +238,6 @@ class Consumers:
 
     async def earliest(self, request: Request[GetEarliestStoreTime]) -> Frame:
         header = request.header
-        low = self._store.kernel.queue_state(header.topic, header.queue_id).first
+        low = self._store.queue_state(header.topic, header.queue_id).first
         stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
         return request.reply(header=TimestampResponse(timestamp=-1 if stored is None else stored))

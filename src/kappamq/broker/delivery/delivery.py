@@ -48,7 +48,7 @@ class Delivery:
         self._expire_at = 0.0
         self.agenda = Agenda(clock)
         # Two ways into the log: what is due goes where it belongs; what clients send may have to wait for its time first.
-        self.copies = Appender(store, writer, metadata, clock)
+        self.copies = Appender(base.kernel, writer, metadata, clock)
         book = TimerBook(store, TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, base.boot_id))
         lookup = RecallLookup(store, clock, worker, write_derived)
         self.timers = Timers(
@@ -62,9 +62,18 @@ class Delivery:
         timer_placer = TimerPlacer(config, self.timers.wake)
         self.delays = Delays(store, topics, self.copies, self.agenda, tables.delay_positions, config.delays_ms, worker)
         placers = (timer_placer.place, self.delays.place)
-        self.appender = appender = Appender(store, writer, metadata, clock, placers)
+        self.appender = appender = Appender(base.kernel, writer, metadata, clock, placers)
         self.halves = HalfLog(
-            config, clock, store, writer, appender, topics, offsets, tables.reopened, self.agenda.wake
+            config,
+            clock,
+            store,
+            writer,
+            appender,
+            topics,
+            offsets,
+            tables.reopened,
+            base.kernel.forget_half,
+            self.agenda.wake,
         )
         self.transactions = Transactions(config, clock, writer, self.halves, worker, timer_placer.check)
         self.checks = TransactionChecks(config, clock, self.halves, base.clients, worker, self.agenda.spawn)
@@ -79,7 +88,7 @@ class Delivery:
         self.replies = Replies(config, clock, topics, base.clients, self.sends, appender, lambda: base.address)
         self.recalls = Recalls(store, config, clock, topics, appender)
         self._waits = KernelWaits(
-            store.kernel, config, self.halves, self.timers, self.delays, base.events, clock.message_ms
+            base.kernel, config, self.halves, self.timers, self.delays, base.events, clock.message_ms
         )
         self._send_requests = SendRequests(self.sends, config, writer, base.reader.beside, base.run)
         self._locking = Locking(config, clock, topics, groups, base.clients, locks, writer, base.reader)

@@ -10,25 +10,21 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
-from kappamq.broker.clients.registry import Clients
 from kappamq.broker.events import ConnectionLost, Resubscribed, Tick
+from kappamq.broker.foundation import Foundation
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.pulling.last_pulls import LastPulls
 from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX
-from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscription_of
 from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
 from kappamq.broker.pulling.sql_pull import Sieve
-from kappamq.broker.pulling.waking import PullRequest, Run
+from kappamq.broker.pulling.waking import PullRequest
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.damage import EntryRepair
-from kappamq.broker.upkeep.slices import Worker
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission
 from kappamq.native.layout import (
     BROKEN,
@@ -55,11 +51,6 @@ from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import PullMessage, PullMessageResponse
 from kappamq.protocol.names import is_retry_topic
 from kappamq.protocol.records.tags import ALL
-from kappamq.state.groups import Groups
-from kappamq.state.offsets import Offsets
-from kappamq.state.resets import PendingResets
-from kappamq.state.topics import Topics
-from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -83,33 +74,30 @@ _REMARKS = {
 
 class Pulls:
     def __init__(
-        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
-        offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
-        worker: Worker, parked: ParkedPulls, ahead: ReadAhead, repairs: EntryRepair, may_lag: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._kernel = store.kernel
-        self._config = config
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._resets = resets
-        self._subscriptions = subscriptions
-        self._filtering = filtering
-        self._run = run
-        self._may_lag = may_lag  # our queues may end before those of the master that a consumer comes from
-        self.waiting = parked
+        self,
+        base: Foundation,
+        subscriptions: Subscriptions,
+        filtering: Filtering,
+        ahead: ReadAhead,
+        repairs: EntryRepair,
+    ) -> None:
+        self._store, self._kernel, self._config, self._clock = base.store, base.kernel, base.config, base.clock
+        self._clients, self._topics, self._groups = base.clients, base.tables.topics, base.tables.groups
+        self._offsets, self._resets = base.tables.offsets, base.tables.pending_resets
+        self._subscriptions, self._filtering = subscriptions, filtering
+        self._run = base.run
+        # Without the role our queues may end before those of the master that a consumer comes from.
+        self._may_lag = base.is_without_role
+        self.waiting = base.parked
         self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
         # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
         self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
-        self.worker = worker
+        self.worker = base.workers.read
         self.ahead = ahead
         self.repairs = repairs
-        self.last = LastPulls(groups)
+        self.last = LastPulls(self._groups)
         self.missed = 0  # pulls that were answered without a message
 
     # -- from the kernel ---------------------------------------------------------------------------------------------------

@@ -14,17 +14,12 @@ from kappamq.state.events import GroupChanged, ResetChanged, TopicChanged, Topic
 
 class Pulling:
     def __init__(self, base: Foundation, repairs: EntryRepair) -> None:
-        config, store, clock, tables, clients = base.config, base.store, base.clock, base.tables, base.clients
-        reader, read, events = base.reader, base.workers.read, base.events
-        self._resets = tables.pending_resets
-        self._clients = clients
-        self.subscriptions = Subscriptions(store.kernel, self._may_allow)
-        self.filtering = Filtering(config, reader.beside.run)
-        self.pulls = Pulls(
-            store, config, clock, tables.topics, tables.groups, clients, tables.offsets, tables.pending_resets,
-            self.subscriptions, self.filtering, base.run, read, base.parked, ReadAhead(store, clock, read), repairs,
-            base.is_without_role,
-        )  # fmt: skip
+        self._resets, self._clients = base.tables.pending_resets, base.clients
+        self.subscriptions = Subscriptions(base.kernel, self._may_allow)
+        self.filtering = Filtering(base.config, base.reader.beside.run)
+        ahead = ReadAhead(base.store, base.kernel, base.clock, base.workers.read)
+        self.pulls = Pulls(base, self.subscriptions, self.filtering, ahead, repairs)
+        events = base.events
         events.on(TopicChanged, self.subscriptions.topic_changed)
         events.on(TopicDeleted, self.subscriptions.topic_deleted)
         events.on(TopicDeleted, self.pulls.last.topic_deleted)

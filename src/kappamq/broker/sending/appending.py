@@ -15,13 +15,13 @@ from kappamq.broker.sending.gate import not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.errors import IllegalMessage
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import SYS_TRANSACTION
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
 from kappamq.state.metadata import Metadata
-from kappamq.store.message_store import MessageStore
 
 SYS_PREPARED, SYS_COMMIT, SYS_ROLLBACK = 0x4, 0x8, 0xC
 _OF_TRANSACTIONS = frozenset((names.HALF_TOPIC, names.HALF_OP_TOPIC, names.TRANSACTION_GIVEN_UP_TOPIC))
@@ -85,9 +85,9 @@ Placer = Callable[[Draft, int], None]
 
 class Appender:
     def __init__(
-        self, store: MessageStore, writer: LogWriter, metadata: Metadata, clock: Clock, placers: Sequence[Placer] = ()
+        self, kernel: Kernel, writer: LogWriter, metadata: Metadata, clock: Clock, placers: Sequence[Placer] = ()
     ) -> None:
-        self._kernel = store.kernel
+        self._kernel = kernel
         self._writer = writer
         self._metadata = metadata
         self._clock = clock

@@ -226,8 +226,7 @@ class Sends:
         }
 
     def offset_id(self, log_offset: int) -> str:
-        host: bytes = self._store.kernel.store_host
-        return (host + log_offset.to_bytes(8, "big")).hex().upper()
+        return (self._store.host + log_offset.to_bytes(8, "big")).hex().upper()
 
     # -- a batch -----------------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class TimerKeeper:
         return self._needed_from
 
     async def renew_below(self, log_min: int) -> None:
-        _low, end, next_offset, _stored = self._store.kernel.queue_state(TIMER_TOPIC, 0)
+        _low, end, next_offset, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         log_end = self._store.log.end
         if not next_offset:
             self._needed_from = log_end
@@ -62,7 +62,7 @@ class TimerKeeper:
             if not moved:
                 return
             offset += moved
-            await self._appender.confirmed(self._store.kernel.append_offset)  # the originals go when this returns
+            await self._appender.confirmed(self._store.append_offset)  # the originals go when this returns
             if moved < len(places):
                 self._needed_from = places[moved][0]
                 return

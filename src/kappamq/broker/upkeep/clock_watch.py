@@ -216,7 +216,7 @@ class ClockWatch:
         if self._gate.has(NOT_MASTER):
             self._unmarked_ms += step_ms
             return
-        step = ClockStep(self._store.kernel.append_offset, step_ms, to_ms)
+        step = ClockStep(self._store.append_offset, step_ms, to_ms)
         change = self._progress.stepped(step)
         # One group: what was delivered by the clock before, and from where on another one counts.
         self._mark(

@@ -133,7 +133,7 @@ class Upkeep:
         self._events.publish(Tick())
         if self._store.arrived_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
-        self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
+        self._store.keep_hot(HOT_BYTES)
         self._next_file.prepare_in_time()
 
     async def _flush(self) -> None:
@@ -362,14 +362,14 @@ class Upkeep:
         await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
         for topic, queue_id in await self._write(lambda: list(self._store.queues.queues())):
-            low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+            low, end, _next, _stored = self._store.queue_state(topic, queue_id)
             new_low = await self._read(self._store.first_at_or_behind, topic, queue_id, log_min)
             if new_low > low:
-                self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
+                self._store.raise_minimum(topic, queue_id, min(new_low, end))
                 if await self._write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
         if log_min == self._store.log.min:
-            self._store.kernel.mins_raised = True
+            self._store.minimums_are_raised()
         await self._write(self._store.index.expire, log_min)
         if ours:
             self._events.publish(LogShortened(log_min))

@@ -348,7 +348,7 @@ class Group:
         assert node is not None
         if peer is None:
             return
-        if append.start >= store.kernel.hot_from:
+        if append.start >= store.hot_from:
             end = whole_end(store, append)
             data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
@@ -387,7 +387,7 @@ class Group:
 
     def _append_record(self, effect: AppendRecord) -> None:
         """The first record of our term, or a change of members."""
-        node, kernel = self.node, self._store.kernel
+        node = self.node
         assert node is not None
         now_ms = max(self._clock.message_ms(), self._store.last_ms)
         begin = node.log.end
@@ -396,12 +396,12 @@ class Group:
         self._ordering = True
         try:
             try:
-                start, _number, size = kernel.append(*member, now_ms)
+                start, _number, size = self._store.append(member, now_ms)
             except self._store.kernel_module.SegmentFull:
                 if not self._writer.make_room():
                     raise StoreError("there is no room for the record of a new term") from None
                 # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
-                start, _number, size = kernel.append(*member, now_ms)
+                start, _number, size = self._store.append(member, now_ms)
             self._writer.end_turn()
         finally:
             self._ordering = False

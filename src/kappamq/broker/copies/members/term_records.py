@@ -44,7 +44,7 @@ def find_terms(store: MessageStore, terms: Terms) -> None:
 
 
 def _in_queue(store: MessageStore, known: int) -> Iterator[TermRecord | None]:
-    first, end, _next, _stored = store.kernel.queue_state(METADATA_TOPIC, 0)
+    first, end, _next, _stored = store.queue_state(METADATA_TOPIC, 0)
     for number in range(end - 1, first - 1, -1):
         entry = store.entry(METADATA_TOPIC, 0, number)
         if entry is None:
