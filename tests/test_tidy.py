@@ -134,7 +134,7 @@ RECORD_LAYOUT = set("HEAD MAGIC_V1 MAGIC_V2 PREFIX".split())
 # path -> where bytes are taken apart by hand in spite of that -> what they are
 BYTES_BY_HAND: dict[str, dict[str, str]] = {
     "broker/naming/address.py": {"struct": "the operating system's list of interfaces"},
-    "broker/pulling/pull.py": {"int.from_bytes()": "the size in a queue entry"},
+    "broker/pulling/lending.py": {"int.from_bytes()": "the size in a queue entry"},
     "broker/requests/bursts.py": {"int.from_bytes()": "the length of a frame"},
     "broker/sending/log_writer.py": {"int.from_bytes()": "the length of a frame"},
     "broker/timers/upcoming.py": {"struct": "timers, packed in memory"},

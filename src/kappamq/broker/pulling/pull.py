@@ -7,9 +7,8 @@ not be in memory are warmed by a worker first. In each case the kernel then make
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
@@ -18,6 +17,7 @@ from kappamq.broker.foundation import Foundation
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.pulling.last_pulls import LastPulls
+from kappamq.broker.pulling.lending import Lending
 from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX
 from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscription_of
 from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
@@ -30,7 +30,6 @@ from kappamq.native.layout import (
     BROKEN,
     COLD,
     EMPTY,
-    ENTRY,
     FOUND,
     GONE,
     NEED_ENTRIES,
@@ -54,9 +53,7 @@ from kappamq.protocol.records.tags import ALL
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_AT_ONCE = 4096
-_ENTRIES_AHEAD = 4 * _ENTRIES_AT_ONCE  # brought to memory by a worker before they are needed
-_LENT_MAX = _BEHIND_MAX = 1024
+_BEHIND_MAX = 1024
 _TRIES = 4
 _COLD_PULL_BYTES = 512 << 10
 
@@ -89,12 +86,10 @@ class Pulls:
         # Without the role our queues may end before those of the master that a consumer comes from.
         self._may_lag = base.is_without_role
         self.waiting = base.parked
-        self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
-        self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
         self.worker = base.workers.read
+        self.lending = Lending(base.store, base.kernel, base.workers.read, base.run)
         self.ahead = ahead
         self.repairs = repairs
         self.last = LastPulls(self._groups)
@@ -254,7 +249,7 @@ class Pulls:
             request.offset = payload[0]
             self._try(request, False, tries + 1)
         elif verdict == NEED_ENTRIES and tries < _TRIES:
-            if self._lend_resident(request):
+            if self.lending.lend_resident(request):
                 self._try(request, False, tries + 1)
             else:
                 self._work_for(request, self._fetch_entries(request, tries))
@@ -312,77 +307,25 @@ class Pulls:
 
         self._run(work())
 
-    def _lend_resident(self, request: PullRequest) -> bool:
-        """Lend entries that can be read without waiting for the disk; False if there are none."""
-        try:
-            entries = self._store.queues.read_resident(
-                request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
-            )
-        except OSError:
-            return False  # whoever fetches them will tell
-        return entries is not None and self._lend(request, entries)
-
-    def _lend(self, request: PullRequest, entries: bytes) -> bool:
-        """Let the kernel have entries read from disk; False if they have not got there yet."""
-        usable = len(entries) - len(entries) % ENTRY.size
-        end = self._kernel.queue_state(request.topic, request.queue_id).stored
-        usable = min(usable, max(0, (end - request.offset) * ENTRY.size))
-        # Entries on their way to the file read as zeros: only what is real may be lent.
-        while usable and int.from_bytes(entries[usable - 12 : usable - 8], "big") == 0:
-            usable -= ENTRY.size
-        if not usable:
-            return False
-        key = (request.topic, request.queue_id)
-        self._kernel.lend_entries(request.topic, request.queue_id, request.offset, entries[:usable])
-        self._lent[key] = None
-        self._lent.move_to_end(key)
-        lent_to = request.offset + usable // ENTRY.size
-        if lent_to < end:
-            self._read_on(request, lent_to)
-        if len(self._lent) > _LENT_MAX:
-            (topic, queue_id), _ = self._lent.popitem(last=False)
-            self._kernel.lend_entries(topic, queue_id, 0, b"")
-        return True
-
-    def _read_on(self, request: PullRequest, lent_to: int) -> None:
-        """Who has read so far will want what follows: have it in memory by then."""
-        key = (request.group, request.topic, request.queue_id)
-        read_to = self._read_to.pop(key, 0)
-        if not lent_to <= read_to <= lent_to + _ENTRIES_AHEAD:
-            read_to = lent_to  # what was read ahead is not what is wanted now
-        if read_to - lent_to < _ENTRIES_AT_ONCE:
-            self._run(self._warm_entries(request.topic, request.queue_id, read_to))
-            read_to += _ENTRIES_AHEAD
-        self._read_to[key] = read_to
-        if len(self._read_to) > _LENT_MAX:
-            self._read_to.popitem(last=False)
-
-    async def _warm_entries(self, topic: str, queue_id: int, first: int) -> None:
-        with contextlib.suppress(OSError):  # whoever needs them will be told
-            await self.worker(self._store.queues.read, topic, queue_id, first, _ENTRIES_AHEAD)
-
     async def _fetch_entries(self, request: PullRequest, tries: int) -> None:
         try:
-            entries = await self.worker(
-                self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
-            )
+            lent = await self.lending.fetch(request)
         except OSError as error:
             self._unreadable(request, error)
             return
         if request.connection.is_open:
-            lent = self._lend(request, entries)
             self._try(request, False, tries + 1 if lent else _TRIES)
 
     async def _fetch_records(self, request: PullRequest, span: tuple[int, int], tries: int) -> None:
         low, high = span
         try:
             if high - low > COMPACT_BYTES:
-                await self.worker(self._read_records, request)
+                await self.worker(self.lending.read_records, request)
             else:
                 try:
                     await self.ahead.fetch(low, high)
                 except OSError:  # something near it cannot be read, maybe nothing that is asked for
-                    await self.worker(self._read_records, request)
+                    await self.worker(self.lending.read_records, request)
         except OSError as error:
             if self._store.log.fd_at(low) is not None:
                 self._unreadable(request, error)
@@ -396,15 +339,6 @@ class Pulls:
         text = f"messages of {request.topic}/{request.queue_id} from {request.offset} on cannot be read: {why}"
         log.error("%s", text, exc_info=None if isinstance(error, OSError) else error)
         self._answer(request, ResponseCode.SYSTEM_ERROR, f"{text}; check the broker's disk", {})
-
-    def _read_records(self, request: PullRequest) -> None:
-        """Worker: read just the records of one pull, so that they are in memory when the loop gathers them."""
-        data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
-        data = data or self._store.queues.read(request.topic, request.queue_id, request.offset, request.count)
-        segment_bytes = self._store.config.segment_bytes
-        for log_offset, size, _code in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
-            if 0 < size <= segment_bytes:
-                self._store.warm(log_offset, size)
 
     # -- waiting and refusing ----------------------------------------------------------------------------------------------
 
