@@ -38,11 +38,19 @@ from kappamq.protocol.records.ids import UniqueIds
 log = logging.getLogger(__name__)
 
 SERVED: Final = (
-    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.RECALL_MESSAGE,
-    RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, *BATCH_CODES,
-)  # fmt: skip
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    *BATCH_CODES,
+)
 """Requests that only the role serves. Others that change something (topics, groups, offsets) are refused when they come to the gate."""
 
 

@@ -52,9 +52,16 @@ class Tables:
         self.queue_ends = QueueEnds(store, commit)
         self.member_places = MemberPlaces(commit)
         own: tuple[Table, ...] = (
-            self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock, self.queue_ends,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.pending_resets,
+            self.locks,
+            self.settings,
+            self.clock,
+            self.queue_ends,
             self.member_places,
-        )  # fmt: skip
+        )
         for table in own:
             metadata.add(table)
         events.on(SettingsChanged, self.topics.settings_changed)

@@ -29,7 +29,7 @@ from kappamq.store.position import Position
 from kappamq.store.queue_bounds import QueueBounds
 from kappamq.store.queues.queues import QueueFiles
 from kappamq.store.receiving import bytes_of_unit_max, misnumbered, whole_part
-from kappamq.store.recovery import Recovered, fingerprint, recover
+from kappamq.store.recovery import Recovered, fingerprint, newest_stored_ms, recover
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ _CATCH_UP_BYTES = 1 << 20
 _STORE_AT_START_QUEUES = 1000  # creating the files of this many queues takes about 0.1 s
 _CATCH_UP_AT_STOP_BYTES = 256 << 20
 _READ_BACK_BYTES = 16 << 20  # more than any record
-_STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 
 
 class MessageStore(QueueBounds):
@@ -69,9 +68,14 @@ class MessageStore(QueueBounds):
             index_link=kernel_module.index_link,
         )
         self.derived = Derived(
-            root, kernel, self.queues, self.index, self.files, lambda offset: fingerprint(self, offset),
+            root,
+            kernel,
+            self.queues,
+            self.index,
+            self.files,
+            lambda offset: fingerprint(self, offset),
             lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms),
-        )  # fmt: skip
+        )
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
         self._on_written, self._on_flushed = written, flushed
@@ -102,6 +106,8 @@ class MessageStore(QueueBounds):
             try:
                 return self._open(boot_id, enter_up_to, begin_at)
             except BaseException:
+                if self._flusher is not None:
+                    self._flusher.close()
                 self.log.close()
                 self.queues.close()
                 self.index.close()
@@ -143,7 +149,7 @@ class MessageStore(QueueBounds):
         self.marks.reset(end)
         for mark in (self.marks.answerable, self.marks.visible, self.marks.confirmed, self.marks.dispatched):
             mark.reset(entered)
-        self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
+        self.last_ms = self._flushed_ms = newest_stored_ms(found, written_ms, end)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
         self.kernel.mins_raised = True
@@ -163,19 +169,6 @@ class MessageStore(QueueBounds):
             except OSError as error:
                 log.warning("recovered queue entries could not be written yet (%s); this is retried", error)
         return found
-
-    def _last_stored_ms(self, found: Recovered, written: dict[int, int]) -> int:
-        """When the newest record was stored, by the record or the checkpoint, but not later than the last write to its file: one wrong
-        store time, or one flipped bit, must not move the clock to next year."""
-        claimed_ms = found.last_ms
-        written_ms = max(((start, ms) for start, ms in written.items() if start < self.log.end), default=(0, 0))[1]
-        if claimed_ms > written_ms + _STAMP_AHEAD_MS:
-            found.notes.append(
-                f"the newest record has the store time {claimed_ms}, but its log file was last written at {written_ms}: "
-                f"that store time is ignored"
-            )
-            return written_ms
-        return claimed_ms
 
     def _store_all(self) -> DerivedWork:
         """Write everything that was dispatched; returns the last round."""

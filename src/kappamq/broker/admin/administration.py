@@ -53,9 +53,20 @@ class Administration:
             config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
         )
         self.progress = Progress(
-            config.name, lambda: base.address, store, clock, topics, groups, clients, offsets, worker, compute,
-            self.when_safe, stats.get_tps, pulls.asked,
-        )  # fmt: skip
+            config.name,
+            lambda: base.address,
+            store,
+            clock,
+            topics,
+            groups,
+            clients,
+            offsets,
+            worker,
+            compute,
+            self.when_safe,
+            stats.get_tps,
+            pulls.asked,
+        )
         self.offset_resets = OffsetResets(
             config,
             store,
@@ -87,9 +98,20 @@ class Administration:
         self.settings = SettingsRequests(tables.settings, upkeep.save_now, beside)
         self.queries = Queries(store, worker, upkeep.write_derived)
         self._parts = (
-            self.topics, self.groups, self.clients, self.queues, self.progress, self.offset_resets, self.client_calls, self.runtime, stats,
-            self.maintenance, self.settings, self.queries, EmptyTables(),
-        )  # fmt: skip
+            self.topics,
+            self.groups,
+            self.clients,
+            self.queues,
+            self.progress,
+            self.offset_resets,
+            self.client_calls,
+            self.runtime,
+            stats,
+            self.maintenance,
+            self.settings,
+            self.queries,
+            EmptyTables(),
+        )
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:
         # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.

@@ -39,10 +39,20 @@ _VERSION_RESETS = 28  # the first client version that can be told to
 
 class OffsetResets:
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        pending: PendingResets, appender: Appender, worker: Worker, when_safe: WhenSafe,
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        offsets: Offsets,
+        pending: PendingResets,
+        appender: Appender,
+        worker: Worker,
+        when_safe: WhenSafe,
         on_reset: Callable[[str, int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._store = store
         self._clock = clock
@@ -160,8 +170,13 @@ class OffsetResets:
             {MessageQueue(header.topic, self._config.name, queue_id): offset for queue_id, offset in targets.items()}
         )
         told = ResetClientOffset(
-            topic=header.topic, group=header.group, queue_id=ALL_QUEUES, timestamp=header.timestamp, force=header.force, offset=BY_TIME
-        )  # fmt: skip
+            topic=header.topic,
+            group=header.group,
+            queue_id=ALL_QUEUES,
+            timestamp=header.timestamp,
+            force=header.force,
+            offset=BY_TIME,
+        )
         plain, listed = (
             request_frame(told, data, oneway=True).encode() for data in (body.encode(), body.encode_list())
         )

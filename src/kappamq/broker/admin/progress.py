@@ -21,7 +21,7 @@ from kappamq.protocol.bodies.admin import (
     ConsumeTimeSpans,
     CorrectionOffsets,
     QueueTimeSpan,
-)  # fmt: skip
+)
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import (
@@ -30,7 +30,7 @@ from kappamq.protocol.headers.admin import (
     GetConsumeStats,
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
-)  # fmt: skip
+)
 from kappamq.state.groups import Groups
 from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
@@ -50,10 +50,21 @@ class _Progress:
 
 class Progress:
     def __init__(
-        self, broker_name: str, address: Callable[[], str], store: MessageStore, clock: Clock, topics: Topics, groups: Groups,
-        clients: Clients, offsets: Offsets, worker: Worker, compute: Worker,
-        when_safe: WhenSafe, get_tps: Callable[[str, str], float], asked: Callable[[str, str, int], int],
-    ) -> None:  # fmt: skip
+        self,
+        broker_name: str,
+        address: Callable[[], str],
+        store: MessageStore,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        offsets: Offsets,
+        worker: Worker,
+        compute: Worker,
+        when_safe: WhenSafe,
+        get_tps: Callable[[str, str], float],
+        asked: Callable[[str, str, int], int],
+    ) -> None:
         self._broker_name = broker_name
         self._address = address
         self._store = store
@@ -184,7 +195,7 @@ class Progress:
 
 def _span(
     queue: MessageQueue, first: int | None, last: int | None, read: int | None, following: int | None, now: int
-) -> QueueTimeSpan:  # fmt: skip
+) -> QueueTimeSpan:
     first, last = -1 if first is None else first, -1 if last is None else last
     consumed = first if read is None else read
     return QueueTimeSpan(

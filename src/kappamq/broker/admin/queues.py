@@ -26,10 +26,16 @@ QueueAt = tuple[str, int, int]  # topic, queue id, offset of a message in it
 
 class QueueViews:
     def __init__(
-        self, broker_name: str, store: MessageStore, topics: Topics, clients: Clients, worker: Worker,
-        filter_of: Callable[[str, str], FilterData | None], tag_codes: Callable[[SubscriptionData], frozenset[int] | None],
+        self,
+        broker_name: str,
+        store: MessageStore,
+        topics: Topics,
+        clients: Clients,
+        worker: Worker,
+        filter_of: Callable[[str, str], FilterData | None],
+        tag_codes: Callable[[SubscriptionData], frozenset[int] | None],
         put_tps: Callable[[str], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._topics = topics

@@ -21,7 +21,7 @@ from kappamq.protocol.bodies.clients import (
     HeartbeatData,
     MessageModel,
     SubscriptionGroupConfig,
-)  # fmt: skip
+)
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import (
@@ -38,7 +38,7 @@ from kappamq.protocol.headers.client import (
     TimestampResponse,
     UnregisterClient,
     UpdateConsumerOffset,
-)  # fmt: skip
+)
 
 log = logging.getLogger(__name__)
 

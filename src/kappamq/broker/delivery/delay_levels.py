@@ -96,9 +96,15 @@ class _Level:
 
 class Delays:
     def __init__(
-        self, store: MessageStore, topics: Topics, appender: Appender, agenda: Agenda, positions: DelayPositions,
-        delays_ms: Sequence[int], worker: Worker,
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        topics: Topics,
+        appender: Appender,
+        agenda: Agenda,
+        positions: DelayPositions,
+        delays_ms: Sequence[int],
+        worker: Worker,
+    ) -> None:
         self._store = store
         self._unparking = Unparking(topics)
         self._appender = appender

@@ -52,13 +52,27 @@ class Delivery:
         book = TimerBook(store, TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, base.boot_id))
         lookup = RecallLookup(store, clock, worker, write_derived)
         self.timers = Timers(
-            store, topics, self.copies, self.agenda, book, tables.timer_progress, tables.timer_metrics, worker,
-            clock.message_ms, lookup.is_recalled,
-        )  # fmt: skip
-        self.timer_keeper = TimerKeeper(
-            store, self.copies, book, tables.timer_progress, tables.timer_metrics, self.timers.on_files, worker,
+            store,
+            topics,
+            self.copies,
+            self.agenda,
+            book,
+            tables.timer_progress,
+            tables.timer_metrics,
+            worker,
             clock.message_ms,
-        )  # fmt: skip
+            lookup.is_recalled,
+        )
+        self.timer_keeper = TimerKeeper(
+            store,
+            self.copies,
+            book,
+            tables.timer_progress,
+            tables.timer_metrics,
+            self.timers.on_files,
+            worker,
+            clock.message_ms,
+        )
         timer_placer = TimerPlacer(config, self.timers.wake)
         self.delays = Delays(store, topics, self.copies, self.agenda, tables.delay_positions, config.delays_ms, worker)
         placers = (timer_placer.place, self.delays.place)
@@ -78,13 +92,27 @@ class Delivery:
         self.transactions = Transactions(config, clock, writer, self.halves, worker, timer_placer.check)
         self.checks = TransactionChecks(config, clock, self.halves, base.clients, worker, self.agenda.spawn)
         self.retries = Retries(
-            config, store, topics, groups, appender, worker,
-            lambda group: locks.any_held(group, clock.liveness()), base.events,
-        )  # fmt: skip
+            config,
+            store,
+            topics,
+            groups,
+            appender,
+            worker,
+            lambda group: locks.any_held(group, clock.liveness()),
+            base.events,
+        )
         self.sends = Sends(
-            store, config, clock, topics, appender, unique_ids, base.gate, base.registration.announced, self.retries,
+            store,
+            config,
+            clock,
+            topics,
+            appender,
+            unique_ids,
+            base.gate,
+            base.registration.announced,
+            self.retries,
             self.transactions,
-        )  # fmt: skip
+        )
         self.replies = Replies(config, clock, topics, base.clients, self.sends, appender, lambda: base.address)
         self.recalls = Recalls(store, config, clock, topics, appender)
         self._waits = KernelWaits(
@@ -94,20 +122,37 @@ class Delivery:
         self._locking = Locking(config, clock, topics, groups, base.clients, locks, writer, base.reader)
         self.batches = BatchTransactions(
             Around(
-                config, store, topics, metadata.commit, appender, self.agenda, clock, self.sends, base.reader.beside,
-                worker, base.run, base.tls, timer_placer.check,
+                config,
+                store,
+                topics,
+                metadata.commit,
+                appender,
+                self.agenda,
+                clock,
+                self.sends,
+                base.reader.beside,
+                worker,
+                base.run,
+                base.tls,
+                timer_placer.check,
             ),
-            tables.scopes, tables.staged,
-        )  # fmt: skip
+            tables.scopes,
+            tables.staged,
+        )
         for part in (self.timers, self.delays, self.checks, self.batches.coordinator, self.batches.publishing):
             self.agenda.add(part)
 
     def handlers(self) -> dict[int, Handler]:
         """Requests that only a node which may write can serve."""
         parts = (
-            self._send_requests, self.retries, self.replies, self.transactions, self.recalls, self._locking,
+            self._send_requests,
+            self.retries,
+            self.replies,
+            self.transactions,
+            self.recalls,
+            self._locking,
             self.batches.requests,
-        )  # fmt: skip
+        )
         return merged(part.handlers() for part in parts)
 
     @property

@@ -27,9 +27,15 @@ class DeliveryTables:
 
     def all(self) -> list[Table]:
         return [
-            self.filters, self.delay_positions, self.half_counts, self.timer_progress, self.timer_metrics, self.reopened,
-            self.scopes, self.staged,
-        ]  # fmt: skip
+            self.filters,
+            self.delay_positions,
+            self.half_counts,
+            self.timer_progress,
+            self.timer_metrics,
+            self.reopened,
+            self.scopes,
+            self.staged,
+        ]
 
     @property
     def saved_seldom(self) -> list[str]:

@@ -41,7 +41,7 @@ from kappamq.native.layout import (
     TOO_LARGE,
     TOO_SMALL,
     PullTuple,
-)  # fmt: skip
+)
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import SubscriptionData
@@ -102,8 +102,18 @@ class Pulls:
             row = self._subscriptions.row(number)
             suspend = suspend_ms if sys_flag & PULL_SUSPEND else 0
             request = PullRequest(
-                connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary, self._again
-            )  # fmt: skip
+                connection,
+                row.group,
+                row.topic,
+                queue_id,
+                offset,
+                count,
+                row.codes,
+                suspend,
+                opaque,
+                binary,
+                self._again,
+            )
             if verdict in (NEED_ENTRIES, COLD, BROKEN) and len(self._behind) < _BEHIND_MAX:
                 self._behind.append((request, verdict, payload))
             else:
@@ -181,11 +191,19 @@ class Pulls:
         else:
             codes, sieve = self._by_tags(header, subscription)
         pull = PullRequest(
-            request.connection, group.name, topic.name, header.queue_id, header.queue_offset,
-            min(header.count_max, self._store.config.transfer_count_max), codes,
-            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, request.opaque, request.is_binary, self._again,
+            request.connection,
+            group.name,
+            topic.name,
+            header.queue_id,
+            header.queue_offset,
+            min(header.count_max, self._store.config.transfer_count_max),
+            codes,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0,
+            request.opaque,
+            request.is_binary,
+            self._again,
             sieve=sieve,
-        )  # fmt: skip
+        )
         self.last.note(group.name, topic.name, header.queue_id, header.queue_offset)
         if not request.is_oneway and self._moved(pull):
             return None
@@ -231,8 +249,15 @@ class Pulls:
     def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
         if request.sieve is None:
             verdict, payload = self._kernel.pull(
-                request.topic, request.queue_id, request.offset, request.count, request.codes, request.opaque, request.binary, warm
-            )  # fmt: skip
+                request.topic,
+                request.queue_id,
+                request.offset,
+                request.count,
+                request.codes,
+                request.opaque,
+                request.binary,
+                warm,
+            )
         else:
             bytes_max = self._store.config.transfer_bytes_max
             verdict, payload = request.sieve.pull(self._kernel, request, bytes_max, warm, self.ahead.has)

@@ -53,9 +53,17 @@ class Draft:
         for name in properties.OF_THE_RECORD:  # a Java broker stores what a producer puts there
             pairs.pop(name, None)
         return cls(
-            record.topic, record.queue_id, record.body, pairs, record.flag, record.sys_flag, record.born_ms,
-            record.born_host + record.born_port.to_bytes(4, "big"), record.reconsume_times, record.log_offset,
-        )  # fmt: skip
+            record.topic,
+            record.queue_id,
+            record.body,
+            pairs,
+            record.flag,
+            record.sys_flag,
+            record.born_ms,
+            record.born_host + record.born_port.to_bytes(4, "big"),
+            record.reconsume_times,
+            record.log_offset,
+        )
 
     @property
     def is_final(self) -> bool:
@@ -185,6 +193,14 @@ class Appender:
 def member(draft: Draft) -> GroupMember:
     """A draft as the kernel wants it."""
     return (
-        draft.topic, draft.queue_id, draft.flag, draft.sys_flag, draft.born_ms, draft.born, draft.reconsume_times, draft.source,
-        draft.body, properties.encode(draft.properties).encode(),
-    )  # fmt: skip
+        draft.topic,
+        draft.queue_id,
+        draft.flag,
+        draft.sys_flag,
+        draft.born_ms,
+        draft.born,
+        draft.reconsume_times,
+        draft.source,
+        draft.body,
+        properties.encode(draft.properties).encode(),
+    )

@@ -149,9 +149,16 @@ class TimerBook:
     # -- entering ------------------------------------------------------------------------------------------------------------
 
     def enter(
-        self, first: int, count: int, entries: bytes, loaded_ms: int, progress: TimerProgress, now_ms: int, pending_ms: int,
+        self,
+        first: int,
+        count: int,
+        entries: bytes,
+        loaded_ms: int,
+        progress: TimerProgress,
+        now_ms: int,
+        pending_ms: int,
         records: bytes = b"",
-    ) -> Entered:  # fmt: skip
+    ) -> Entered:
         """Bring messages [first, first + count) of the timer topic into the files. `entries` if the queue's memory has them, and
         of their `records` those that were at hand, back to back; of those before, all that are due before `pending_ms` are
         delivered."""

@@ -25,9 +25,16 @@ _SOON_MS = 5000  # what is about to be delivered is left alone: the log can wait
 
 class TimerKeeper:
     def __init__(
-        self, store: MessageStore, appender: Appender, book: TimerBook, progress: TimerProgress, metrics: TimerMetrics,
-        on_files: Callable[..., Awaitable[Any]], worker: Worker, now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        appender: Appender,
+        book: TimerBook,
+        progress: TimerProgress,
+        metrics: TimerMetrics,
+        on_files: Callable[..., Awaitable[Any]],
+        worker: Worker,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._store = store
         self._appender = appender
         self._book = book

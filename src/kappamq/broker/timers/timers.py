@@ -51,9 +51,18 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}  # no reason
 
 class Timers:
     def __init__(
-        self, store: MessageStore, topics: Topics, appender: Appender, agenda: Agenda, book: TimerBook, progress: TimerProgress,
-        metrics: TimerMetrics, worker: Worker, now_ms: Callable[[], int], is_recalled: IsRecalled,
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        topics: Topics,
+        appender: Appender,
+        agenda: Agenda,
+        book: TimerBook,
+        progress: TimerProgress,
+        metrics: TimerMetrics,
+        worker: Worker,
+        now_ms: Callable[[], int],
+        is_recalled: IsRecalled,
+    ) -> None:
         self._store = store
         self._topics = topics
         self._agenda = agenda
