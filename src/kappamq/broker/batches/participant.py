@@ -133,9 +133,8 @@ class Participant:
     def stage(self, sent: Sent, queue_id: int) -> tuple[int, Placed]:
         """Store a chunk that was checked and read; returns its place, and where its record is."""
         header, body = sent.header, sent.body
-        kernel = self._store.kernel
-        place = kernel.queue_state(STAGED_TOPIC, 0).next
-        chunk = Chunk(place, kernel.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
+        place = self._store.queue_state(STAGED_TOPIC, 0).next
+        chunk = Chunk(place, self._store.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
         pairs = {
             "scope": header.scope,
             "number": str(header.number),
@@ -226,7 +225,7 @@ class Participant:
         finished = {one.transaction: one.dropped for one in self._staged.of_scope(name) if one.is_published}
         if finished:
             # The coordinator forgets what is published: before that nobody may be able to take the messages back.
-            await self._appender.kept(self._store.kernel.append_offset)
+            await self._appender.kept(self._store.append_offset)
         mine = [staged.transaction for staged in self._staged.of_scope(name)]
         if scope is None:
             answer = Decisions()  # it was removed, by an operator
@@ -259,7 +258,7 @@ class Participant:
         # A node that was deposed and has not noticed lacks what its successor has: only who can still have something recorded may say
         # that chunks are lost. The coordinator forgets them then, and the successor would drop them.
         self._commit("scope-asked", [scope.name])
-        await self._appender.kept(self._store.kernel.append_offset)
+        await self._appender.kept(self._store.append_offset)
         lost = [one for one in decided if self._staged.get(one.transaction) is None]
         for one in lost:
             _log_lost(scope.name, one.number, len(one.chunks))
@@ -283,7 +282,7 @@ class Participant:
     @property
     def needed_from(self) -> int:
         first = self._staged.needed_from()
-        return self._store.kernel.append_offset if first is None else first
+        return self._store.append_offset if first is None else first
 
     async def renew_below(self, log_min: int) -> None:
         """Nothing is copied: chunks live for an hour, and keep their files."""
