@@ -36,7 +36,7 @@ class SendFuture(Future[SendResult]):
     _state: str = _PENDING
     _result: SendResult | None = None
     _exception: BaseException | None = None
-    _waiters = ()  # type: ignore[assignment]
+    _waiters: Any = ()
     _done_callbacks = ()
     _own_condition: threading.Condition | None = None
 
