@@ -65,16 +65,15 @@ class Administration:
         """`announced`: waits until name servers know of every change so far."""
         self._writer, self._kernel = writer, store.kernel
         topics, groups, offsets, pulls = tables.topics, tables.groups, tables.offsets, pulling.pulls
-        worker, compute = workers.read, workers.compute
-        resets, turns, beside = tables.pending_resets, reader.turns, reader.beside
-        self.topics = AdminTopics(config, topics, compute, self.when_safe, announced, turns)
-        self.groups = AdminGroups(config, groups, offsets, compute, self.when_safe, turns, resets)
-        self.clients = AdminClients(clients, offsets, clock, compute)
+        worker, resets, turns, beside = workers.read, tables.pending_resets, reader.turns, reader.beside
+        self.topics = AdminTopics(config, topics, beside, self.when_safe, announced, turns)
+        self.groups = AdminGroups(config, groups, offsets, beside, self.when_safe, turns, resets)
+        self.clients = AdminClients(clients, offsets, clock, beside)
         self.queues = QueueViews(
             config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
         )
         self.progress = Progress(
-            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, compute,
+            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, beside,
             self.when_safe, stats.get_tps, pulls.asked,
         )  # fmt: skip
         self.offset_resets = OffsetResets(
