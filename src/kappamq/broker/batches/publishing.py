@@ -60,11 +60,8 @@ class Publishing:
         return None if self._reading or self._next() is None else self._not_before_ms
 
     def _next(self) -> tuple[Staged, Chunk] | None:
-        first: Staged | None = None
-        for staged in self._staged.table.values():
-            if staged.waiting and (first is None or (staged.scope == first.scope and staged.number < first.number)):
-                first = staged
-        if first is None or first.waiting is None:
+        first = self._staged.next_to_publish()
+        if first is None or not first.waiting:
             return None
         return first, first.chunks[first.waiting[0]]
 
