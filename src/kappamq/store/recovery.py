@@ -112,6 +112,10 @@ def recover(
         found.scanned_from = found.end = found.entered = begin_at
         return found
     start, ours, loaded = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
+    if not ours and not clean and enter_up_to is not None:
+        # Of a log that several have written one after the other, store times say nothing: their clocks differ. What queue files have
+        # lost in a power cut is to be found in the log only.
+        start = min(start, log.min)
     found.scanned_from = start
     if not loaded:
         _load_queues(store, start)
