@@ -146,6 +146,7 @@ def change_every_table(node: Node, number: int) -> None:
     filtered = SubscriptionData(topic="t", expression="a = 'x'", expression_type="SQL92", version=number)
     tables.filters.subscribed(name, filtered)
     node.metadata.commit("queue-ends", {name: {0: number}})
+    tables.places.set(name, f"host:{number}")
     node.metadata.commit("delay", [number, number])
     node.metadata.commit("timer", tables.timers.after(number * 1000, number, {f"w{number}": number * 1000}))
     step = [node.store.kernel.append_offset, number * 1000, now_ms]
