@@ -125,7 +125,8 @@ def test_a_slave_that_holds_what_its_master_has_lost(tmp_path: Path) -> None:
         assert to is not None
         cut = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "kappamq", "store", "cut", "--data", str(slave_root), "--to", to[1],
-            "--set", "maxHashSlotNum=997", "--set", "maxIndexNum=10000", "--set", "mappedFileSizeConsumeQueue=20000", "--set", "maxMessageSize=262144",
+            *("--set", "maxHashSlotNum=997", "--set", "maxIndexNum=10000"),
+            *("--set", "mappedFileSizeConsumeQueue=20000", "--set", "maxMessageSize=262144"),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         said, _ = await asyncio.wait_for(cut.communicate(), 60)
