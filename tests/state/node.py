@@ -146,12 +146,12 @@ def change_every_table(node: Node, number: int) -> None:
     filtered = SubscriptionData(topic="t", expression="a = 'x'", expression_type="SQL92", version=number)
     tables.filters.subscribed(name, filtered)
     node.metadata.commit("queue-ends", {name: {0: number}})
-    tables.places.set(name, f"host:{number}")
     node.metadata.commit("delay", [number, number])
     node.metadata.commit("timer", tables.timers.after(number * 1000, number, {f"w{number}": number * 1000}))
     step = [node.store.kernel.append_offset, number * 1000, now_ms]
     node.metadata.commit("clock", {"step": step, "boot": "b", "offset": number, "ahead": 0})
     node.metadata.commit(*tables.reopened.change(number, 0))
+    tables.places.set("n0", f"host:{number}")
     node.metadata.commit("scope", [name, f"owner {number}", "b"])
     node.metadata.commit("batch-begun", [name, f"t{number}", number])
     chunk = [number, node.store.kernel.append_offset, 7, 2, 100, "t", 0]

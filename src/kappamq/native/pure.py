@@ -75,7 +75,7 @@ class Kernel(Waiting):
     ) -> None:  # fmt: skip
         super().__init__(segment_bytes, tail_crc, pending_bytes_max)
         self._region, self._trace = region, "true" if trace_on else "false"
-        self.store_host = store_host
+        self.store_host = store_host  # and with it, the replies that name it
         self.message_bytes_max = message_bytes_max
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max

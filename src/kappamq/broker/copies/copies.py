@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 
 from kappamq.broker.copies.apache.adopting import Adopting
@@ -17,33 +16,21 @@ from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.members.operations import GroupOperations
 from kappamq.broker.copies.mending.giving import RangeGiver
 from kappamq.broker.copies.mending.mender import Mender
-from kappamq.broker.copies.node_role import NodeRole
-from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.question import Questions
-from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.copies.status import CopiesStatus
 from kappamq.broker.copies.suggesting import Suggesting
 from kappamq.broker.events import MasterFound, Tick
-from kappamq.broker.sending.gate import Gate
-from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.tables import Tables
-from kappamq.broker.upkeep.damage import Counts, LostPages, Run
-from kappamq.broker.upkeep.next_file import NextLogFile
-from kappamq.broker.upkeep.slices import Worker
+from kappamq.broker.foundation import Foundation
+from kappamq.broker.upkeep.damage import Counts, LostPages
 from kappamq.broker.upkeep.upkeep import Keeper, Upkeep
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
-from kappamq.config.copies import KAPPAMQ, CopiesConfig
+from kappamq.config.copies import KAPPAMQ
 from kappamq.errors import StoreError
-from kappamq.events import Events
 from kappamq.replication.frames import Kind
 from kappamq.replication.greeting import Hello, Refusal
 from kappamq.replication.ranges import RangeQuestion
-from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
-from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered, fingerprint
 
 
@@ -52,32 +39,21 @@ class Copies:
 
     def __init__(
         self,
-        config: CopiesConfig,
-        broker: BrokerConfig,
-        store: MessageStore,
-        writer: LogWriter,
-        metadata: Metadata,
-        tables: Tables,
+        base: Foundation,
         upkeep: Upkeep,
-        next_file: NextLogFile,
-        gate: Gate,
-        clock: Clock,
-        outlet: Outlet,
-        role: NodeRole,
-        address: Callable[[], str],
-        worker: Worker,
-        events: Events,
-        tls: ssl.SSLContext | None,
-        seeding: Seeding,
-        unfit: Callable[[StoreError], None],
         counts: Counts,
         lost_pages: LostPages,
-        write: Worker,
-        run: Run,
-        copies_port: int,
+        unfit: Callable[[StoreError], None],
     ) -> None:
-        """`address`: where our clients reach us. `tls`: for questions to an Apache master. `unfit`: told that this node cannot go on, and
-        is to be started again. `copies_port`: where we listen for copies."""
+        """`unfit`: called when this node cannot go on, and is to be started again."""
+        config, broker, store, writer = base.setup.copies, base.config, base.store, base.writer
+        metadata, tables, gate, clock = base.metadata, base.tables, base.gate, base.clock
+        outlet, role, seeding, events, tls = base.outlet, base.node_role, base.seeding, base.events, base.tls
+        next_file, worker, write, run = base.next_file, base.workers.read, base.workers.write, base.run
+
+        def address() -> str:
+            return base.address
+
         self.config = config
         self._broker = broker
         self._store = store
@@ -85,7 +61,7 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
-        self._copies_port = copies_port
+        self._copies_port = base.copies_port
         self._tables = tables
         self._seeding = seeding
         self._unfit = unfit

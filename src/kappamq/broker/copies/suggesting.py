@@ -25,6 +25,5 @@ class Suggesting:
 
     def look(self) -> None:
         """Several times a second."""
-        kernel = self._store.kernel
-        kernel.suggested = self._reader() if self._config.read_from_slaves else MASTER_ID
-        kernel.suggested_below = self._store.log.end - MEMORY_BYTES * self._config.memory_percent // 100
+        reader = self._reader() if self._config.read_from_slaves else MASTER_ID
+        self._store.suggest(reader, MEMORY_BYTES * self._config.memory_percent // 100)

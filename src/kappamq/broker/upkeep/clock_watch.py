@@ -86,9 +86,16 @@ class ClockTable:
 
 class ClockWatch:
     def __init__(
-        self, clock: WatchedClock, store: MessageStore, table: ClockTable, progress: TimerProgress, appender: Appender, boot_id: str,
-        events: Events, gate: Gate,
-    ) -> None:  # fmt: skip
+        self,
+        clock: WatchedClock,
+        store: MessageStore,
+        table: ClockTable,
+        progress: TimerProgress,
+        appender: Appender,
+        boot_id: str,
+        events: Events,
+        gate: Gate,
+    ) -> None:
         self._events = events
         self._gate = gate
         self._unmarked_ms = 0  # how far the clock was set while this node was not to write into the log
@@ -131,8 +138,9 @@ class ClockWatch:
             if now_ms - last_ms > SETTLE_MS:
                 log.info(
                     "the newest record was stored at %s: log files that have expired since are deleted when the clock, which shows %s, "
-                    "has been kept for %d s", *(when(last_ms), when(now_ms), SETTLE_MS // 1000)
-                )  # fmt: skip
+                    "has been kept for %d s",
+                    *(when(last_ms), when(now_ms), SETTLE_MS // 1000),
+                )
         self._remember()
 
     def _remember(self) -> None:
@@ -224,7 +232,7 @@ class ClockWatch:
         if self._gate.has(NOT_MASTER):
             self._unmarked_ms += step_ms
             return
-        step = ClockStep(self._store.kernel.append_offset, step_ms, to_ms)
+        step = ClockStep(self._store.append_offset, step_ms, to_ms)
         change = self._progress.stepped(step)
         # One group: what was delivered by the clock before, and from where on another one counts.
         self._mark(

@@ -358,7 +358,7 @@ class Group:
         assert node is not None
         if peer is None:
             return
-        if append.start >= store.kernel.hot_from:
+        if append.start >= store.hot_from:
             end = whole_end(store, append)
             data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))

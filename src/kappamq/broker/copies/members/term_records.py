@@ -39,12 +39,12 @@ def append_term(store: MessageStore, writer: LogWriter, metadata: Metadata, chan
     now_ms = max(now_ms, store.last_ms)
     member = metadata.member(TERM_KIND, change, now_ms)
     try:
-        start, _number, size = store.kernel.append(*member, now_ms)
+        start, _number, size = store.append(member, now_ms)
     except store.kernel_module.SegmentFull:
         if not writer.make_room():
             raise StoreError("there is no room for the record of a new term") from None
         # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
-        start, _number, size = store.kernel.append(*member, now_ms)
+        start, _number, size = store.append(member, now_ms)
     writer.end_turn(now_ms)
     return start + size
 
@@ -61,7 +61,7 @@ def find_terms(store: MessageStore, terms: Terms) -> None:
 
 
 def _in_queue(store: MessageStore, known: int) -> Iterator[TermRecord | None]:
-    first, end, _next, _stored = store.kernel.queue_state(METADATA_TOPIC, 0)
+    first, end, _next, _stored = store.queue_state(METADATA_TOPIC, 0)
     for number in range(end - 1, first - 1, -1):
         entry = store.entry(METADATA_TOPIC, 0, number)
         if entry is None:
