@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dropped", "chunks-finished")
+KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-part", "chunk-published", "chunks-dropped", "chunks-finished")
 
 
 CHUNK_EXTRA_BYTES: Final = 1024
@@ -41,6 +41,9 @@ class Staged:
     since_ms: int
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are not published, by place
     waiting: list[int] | None = None  # decided: places to publish, in order; None: not decided
+    parts: dict[int, int] = field(
+        default_factory=dict
+    )  # place -> messages of a chunk that are published, if not all are
     dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
 
     @property
@@ -105,6 +108,8 @@ class StagedChunks:
             listed = set(staged.waiting)
             for place in [place for place in staged.chunks if place not in listed]:
                 self._take(staged, place)
+        elif kind == "chunk-part":
+            staged.parts[int(change[1])] = int(change[2])
         elif kind == "chunk-published":
             place, dropped = int(change[1]), int(change[2])
             chunk = self._take(staged, place)
@@ -126,6 +131,7 @@ class StagedChunks:
 
     def _take(self, staged: Staged, place: int) -> Chunk:
         chunk = staged.chunks.pop(place)
+        staged.parts.pop(place, None)
         self.bytes -= chunk.size
         self.count -= 1
         return chunk
@@ -142,6 +148,7 @@ class StagedChunks:
                     staged,
                     list(staged.chunks.values()),
                     None if staged.waiting is None else list(staged.waiting),
+                    {str(place): rows for place, rows in staged.parts.items()},
                     dict(staged.dropped),
                 )
                 for staged in self.table.values()
@@ -157,6 +164,7 @@ class StagedChunks:
                 self._add(staged, one)
             waiting = found.get("waiting")
             staged.waiting = None if waiting is None else [int(place) for place in waiting]
+            staged.parts = {int(place): int(rows) for place, rows in (found.get("parts") or {}).items()}
             staged.dropped = {str(topic): int(count) for topic, count in found["dropped"].items()}
 
     def reset(self) -> None:
@@ -164,7 +172,10 @@ class StagedChunks:
         self.bytes = self.count = 0
 
 
-def _snapshot(frozen: Sequence[tuple[Staged, list[Chunk], list[int] | None, dict[str, int]]]) -> dict[str, Any]:
+_Frozen = tuple[Staged, list[Chunk], list[int] | None, dict[str, int], dict[str, int]]
+
+
+def _snapshot(frozen: Sequence[_Frozen]) -> dict[str, Any]:
     """Of each transaction that which changes was copied."""
     return {
         "transactions": [
@@ -175,9 +186,10 @@ def _snapshot(frozen: Sequence[tuple[Staged, list[Chunk], list[int] | None, dict
                 "since": staged.since_ms,
                 "chunks": [row(chunk) for chunk in chunks],
                 "waiting": waiting,
+                "parts": parts,
                 "dropped": dropped,
             }
-            for staged, chunks, waiting, dropped in frozen
+            for staged, chunks, waiting, parts, dropped in frozen
         ]
     }
 
