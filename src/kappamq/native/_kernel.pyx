@@ -1197,6 +1197,9 @@ def java_hash(data):
 
 # -- group commit -----------------------------------------------------------------------------------------------------
 
+include "sends.pxi"
+
+
 cdef class Flusher:
     cdef flusher_t *f
     cdef int64_t _durable

@@ -220,3 +220,8 @@ class KernelModule(Protocol):
     index_plain: Callable[..., Any]
     columns: Callable[..., Any]
     property_rows: Callable[..., Any]
+    SendEntry: Callable[..., Any]
+    front_entries: Callable[..., Any]
+    settle_entries: Callable[..., Any]
+    unique_ids: Callable[..., Any]
+    filled_objects: Callable[..., Any]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kappamq.message import SendResult
 
@@ -36,7 +36,7 @@ class SendFuture(Future[SendResult]):
     _state: str = _PENDING
     _result: SendResult | None = None
     _exception: BaseException | None = None
-    _waiters = ()  # type: ignore[assignment]
+    _waiters: Any = ()
     _done_callbacks = ()
     _own_condition: threading.Condition | None = None
 
