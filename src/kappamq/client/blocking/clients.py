@@ -28,6 +28,7 @@ from kappamq.client.producer.producer import DEFAULT_GROUP, AsyncProducer
 from kappamq.client.producer.selection import Selection
 from kappamq.client.producer.sending import Key, check
 from kappamq.config.client import ClientConfig, ClientOptions
+from kappamq.errors import ClientClosed
 from kappamq.message import Message, MessageQueue, SendResult
 
 
@@ -147,6 +148,14 @@ class Producer(Blocking[AsyncProducer]):
         """Return when every message that was handed over before is stored or has failed; do not linger for it."""
         if self._handover is not None:
             self._run(self.inner.flush())
+
+    def forked(self) -> None:
+        waiting = self.inner.sinks + (self._handover.put_so_far if self._handover is not None else [])
+        for sink in waiting:
+            if isinstance(sink, SendFuture):
+                sink.abandon(
+                    ClientClosed("the process was forked: only the parent will know whether this message is stored")
+                )
 
     def _at_home(self) -> LoopThread:
         home = super()._at_home()

@@ -52,8 +52,9 @@ class Handover:
         if self._handed:
             self._home.loop.call_soon_threadsafe(self._take)
 
-    def drain_after_fork(self) -> list[Sink]:
-        """In the child of a fork, where nobody takes any more: who waits for an answer."""
+    @property
+    def put_so_far(self) -> list[Sink]:
+        """Who is to be told of the messages that the loop has not taken."""
         return [handed[1] for handed in self._handed]
 
     def _take(self) -> None:

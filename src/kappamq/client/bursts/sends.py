@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from kappamq.client.bursts.encoding import Encoder
 from kappamq.client.bursts.lanes import Lane
-from kappamq.client.bursts.waiting import Waiting, each_its_own, settle_entries, weigh
+from kappamq.client.bursts.leftovers import Watch
+from kappamq.client.bursts.waiting import Sink, Waiting, each_its_own, settle_entries, weigh
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import Route
 from kappamq.client.producer.outgoing import Outgoing, check_sendable, single
@@ -87,8 +88,23 @@ class Sends:
         self._plain_bytes = min(self.config.compress_over_bytes, self.config.message_bytes_max + 1)
         self._flushing = 0  # how many wait for `flush`: meanwhile nothing lingers
 
+        self._watch = Watch(self)
+
     def __len__(self) -> int:
         return len(self._open)
+
+    def __del__(self) -> None:
+        self._watch.tell("a producer that was not closed was forgotten", self)
+
+    def left_over(self) -> tuple[int, int]:
+        """How many messages have no result and were not sent, and how many may be stored."""
+        maybe = sum(entry.sent for entry in self._open)
+        return len(self._open) - maybe, maybe
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """Those that are not told yet."""
+        return [entry.sink for entry in self._open]
 
     def accept(self, entry: Waiting) -> None:
         """Take care of a message from now on. Whatever is wrong with it, its sink is told."""

@@ -15,7 +15,7 @@ from kappamq.client.batches.patience import PATIENCE_S
 from kappamq.client.batches.scope import Scope, Ticket, check_masters, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.client.bursts.sends import Sends
-from kappamq.client.bursts.waiting import Handed, Waiting
+from kappamq.client.bursts.waiting import Handed, Sink, Waiting
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
@@ -235,6 +235,11 @@ class AsyncProducer(Requesting):
         if _running_loop() is None:
             return ClientError("send_nowait needs the event loop of this producer: in threads, use Producer.send_async")
         return ClientError("this producer belongs to another event loop: create one in each")
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """What is told of the messages that are under way."""
+        return self._sends.sinks if self._sends is not None else []
 
     @property
     def under_way(self) -> int:
