@@ -246,3 +246,9 @@ class KernelModule(Protocol):
     index_plain: Callable[[Buffer, int, int], bytes | None]
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
+    # pure_entries
+    SendEntry: Callable[..., Any]
+    front_entries: Callable[..., Any]
+    settle_entries: Callable[..., Any]
+    unique_ids: Callable[..., Any]
+    filled_objects: Callable[..., Any]
