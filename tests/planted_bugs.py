@@ -95,8 +95,8 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
             Bug(DUE, "if not self._progress.is_done(*key) and (not timers", "if (not timers"),
             Bug(
                 DUE,
-                "        for timer in timers:\n            self._near.add(timer)\n        self._copies.cancel(cancels)",
-                "        for timer in timers:\n            self._near.add(timer)",
+                "        for timer in timers:\n            self._upcoming.add(timer)\n        self._copies.cancel(cancels)",
+                "        for timer in timers:\n            self._upcoming.add(timer)",
             ),
         ],
     ),
@@ -110,8 +110,8 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
             ),
             Bug(
                 TIMERS,
-                "        self._due.add(entered.near, entered.cancels)\n",
-                "        self._due.add(entered.near, [])\n",
+                "        self._due.add(entered.upcoming, entered.cancels)\n",
+                "        self._due.add(entered.upcoming, [])\n",
             ),
             Bug(TIMERS, "        self._queue_offset = entered.queue_offset\n", ""),
         ],

@@ -2,7 +2,7 @@
 
 A group has one subscription for each topic, the newest that any member brought. Members that subscribe differently take it
 from each other with every heartbeat: messages that one of them wants go to another that drops them, and nobody is told. Here
-it is noticed: who differs from whom, and in what.
+it is noticed which members differ, and in what.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Agreement:
 
     @property
     def conflicts(self) -> list[str]:
-        """Who contradicts the first member, and in what; empty if all want the same."""
+        """The members that contradict the first one, and in what; empty if all want the same."""
         return list(islice(self._conflicts(), _CONFLICTS_MAX))
 
     @property
@@ -126,7 +126,7 @@ def _shown(expression: tuple[str, str] | None) -> str:
 
 @lru_cache(4096)
 def _plain(kind: str, expression: str) -> str:
-    """The same tags in another order are the same wish."""
+    """The same tags in another order are the same subscription."""
     if kind not in ("", "TAG") or len(expression) > _COMPARED_CHARACTERS:
         return expression
     tags = sorted({tag.strip() for tag in expression.split("||")} - {""})

@@ -1,4 +1,4 @@
-"""What clients ask besides sending and pulling: heartbeats, who else is there, offsets."""
+"""Requests of clients besides sending and pulling: heartbeats, members of a group, offsets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Consumers:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
         }
 
-    # -- who is there ------------------------------------------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Request[HeartBeat]) -> Frame | Awaitable[Frame]:
         beat = request.parse(HeartbeatData)
@@ -192,7 +192,7 @@ class Consumers:
         return request.reply(header=OffsetResponse(offset=first))
 
     def update_offset(self, request: Request[UpdateConsumerOffset]) -> Frame:
-        """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
+        """A commit that may be late never goes back; one by which a client seeks, or moves a group, is taken as it is.
 
         Push consumers commit where they are from time to time, also after a queue has gone to another member that is
         further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own

@@ -186,7 +186,7 @@ class Delays:
             self._read_cold(level, at, now_ms, due if len(due) < len(places) else None)
 
     async def _wait_for_sight(self, level: _Level, now_ms: int) -> None:
-        """Something was appended that nobody may see yet."""
+        """Something was appended that is not visible yet."""
         level.due = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
         await self._appender.visible(self._store.append_offset)
         level.due = _AT_ONCE_MS

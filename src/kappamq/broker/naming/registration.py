@@ -1,6 +1,6 @@
 """Telling the name servers about us: everything at start and every so often, one topic or our role at once when it changes.
 
-Each name server has a task of its own: one that hangs keeps nobody waiting who only needs the others. Each gets a beat every
+Each name server has a task of its own: one that hangs does not delay the others. Each gets a beat every
 second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
 """
 

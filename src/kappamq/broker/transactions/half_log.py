@@ -76,7 +76,7 @@ class HalfLog:
         """Fold both queues from the positions on. For a worker: it may read much. Nothing is appended meanwhile."""
         self.halves = Halves()
         half_from = self._position(names.HALF_TOPIC)
-        # A little further back than needed: somebody whose answer was lost may ask once more how it was ended.
+        # A little further back than needed: a producer whose answer was lost may ask once more how it was ended.
         low = self._store.queue_state(names.HALF_OP_TOPIC, 0).first
         op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
         settled = self.halves.fold_ops(self._ops(op_from))
@@ -359,7 +359,7 @@ class HalfLog:
         return None
 
     def record_at(self, log_offset: int) -> Record | None:
-        """Whatever record lies there; None if none does. The offset may be anybody's claim. For workers, too."""
+        """Whatever record lies there; None if none does. The offset may come from a client. For workers, too."""
         files = self._store.log
         if log_offset < files.min:
             return None

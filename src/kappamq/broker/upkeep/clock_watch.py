@@ -1,4 +1,4 @@
-"""A wall clock that was set is noticed, followed, and marked in the log; whoever counts by message time hears of it.
+"""A wall clock that was set is noticed, followed, and marked in the log; parts that count by message time are notified.
 
 While the broker runs the machine's uptime is the second witness, and over a restart on the same start of the machine as well: the
 difference between the two clocks is kept beside the steps. After the machine itself has started again, only the store's last record
@@ -47,7 +47,7 @@ class ClockTable:
         self.dirty = False
 
     def to_snapshot(self) -> dict[str, Any]:
-        # Who reads times by this table needs no step that lies before the whole log.
+        # To read times by this table, no step is needed that lies before the whole log.
         steps = self._store.clock_steps.from_on(self._store.log.min).rows()
         return {
             "steps": steps,
@@ -144,7 +144,7 @@ class ClockWatch:
         self._remember()
 
     def _remember(self) -> None:
-        """How the wall clock stands to the uptime: whoever starts next on this start of the machine can compare."""
+        """How the wall clock stands to the uptime: the next start of a broker on this start of the machine can compare."""
         table, ahead_ms = self._table, self._ahead_ms
         drifted = abs(table.offset_ms - self._clock.offset_ms) > _REMEMBER_MS
         if table.boot != self._boot or drifted or table.ahead_ms != ahead_ms:
@@ -204,7 +204,7 @@ class ClockWatch:
         )
 
     def _say_what_is_untold(self) -> None:
-        """When a period is over: whoever reads the log is not left with the wrong last word about the clock."""
+        """When a period is over: the last line of the operator's log about the clock must not be a wrong one."""
         now = self._clock.liveness()
         if not self._untold or now - self._period_began < _PERIOD_S:
             return

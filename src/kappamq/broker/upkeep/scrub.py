@@ -71,7 +71,7 @@ class Scrubber:
         self._clock = clock
         self._write = write
         self._write_again = write_again  # a snapshot and its .bak, from memory: whether that was possible
-        self._timers = timers  # None while this node is not the master: then their files are nobody's
+        self._timers = timers  # None while this node is not the master: then their files are not in use
         self._deleted_below = deleted_below
         self._repair = StoreRepair(store, deleted_below)
         self._thread = ThreadPoolExecutor(1, "kappamq-scrub")
