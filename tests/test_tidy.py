@@ -114,7 +114,8 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
         "settings of the kernel",
     ),
     "store/queue_bounds.py": dict.fromkeys(
-        ("self.kernel.hot_from", "self.kernel.mins_raised"), "settings of the kernel"
+        "self.kernel.hot_from self.kernel.mins_raised self.kernel.suggested self.kernel.suggested_below".split(),
+        "settings of the kernel",
     ),
 }
 # module -> attributes that come after the constructor, and why

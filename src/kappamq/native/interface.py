@@ -107,6 +107,9 @@ class Kernel(Protocol):
     # -- the log -----------------------------------------------------------------------------------------------------------
 
     hot_from: int
+    suggested: int
+    """Which broker of the group, by its id, should be asked for what lies below the log offset `suggested_below`; for the rest it is 0."""
+    suggested_below: int
     log_min: int
     mins_raised: bool
 

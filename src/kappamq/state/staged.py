@@ -6,8 +6,9 @@ of it here are one group, and so are the messages of a published chunk and the n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dropped", "chunks-finished")
@@ -15,9 +16,11 @@ KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dro
 
 CHUNK_EXTRA_BYTES: Final = 1024
 """What a chunk costs besides its body: there may be many small ones."""
+LOST_CHUNKS: Final = "(lost chunks)"
+"""Stands for a topic where chunks are counted that this broker no longer has."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     place: int
     log_offset: int  # the record does not lie before it
@@ -97,6 +100,8 @@ class StagedChunks:
         staged = self.table[transaction]
         if kind == "chunks-decided":
             staged.waiting = [int(place) for place in change[1]]
+            if lost := sum(map(int, change[2:])):
+                staged.dropped[LOST_CHUNKS] = lost
             listed = set(staged.waiting)
             for place in [place for place in staged.chunks if place not in listed]:
                 self._take(staged, place)
@@ -126,20 +131,22 @@ class StagedChunks:
         return chunk
 
     def to_snapshot(self) -> dict[str, Any]:
-        return {
-            "transactions": [
-                {
-                    "transaction": staged.transaction,
-                    "scope": staged.scope,
-                    "number": staged.number,
-                    "since": staged.since_ms,
-                    "chunks": [row(chunk) for chunk in staged.chunks.values()],
-                    "waiting": None if staged.waiting is None else list(staged.waiting),
-                    "dropped": dict(staged.dropped),
-                }
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """There may be many thousands of chunks."""
+        return partial(
+            _snapshot,
+            [
+                (
+                    staged,
+                    list(staged.chunks.values()),
+                    None if staged.waiting is None else list(staged.waiting),
+                    dict(staged.dropped),
+                )
                 for staged in self.table.values()
-            ]
-        }
+            ],
+        )
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         self.reset()
@@ -155,6 +162,24 @@ class StagedChunks:
     def reset(self) -> None:
         self.table = {}
         self.bytes = self.count = 0
+
+
+def _snapshot(frozen: Sequence[tuple[Staged, list[Chunk], list[int] | None, dict[str, int]]]) -> dict[str, Any]:
+    """Of each transaction that which changes was copied."""
+    return {
+        "transactions": [
+            {
+                "transaction": staged.transaction,
+                "scope": staged.scope,
+                "number": staged.number,
+                "since": staged.since_ms,
+                "chunks": [row(chunk) for chunk in chunks],
+                "waiting": waiting,
+                "dropped": dropped,
+            }
+            for staged, chunks, waiting, dropped in frozen
+        ]
+    }
 
 
 def row(chunk: Chunk) -> list[Any]:

@@ -27,3 +27,8 @@ class QueueBounds(Finding):
     def keep_hot(self, size: int) -> None:
         """The last `size` bytes of the log are taken to be in memory; what lies before them is read by a worker first."""
         self.kernel.hot_from = max(self.kernel.hot_from, self.log.end - size)
+
+    def suggest(self, broker_id: int, size: int) -> None:
+        """Pulls of what lies before the last `size` bytes of the log are told to ask that broker of the group."""
+        self.kernel.suggested = broker_id
+        self.kernel.suggested_below = self.log.end - size

@@ -19,6 +19,7 @@ from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.copies.status import CopiesStatus
+from kappamq.broker.copies.suggesting import Suggesting
 from kappamq.broker.events import MasterFound, Tick
 from kappamq.broker.foundation import Foundation
 from kappamq.broker.upkeep.damage import Counts, LostPages
@@ -83,7 +84,9 @@ class Copies:
             ApacheMaster(Adopting(metadata, tables, events, worker), lambda: self._master_clients, tls),
             self.too_far_behind,
         )  # fmt: skip
+        self.suggesting = Suggesting(config, store, self._reader)
         operations = GroupOperations(self.group, store, clock) if self.group is not None else None
+        self._operations = operations
         changes = MemberChanges(self.group, tables.member_places, clock) if self.group is not None else None
         self.status = CopiesStatus(
             config, broker, store, clock, role, self.followers, self.following, operations, changes
@@ -124,6 +127,17 @@ class Copies:
         if self.following.place is not None and self.following.speaks == KAPPAMQ:
             return [self.following.place]
         return self.followers.places()
+
+    def _reader(self) -> int:
+        """Who may read old messages for the master: we, or a copy that keeps up; 0: nobody."""
+        end, lag = self._store.log.end, self.config.lag_bytes_max
+        if self._operations is not None:
+            return self._operations.reader(self._role.broker_id)
+        if self.following.is_active:
+            near = self.following.is_connected and self.following.master_end - end <= lag
+            return self._role.broker_id if near else 0
+        links = [link for link in self.followers.following if link.feed and end - link.feed.written <= lag]
+        return min((link.broker_id for link in links if link.broker_id), default=0)
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
 
@@ -214,6 +228,7 @@ class Copies:
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()
+        self.suggesting.look()
         self.mender.ticked(event)
         if self._seeding.ticked(self._store):
             self._tables.filled()

@@ -40,4 +40,5 @@ class DeliveryTables:
     @property
     def saved_seldom(self) -> list[str]:
         """Files of those that change all the time."""
-        return [self.delay_positions.file, self.timer_progress.file, self.timer_metrics.file, self.half_counts.file]
+        tables: tuple[Table, ...] = (self.delay_positions, self.timer_progress, self.timer_metrics, self.half_counts)
+        return [table.file for table in (*tables, self.scopes, self.staged)]

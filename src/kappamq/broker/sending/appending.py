@@ -174,6 +174,12 @@ class Appender:
         """Until nobody can take back the log up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
         return self._writer.confirmed(end)
 
+    async def kept(self, end: int) -> None:
+        """Until nobody can take back the log up to `end`, and it is in as many copies as the mode promises to senders. Raises
+        NotAvailable if it fails."""
+        await self._writer.confirmed(end)
+        await self._writer.answerable(end)
+
     def _place(self, draft: Draft, now_ms: int) -> None:
         if draft.is_final and not draft.waited:
             for placer in self._placers:

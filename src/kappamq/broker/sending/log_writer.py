@@ -235,10 +235,11 @@ class LogWriter:
             self.latency.began()
             self._loop.call_soon(self.end_turn)
 
-    def end_turn(self) -> None:
+    def end_turn(self, now_ms: int | None = None) -> None:
+        """`now_ms`: what it is by the records that were appended, if not by our clock."""
         self.turn_ms = None
         try:
-            reached = self._store.write(self._clock.message_ms())
+            reached = self._store.write(self._clock.message_ms() if now_ms is None else now_ms)
         except StoreReadOnly as error:
             self._fail(str(error))
             return
