@@ -48,10 +48,14 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
             Bug("state/offsets.py", "waiting.pop(queue, None)", "pass"),
             Bug(
                 "state/topics.py",
-                "self.deleted.pop(str(change), None)\n            self._deleted_at",
-                "self._deleted_at",
+                'ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}',
+                "ends: dict[int, int] = {}",
             ),
-            Bug("state/locks.py", "if queue in leases and leases[queue].client_id == client_id", "if queue in leases"),
+            Bug(
+                "state/locks.py",
+                "leases.update((queue, Lease(str(change[1]))) for queue in queues)",
+                "leases.update((queue, Lease(\"\")) for queue in queues)",
+            ),
         ],
     ),
     "snapshots": (
@@ -62,7 +66,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
             ),
             Bug(
                 "state/metadata.py",
-                "new_baseline = True\n                continue" if False else "return log_offset < max(",
+                "return log_offset < max(",
                 "return log_offset <= max(",
             ),
             Bug("state/metadata.py", "self._early.append((kind, change))", "pass"),
