@@ -54,7 +54,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
             Bug(
                 "state/locks.py",
                 "leases.update((queue, Lease(str(change[1]))) for queue in queues)",
-                "leases.update((queue, Lease(\"\")) for queue in queues)",
+                'leases.update((queue, Lease("")) for queue in queues)',
             ),
         ],
     ),

@@ -149,7 +149,7 @@ class Broker:
         # Connected clients, and requests.
         self.notices = GroupNotices(self.config, self.groups, self.reader.turns, self.run)
         self.client_expiry = ClientExpiry(self.clients, clock)
-        self.consumers = Consumers(base, self.pulling, self.stats.asked)
+        self.consumers = Consumers(base, self.pulling, self.stats.begin_queried)
         self.bursts = Bursts(self.kernel, writer, clock, self.net_config, self.reader, self.pulls, events)
         self.server = Server(self.bursts, self.net_config, clock)
         self._stops.push_async_callback(self.server.stop)

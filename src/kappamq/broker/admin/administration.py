@@ -65,7 +65,7 @@ class Administration:
             compute,
             self.when_safe,
             stats.get_tps,
-            pulls.asked,
+            pulls.handed_out_to,
         )
         self.offset_resets = OffsetResets(
             config,

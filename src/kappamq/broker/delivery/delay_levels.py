@@ -136,10 +136,10 @@ class Delays:
 
     def place(self, draft: Draft, now_ms: int) -> None:
         """A placer: what asks for a level waits there. Beyond the last level means the last, as with RocketMQ."""
-        asked = number(draft.properties, properties.DELAY)
-        if asked is None or asked <= 0 or not self._levels:
+        number_of_level = number(draft.properties, properties.DELAY)
+        if number_of_level is None or number_of_level <= 0 or not self._levels:
             return
-        level = self._levels[min(asked, len(self._levels)) - 1]
+        level = self._levels[min(number_of_level, len(self._levels)) - 1]
         draft.properties[properties.DELAY] = str(level.number)
         park(draft, SCHEDULE_TOPIC, level.queue_id)
         self.parked(level.number, now_ms)

@@ -146,7 +146,7 @@ class Pulls:
         if self._resets.may_commit(client, queue, self._clock.liveness(), member=member, tool=False):
             self._offsets.commit(group, topic, queue_id, offset)
 
-    def asked(self, group: str, topic: str, queue_id: int) -> int:
+    def handed_out_to(self, group: str, topic: str, queue_id: int) -> int:
         """Where the last pull of a queue began: what lies before has been handed out. -1: it was never pulled."""
         fast = int(self._kernel.asked(group, topic, queue_id))
         return fast if fast >= 0 else self.last.get(group, topic, queue_id)

@@ -33,7 +33,7 @@ _STRETCHES_MAX = 64
 class Block:
     reading: asyncio.Future[None] | None
     until: float = 0.0  # liveness
-    told: bool = False  # the kernel knows
+    is_known: bool = False  # the kernel knows
 
 
 class ReadAhead:
@@ -51,7 +51,7 @@ class ReadAhead:
         now = self._clock.liveness()
         if not all(self._is_there(number, now) for number in numbers):
             return False
-        if all(self._blocks[number].told for number in numbers):
+        if all(self._blocks[number].is_known for number in numbers):
             for number in numbers:
                 self._kernel.mark_warm(number, True)  # somebody else's block may have its place there
         else:
@@ -69,7 +69,7 @@ class ReadAhead:
         for number in range(numbers[0], end):
             if self._is_there(number, now):
                 self._kernel.mark_warm(number, True)
-                self._blocks[number].told = True
+                self._blocks[number].is_known = True
         fair = _BLOCKS_MAX // (4 * (1 + len(self._stretches)))
         count = max(1, min(2 * count, _STRETCH_MAX, fair))
         self._stretches[end] = count

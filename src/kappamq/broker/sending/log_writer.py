@@ -380,14 +380,14 @@ def release(reached: list[Waiter], mode: Mode) -> None:
     """Send the answers of those whose mark was reached. Who was promised more than the mode could keep hears what is missing, instead
     of success."""
     if mode.lacks:
-        reached = [_told(waiter, mode) for waiter in reached]
+        reached = [_with_shortfall(waiter, mode) for waiter in reached]
     for waiting, answers, _since, size, _promised in reached:
         waiting.send(answers)
         if size:
             waiting.settle(size)
 
 
-def _told(waiter: Waiter, mode: Mode) -> Waiter:
+def _with_shortfall(waiter: Waiter, mode: Mode) -> Waiter:
     waiting, answers, since, size, promised = waiter
     lacking = mode.shortfall(promised) if promised else None
     if lacking is None:
