@@ -71,7 +71,7 @@ class QueueEnds:
     def forget(self, topic: str) -> None:
         """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""
         if topic in self._ends:
-            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that nobody knows.
+            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that does not exist.
             self._commit("queue-ends-forgotten", topic, anyway=True)
 
     def record(self, ends: Ends) -> int:
