@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.bench import TOY, Bench
 from benchmarks.clients import consume
-from benchmarks.clients.reader import WAYS, Meter
+from benchmarks.clients.meter import Meter
+from benchmarks.clients.reader import WAYS
 
 
 @pytest.mark.slow

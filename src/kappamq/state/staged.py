@@ -18,6 +18,8 @@ KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dro
 
 CHUNK_EXTRA_BYTES: Final = 4096
 """What a chunk costs besides its body: there may be many small ones."""
+LOST_CHUNKS: Final = "(lost chunks)"
+"""Stands for a topic where chunks are counted that this broker no longer has."""
 
 
 class Chunk(NamedTuple):
@@ -139,6 +141,8 @@ class StagedChunks:
         staged = self.table[transaction]
         if kind == "chunks-decided":
             self._decide(staged, [int(place) for place in change[1]])
+            if lost := sum(map(int, change[2:])):
+                staged.dropped[LOST_CHUNKS] = lost
             listed = set(staged.waiting or ())
             for place in [place for place in staged.chunks if place not in listed]:
                 self._take(staged, place)

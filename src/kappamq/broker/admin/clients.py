@@ -18,7 +18,7 @@ from kappamq.protocol.bodies.admin import (
     ProducerInfo,
     ProducerTable,
     QuerySubscriptionResponse,
-)  # fmt: skip
+)
 from kappamq.protocol.bodies.topics import TopicList
 from kappamq.protocol.codes import Language, RequestCode
 from kappamq.protocol.frame import Frame
@@ -29,7 +29,7 @@ from kappamq.protocol.headers.admin import (
     QueryGroupsOfTopic,
     QuerySubscription,
     QueryTopicsOfGroup,
-)  # fmt: skip
+)
 from kappamq.state.offsets import Offsets
 
 

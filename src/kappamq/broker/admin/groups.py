@@ -32,9 +32,15 @@ _GROUPS_AT_ONCE_MAX = 10_000
 
 class AdminGroups:
     def __init__(
-        self, config: BrokerConfig, groups: Groups, offsets: Offsets, beside: Beside, when_safe: WhenSafe, turns: FairTurns,
+        self,
+        config: BrokerConfig,
+        groups: Groups,
+        offsets: Offsets,
+        beside: Beside,
+        when_safe: WhenSafe,
+        turns: FairTurns,
         pending: PendingResets,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._groups = groups
         self._offsets = offsets

@@ -22,7 +22,7 @@ from kappamq.protocol.bodies.admin import (
     ConsumeTimeSpans,
     CorrectionOffsets,
     QueueTimeSpan,
-)  # fmt: skip
+)
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import (
@@ -31,7 +31,7 @@ from kappamq.protocol.headers.admin import (
     GetConsumeStats,
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
-)  # fmt: skip
+)
 from kappamq.state.groups import Groups
 from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
@@ -51,10 +51,21 @@ class _Progress:
 
 class Progress:
     def __init__(
-        self, broker_name: str, address: Callable[[], str], store: MessageStore, clock: Clock, topics: Topics, groups: Groups,
-        clients: Clients, offsets: Offsets, worker: Worker, beside: Beside,
-        when_safe: WhenSafe, get_tps: Callable[[str, str], float], asked: Callable[[str, str, int], int],
-    ) -> None:  # fmt: skip
+        self,
+        broker_name: str,
+        address: Callable[[], str],
+        store: MessageStore,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        offsets: Offsets,
+        worker: Worker,
+        beside: Beside,
+        when_safe: WhenSafe,
+        get_tps: Callable[[str, str], float],
+        asked: Callable[[str, str, int], int],
+    ) -> None:
         self._broker_name = broker_name
         self._address = address
         self._store = store
@@ -120,7 +131,7 @@ class Progress:
         async for ids in in_slices(range(config.read_queues)):
             some: list[tuple[int, ConsumeOffset]] = []
             for queue_id in ids:
-                end = self._store.kernel.queue_state(topic, queue_id).end
+                end = self._store.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
                 asked = min(max(self._asked(group, topic, queue_id), consumed), max(end, consumed))
@@ -145,7 +156,7 @@ class Progress:
         async for ids in in_slices(range(topic.write_queues)):
             states = []
             for queue_id in ids:
-                low, end, _next, _stored = self._store.kernel.queue_state(topic.name, queue_id)
+                low, end, _next, _stored = self._store.queue_state(topic.name, queue_id)
                 states.append((queue_id, low, end, self._offsets.get(header.group, topic.name, queue_id) or 0))
             parts.append(await self._worker(self._span_rows, topic.name, states, self._clock.message_ms()))
         return request.reply(body=spliced(ConsumeTimeSpans().encode(), "consumeTimeSpanSet", parts))
@@ -175,7 +186,7 @@ class Progress:
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of(header.topic) - left_out:
             for queue_id, offset in self._offsets.queues(group, header.topic).items():
-                if offset >= self._store.kernel.queue_state(header.topic, queue_id).first:
+                if offset >= self._store.queue_state(header.topic, queue_id).first:
                     smallest[queue_id] = min(offset, smallest.get(queue_id, _NEVER))
         for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
             if smallest.get(queue_id, _NEVER) > offset:
@@ -185,7 +196,7 @@ class Progress:
 
 def _span(
     queue: MessageQueue, first: int | None, last: int | None, read: int | None, following: int | None, now: int
-) -> QueueTimeSpan:  # fmt: skip
+) -> QueueTimeSpan:
     first, last = -1 if first is None else first, -1 if last is None else last
     consumed = first if read is None else read
     return QueueTimeSpan(

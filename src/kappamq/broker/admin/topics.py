@@ -22,7 +22,7 @@ from kappamq.protocol.headers.admin import (
     GetTopicConfig,
     UpdateTopic,
     UpdateTopicList,
-)  # fmt: skip
+)
 from kappamq.state import attributes
 from kappamq.state.topics import Topics
 
@@ -35,9 +35,14 @@ _TOPICS_AT_ONCE_MAX = 10_000
 
 class AdminTopics:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, beside: Beside, when_safe: WhenSafe, announced: Callable[[], Awaitable[Any]],
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        beside: Beside,
+        when_safe: WhenSafe,
+        announced: Callable[[], Awaitable[Any]],
         turns: FairTurns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._topics = topics
         self._beside = beside
@@ -60,9 +65,14 @@ class AdminTopics:
     async def update(self, request: Request[UpdateTopic]) -> None:
         header = request.header
         wanted = TopicConfig(
-            header.topic, header.read_queues, header.write_queues, header.permission, header.filter_type,
-            header.sys_flag or 0, header.order,
-        )  # fmt: skip
+            header.topic,
+            header.read_queues,
+            header.write_queues,
+            header.permission,
+            header.filter_type,
+            header.sys_flag or 0,
+            header.order,
+        )
         self._check(wanted)
         known = self._topics.get(header.topic)
         wanted.attributes = attributes.altered_topic(

@@ -92,7 +92,7 @@ class Publishing:
         """It was appended, but is not in its queue yet."""
         try:
             self._not_before_ms = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
-            await self._appender.visible(self._store.kernel.append_offset)
+            await self._appender.visible(self._store.append_offset)
             self._not_before_ms = _AT_ONCE_MS
         finally:
             self._reading = False

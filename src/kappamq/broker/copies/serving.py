@@ -13,6 +13,7 @@ from kappamq.broker.copies.missing_slaves import MissingSlaves
 from kappamq.broker.copies.opening import NoRoom, Opening
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.question import Questions
+from kappamq.broker.copies.told import Told
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.upkeep.slices import Worker
@@ -48,6 +49,7 @@ class Followers:
     ) -> None:
         """`ours`: this broker, as it would greet. `questions`: who answers those who do not follow, but ask."""
         self.questions = questions
+        self.told = Told()
         self.config = config
         self.store = store
         self.term = 0

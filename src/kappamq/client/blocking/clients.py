@@ -5,9 +5,10 @@ All methods are thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from kappamq.client.admin.admin import AsyncAdmin
 from kappamq.client.batches.patience import PATIENCE_S
@@ -15,11 +16,15 @@ from kappamq.client.batches.scope import Ticket
 from kappamq.client.batches.staging import Stager
 from kappamq.client.blocking.batch_scope import BatchScope, BatchStager
 from kappamq.client.blocking.batch_transaction import BatchTransaction
+from kappamq.client.blocking.handover import Handover, WholeAllowance
 from kappamq.client.blocking.loop_thread import Blocking, blocking
+from kappamq.client.blocking.send_future import SendFuture
+from kappamq.client.bursts.waiting import Callback, CallbackSink, Sink
 from kappamq.client.core import arguments
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import DEFAULT_GROUP, AsyncProducer
 from kappamq.client.producer.selection import Selection
+from kappamq.client.producer.sending import Key, check
 from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.message import Message, MessageQueue, SendResult
 
@@ -46,6 +51,8 @@ class Producer(Blocking[AsyncProducer]):
         super().__init__(inner)
         limits = inner.config
         self._allowance = Allowance(limits.inflight_max, limits.inflight_bytes_max, wait=limits.inflight_full == "wait")
+        self._handover: Handover | None = None
+        self._making = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -85,42 +92,73 @@ class Producer(Blocking[AsyncProducer]):
         self,
         message: Message,
         *,
-        key: str | int | bytes | None = None,
+        key: Key | None = None,
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
         """Send without waiting: the future gets the result, or the error that `send` would raise.
 
         Blocks only if `inflight_max` messages or `inflight_bytes_max` bytes are in flight, for as long as a send may take;
-        with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on the client's own
+        with `inflight_full="raise"`, or in a callback, not at all. Raises TooManyRequests. Callbacks of the future run on the client's own
         thread and must not block.
         """
-        arguments.message(message)
-        arguments.seconds("timeout", timeout)
-        return self._submit(
-            len(message.body), timeout, lambda: self.inner.send(message, key=key, queue=queue, timeout=timeout)
-        )
+        future = SendFuture()
+        self._hand_over(message, future, key, queue, timeout)
+        return future
+
+    def send_callback(
+        self,
+        message: Message,
+        callback: Callback,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """`send_async` without a future: calls `callback(result, None)`, or `callback(None, error)`.
+
+        It is called once, on the client's own thread, and must not block. It may send."""
+        self._hand_over(message, CallbackSink(callback), key, queue, timeout)
+
+    def flush(self) -> None:
+        """Return when every message that was handed over before is stored or has failed; do not linger for it."""
+        if self._handover is not None:
+            self._run(self.inner.flush())
+
+    @property
+    def under_way(self) -> int:
+        """How many messages were handed over and are neither stored nor failed."""
+        return self.inner.under_way + (len(self._handover) if self._handover is not None else 0)
 
     def send_encoded_async(
         self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
     ) -> Future[SendResult]:
         """`send_encoded` without waiting; see `send_async`."""
-        return self._submit(
-            len(body), timeout, lambda: self.inner.send_encoded(topic, body, queue=queue, timeout=timeout)
-        )
-
-    def _submit(
-        self, size: int, timeout: float | None, send: Callable[[], Coroutine[Any, Any, SendResult]]
-    ) -> Future[SendResult]:
         limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
-        taken = self._allowance.take(size, limit)
+        taken = self._allowance.take(len(body), limit)
         try:
-            future = self._at_home().submit(send())
+            future = self._at_home().submit(self.inner.send_encoded(topic, body, queue=queue, timeout=timeout))
         except BaseException:
             self._allowance.give_back(taken)
             raise
         future.add_done_callback(lambda _: self._allowance.give_back(taken))
         return future
+
+    def _hand_over(
+        self, message: Message, sink: Sink, key: Key | None, queue: MessageQueue | None, timeout: float | None
+    ) -> None:
+        if type(message) is not Message:
+            arguments.message(message)
+        if key is not None or queue is not None or timeout is not None:
+            check(key, queue, timeout)
+        home = self._at_home()
+        if (handover := self._handover) is None:
+            with self._making:
+                handover = self._handover = self._handover or Handover(home, self.inner)
+        limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
+        size, limits = len(message.body), self._allowance
+        taken = limits.take(size, 0.0 if home.is_here else limit)  # the loop gives room: it must not wait for any
+        handover.put(message, sink, limits if taken == size else WholeAllowance(limits, taken), key, queue, timeout)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Split messages of one topic into lists that fit into a `send_batch` each."""

@@ -30,6 +30,11 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="kappamq-client", daemon=True)
         self._thread.start()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this thread that asks."""
+        return threading.get_ident() == self._thread.ident
+
     def submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
         if threading.current_thread() is self._thread:
             coroutine.close()

@@ -71,7 +71,8 @@ class Sends:
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = float("inf")  # liveness time at which the timer rings
         self._progress: asyncio.Future[None] | None = None  # while somebody flushes
-        self._linger = self.config.linger_ms / 1000
+        self._linger_s = self.config.linger_ms / 1000
+        self._flushing = 0  # how many wait for `flush`: meanwhile nothing lingers
 
     def __len__(self) -> int:
         return len(self._open)
@@ -106,18 +107,21 @@ class Sends:
 
     async def flush(self) -> None:
         """Send what lingers, and return when every message that was accepted before has been settled."""
-        for topic in self._topics.values():
-            for lane in topic.lanes.values():
+        self._flushing += 1
+        try:
+            for lane in [lane for topic in self._topics.values() for lane in topic.lanes.values()]:
                 if lane.wants_to_send:
                     self._send(lane)
-        waited_for = list(self._open)
-        while waited_for:
-            if waited_for[-1].settled:
-                waited_for.pop()
-                continue
-            if self._progress is None:
-                self._progress = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._progress)
+            waited_for = list(self._open)
+            while waited_for:
+                if waited_for[-1].settled:
+                    waited_for.pop()
+                    continue
+                if self._progress is None:
+                    self._progress = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._progress)
+        finally:
+            self._flushing -= 1
 
     async def close(self) -> None:
         """End what is under way: its senders are told that it is not known, or that it was not sent."""
@@ -293,7 +297,11 @@ class Sends:
             topic.publish = route.publish
             queue = by_key(route.publish, entry.key)
         else:
-            queue = self.sending.choose(route, None, None, None, entry.accepted)
+            try:
+                queue = self.sending.choose(route, None, None, None, entry.accepted)
+            except Exception as error:  # a selection may be the application's
+                self.fail(entry, error)
+                return
             if not entry.joins:
                 self.spawn(self.alone(entry))
                 return
@@ -303,15 +311,19 @@ class Sends:
             lane = topic.lanes[queue, ordered] = Lane(self, queue, ordered=ordered)
         if lane.put(entry):
             self._send(lane)
-        elif not lane.due:
+        elif not lane.due or self._flushing:
             self._soon(lane)
 
     # --- when lanes send ---
 
+    @property
+    def _linger(self) -> float:
+        return 0.0 if self._flushing else self._linger_s
+
     def _soon(self, lane: Lane) -> None:
         lane.due = True
-        if self._linger:
-            self.core.loop.call_later(self._linger, self._lingered, lane)
+        if linger := self._linger:
+            self.core.loop.call_later(linger, self._lingered, lane)
             return
         if not self._due:
             self.core.loop.call_soon(self._send_due)
