@@ -60,6 +60,11 @@ LIFE: list[Change] = [
     ("chunk-published", ["a", 3, 2]),
     ("chunk-published", ["a", 0, 0]),
     ("chunks-dropped", ["b"]),
+    staged("c", 5, number=2),
+    ("chunks-decided", ["c", [5]]),
+    ("chunk-part", ["c", 5, 1]),
+    ("chunk-published", ["c", 5, 0]),
+    ("chunks-finished", ["c"]),
     ("chunks-finished", ["a"]),
 ]
 
