@@ -114,6 +114,7 @@ def test_what_an_idle_collection_has_visited_for_long_is_left_alone_until_there_
         "    return one\n"
         "gc.disable()\n"
         f"event_loop.LONG_S, event_loop.OLD_GARBAGE, event_loop.MUCH_GARBAGE = 0.0, 0, {much}\n"
+        "event_loop.FROZEN_MORE = 0\n"
         "gc.collect(); gc.freeze()\n"
         "timers = Timers()\n"
         "collections = event_loop.IdleCollections(timers, cpu_s=lambda: 0.0)\n"

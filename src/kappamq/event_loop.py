@@ -26,6 +26,8 @@ MUCH_GARBAGE = 5
 """After so many (75,000) there is too much to be visited, see `IdleCollections`."""
 LONG_S = 0.005
 """What survives an idle collection that took longer is not visited again."""
+FROZEN_MORE = 500_000
+"""Frozen objects that may be garbage, 50 to 100 MB at most. Visiting them all takes a few hundred milliseconds."""
 _LOOK_S = 0.25
 _IDLE_SHARE = 0.05  # of the time between two looks
 
@@ -62,7 +64,7 @@ class IdleCollections:
         self._loop = loop
         self._cpu_s = cpu_s
         self._before = cpu_s()
-        self._frozen_max = 2 * gc.get_freeze_count()
+        self._frozen_max = _frozen_max()
 
     def start(self) -> None:
         self._before = self._cpu_s()
@@ -81,7 +83,7 @@ class IdleCollections:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
-            self._frozen_max = 2 * gc.get_freeze_count()
+            self._frozen_max = _frozen_max()
         elif count >= MUCH_GARBAGE:
             gc.freeze()
         else:
@@ -89,6 +91,10 @@ class IdleCollections:
             gc.collect()
             if time.perf_counter() - began > LONG_S:
                 gc.freeze()
+
+
+def _frozen_max() -> int:
+    return gc.get_freeze_count() + max(gc.get_freeze_count(), FROZEN_MORE)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
