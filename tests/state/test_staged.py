@@ -60,6 +60,11 @@ LIFE: list[Change] = [
     ("chunk-published", ["a", 3, 2]),
     ("chunk-published", ["a", 0, 0]),
     ("chunks-dropped", ["b"]),
+    staged("c", 5, number=2),
+    ("chunks-decided", ["c", [5]]),
+    ("chunk-part", ["c", 5, 1]),
+    ("chunk-published", ["c", 5, 0]),
+    ("chunks-finished", ["c"]),
     ("chunks-finished", ["a"]),
 ]
 
@@ -128,16 +133,6 @@ def test_batches_of_a_scope_are_published_in_their_order() -> None:
             table.apply("chunks-finished", ["a"])
     assert order == ["a", "b", "c", "z"]
     assert [one.transaction for one in table.of_scope("s")] == ["c", "b"]
-
-
-def test_a_snapshot_is_of_the_moment_in_which_it_was_frozen() -> None:
-    """A worker makes it, while the table goes on."""
-    for count in range(len(LIFE)):
-        table = folded(LIFE[:count])
-        before, frozen = fastjson.pretty(table.to_snapshot()), table.freeze()
-        for kind, change in LIFE[count:]:
-            table.apply(kind, change)
-        assert fastjson.pretty(frozen()) == before
 
 
 @st.composite
