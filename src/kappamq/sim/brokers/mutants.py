@@ -114,7 +114,9 @@ def _saves_anything(self: Metadata, work: list[Any]) -> None:
         self._snapshots.save(name, table() if callable(table) else table, stamp)
 
 
-async def _forgets_files_at_once(self: TopicFiles, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
+async def _forgets_files_at_once(
+    self: TopicFiles, name: str, deleted_at: int, gone: asyncio.Future[None], ends: dict[int, int]
+) -> None:
     try:
         await self._workers.write(self._store.forget_topic, name)
         self._store.queues.forget_readers(name)
