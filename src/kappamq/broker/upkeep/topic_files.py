@@ -41,24 +41,24 @@ class TopicFiles:
 
         In a Raft group both wait until the deletion is confirmed: it may be lost with this leader's term, and the numbers that were
         given with it."""
-        kernel = self._store.kernel
-        ends = {queue_id: kernel.queue_state(name, queue_id).next for queue_id in kernel.queue_ids(name)}
-        may_be_lost = self._store.marks.mode.waits_always
+        store = self._store
+        ends = {queue_id: store.queue_state(name, queue_id).next for queue_id in store.queue_ids(name)}
+        may_be_lost = store.marks.mode.waits_always
         if not may_be_lost:
             self._empty(name, ends)
         # Entries of a topic that is made again meanwhile are written after these files are gone.
         gone = self._upkeep.hold_entries()
-        self._run(self._forget_files(name, kernel.append_offset, gone, ends if may_be_lost else {}))
+        self._run(self._forget_files(name, store.append_offset, gone, ends if may_be_lost else {}))
 
     def _empty(self, name: str, ends: dict[int, int]) -> None:
         """Numbering goes on if the topic is made again."""
-        kernel = self._store.kernel
+        store = self._store
         for queue_id, end in ends.items():
-            low, entered, numbered, _stored = kernel.queue_state(name, queue_id)
+            low, entered, numbered, _stored = store.queue_state(name, queue_id)
             if numbered <= end:
-                kernel.set_queue(name, queue_id, end, end)
+                store.restart_queue(name, queue_id, end)
             elif low < end:  # made again, and sent to
-                kernel.set_queue_min(name, queue_id, min(end, entered))
+                store.raise_minimum(name, queue_id, min(end, entered))
 
     async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None], ends: dict[int, int]) -> None:
         """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""
