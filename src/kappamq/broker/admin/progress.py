@@ -13,6 +13,7 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker, in_slices, rows, spliced
 from kappamq.clock import Clock
 from kappamq.message import MessageQueue
+from kappamq.net.requests.beside import Beside
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies.admin import (
     ConsumeOffset,
@@ -60,10 +61,10 @@ class Progress:
         clients: Clients,
         offsets: Offsets,
         worker: Worker,
-        compute: Worker,
+        beside: Beside,
         when_safe: WhenSafe,
         get_tps: Callable[[str, str], float],
-        asked: Callable[[str, str, int], int],
+        handed_out_to: Callable[[str, str, int], int],
     ) -> None:
         self._broker_name = broker_name
         self._address = address
@@ -74,10 +75,10 @@ class Progress:
         self._clients = clients
         self._offsets = offsets
         self._worker = worker
-        self._compute = compute
+        self._beside = beside
         self._when_safe = when_safe
         self._get_tps = get_tps
-        self._asked = asked  # where the last pull of a queue began
+        self._handed_out_to = handed_out_to  # where the last pull of a queue began
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -133,10 +134,10 @@ class Progress:
                 end = self._store.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
-                asked = min(max(self._asked(group, topic, queue_id), consumed), max(end, consumed))
-                some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=asked)))
+                handed_out = min(max(self._handed_out_to(group, topic, queue_id), consumed), max(end, consumed))
+                some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=handed_out)))
                 result.lag += end - consumed
-                result.inflight += asked - consumed
+                result.inflight += handed_out - consumed
             result.rows.append(await self._worker(self._progress_rows, topic, some))
         return result
 
@@ -174,8 +175,8 @@ class Progress:
 
     async def all_offsets(self, request: Request[GetAllConsumerOffsets]) -> Frame:
         """The text of consumerOffset.json, for slaves."""
-        table = self._offsets.with_overlay()
-        return request.reply(body=await self._compute(fastjson.dumps, table))
+        body = await self._beside.run(request.connection, lambda: fastjson.dumps(self._offsets.with_overlay()))
+        return request.reply(body=body)
 
     def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:
         """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to
