@@ -67,7 +67,7 @@ def read(way: str, names: str, count: int, tree: Path) -> dict[str, float]:
     program = [sys.executable, str(HERE / "benchmarks/clients/reader.py"), way, names, TOPIC, str(count)]
     done = subprocess.run(
         ["taskset", "-c", ",".join(map(str, LOAD_CORE)), *program],
-        env={**os.environ, "PYTHONPATH": str(tree / "src")},
+        env={**os.environ, "PYTHONPATH": f"{tree / 'src'}:{HERE}"},
         cwd=tree,
         capture_output=True,
         text=True,

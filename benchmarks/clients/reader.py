@@ -8,55 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable
 
+from benchmarks.clients.meter import Meter
 from kappamq import AsyncConsumer, Consumer, LitePullConsumer, PullConsumer, ReceivedMessage
 
 PULL_BATCH = 512
 BATCH = 256
 CACHED = 4096
 PATIENCE_S = 60.0
-
-
-class Meter:
-    """CPU seconds between the end of the warm-up and the last message."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.skipped = count // 10
-        self.seen = 0
-        self.body_bytes = 0
-        self.done = threading.Event()
-        self._began = self._ended = (0.0, 0.0)
-        self._from = 0
-
-    def see(self, number: int, body_bytes: int) -> bool:
-        """Count messages. Returns whether all are there."""
-        before = self.seen
-        self.seen += number
-        self.body_bytes += body_bytes
-        if before < self.skipped <= self.seen:
-            self._began, self._from = (time.process_time(), time.perf_counter()), self.seen
-        if before < self.count <= self.seen:
-            self._ended = time.process_time(), time.perf_counter()
-            self.done.set()
-        return self.seen >= self.count
-
-    def result(self) -> dict[str, float]:
-        measured = self.seen - self._from
-        cpu, wall = self._ended[0] - self._began[0], self._ended[1] - self._began[1]
-        return {
-            "messages": self.seen,
-            "body_bytes": self.body_bytes,
-            "cpu_us": cpu * 1e6 / measured,
-            "per_second": measured / wall,
-            "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
 
 
 def poll(nameserver: str, topic: str, meter: Meter) -> None:

@@ -1,9 +1,9 @@
 """Process-long and role-long: what a node is while it may write, and what it is always.
 
-Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: whoever elects a
+Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: what elects a
 master (the configuration, or a Raft group) begins it and ends it, as often as need be, while the process runs.
 While the node has the role it stores messages, delivers what is due, asks about transactions, grants locks, records offsets and
-deletes old log files. Without it, it answers pulls, queries and what operators ask; whoever wants something stored gets code 14
+deletes old log files. Without it, it answers pulls, queries and requests of operators; a request that would store something gets code 14
 (NotMaster).
 
 - There is one switch: the gate's reason NOT_MASTER, which also stops the broker's own records. It is closed before anything else
@@ -21,8 +21,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NoReturn
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
-from kappamq.broker.delivery.delivery import Delivery, Surroundings
+from kappamq.broker.delivery.delivery import Delivery
 from kappamq.broker.events import ClockStepped, MasterFound, Tick
+from kappamq.broker.foundation import Foundation
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
@@ -32,28 +33,41 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.errors import KappaError
 from kappamq.events import Listening
 from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.records.ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
 SERVED: Final = (
-    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.RECALL_MESSAGE,
-    RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, *BATCH_CODES,
-)  # fmt: skip
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    *BATCH_CODES,
+)
 """Requests that only the role serves. Others that change something (topics, groups, offsets) are refused when they come to the gate."""
 
 
 class MasterRole:
     """The right to write, and everything that exists only while this node has it. One at a time, one life after the other."""
 
-    def __init__(self, around: Surroundings, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch) -> None:
-        self._around = around
+    def __init__(
+        self, base: Foundation, unique_ids: UniqueIds, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch
+    ) -> None:
+        """`unique_ids`: for messages that come without one."""
+        self._base = base
+        self._unique_ids = unique_ids
         self._bursts = bursts
         self._upkeep = upkeep
         self._clock_watch = clock_watch
-        self._gate = around.gate
-        self._listening = Listening(around.events)
+        self._gate = base.gate
+        self._listening = Listening(base.events)
         self._delivery: Delivery | None = None
         self._changing = asyncio.Lock()
         bursts.add_handlers(dict.fromkeys(SERVED, self._refuse))
@@ -83,15 +97,15 @@ class MasterRole:
     async def _begin(self, still: Callable[[], bool]) -> None:
         # What is built now counts upon a log that does not grow, and whose records are all in the queues.
         self._close_gate()
-        writer = self._around.writer
+        writer = self._base.writer
         writer.end_turn()
-        await writer.visible(self._around.store.kernel.append_offset)
-        self._around.metadata.follow()  # what has become visible just now: from here on this node records changes itself
-        delivery = Delivery(self._around)
+        await writer.visible(self._base.store.append_offset)
+        self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
+        delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived)
         await delivery.load()
         if not still():
             raise not_master()
-        # From here on without a pause: nobody is served by half of it.
+        # From here on without a pause: no request is served by half of it.
         self._gate.open(NOT_MASTER)
         self._listening.on(Tick, delivery.tick)
         self._listening.on(ClockStepped, delivery.clock_stepped)
@@ -119,7 +133,7 @@ class MasterRole:
         self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()
-        async with AsyncExitStack() as rest:  # all of it, also if whoever waits for this does so no longer
+        async with AsyncExitStack() as rest:  # all of it, also if the caller does not wait any more
             rest.push_async_callback(delivery.stop)
             rest.push_async_callback(self._upkeep.end_role)
             await self._drain(drain_s)
@@ -133,10 +147,10 @@ class MasterRole:
         raise not_master()
 
     async def _drain(self, drain_s: float) -> None:
-        writer = self._around.writer
+        writer = self._base.writer
         try:
             async with asyncio.timeout(drain_s):
-                await writer.confirmed(self._around.store.kernel.append_offset)
+                await writer.confirmed(self._base.store.append_offset)
         except (KappaError, TimeoutError) as error:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")
@@ -146,6 +160,6 @@ class MasterRole:
         self.leader_is(event.address)
 
     def leader_is(self, address: str | None) -> None:
-        """Name the node at `address` (None: nobody knows) to whoever asks this one for what only a master does."""
+        """From now on refusals name the node at `address` (None: not known) as the master."""
         if self._delivery is None:
             self._gate.close(NOT_MASTER, not_master(address), for_all=True)

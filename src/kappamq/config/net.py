@@ -74,10 +74,14 @@ class NetConfig:
         between("frame_bytes_max", self.frame_bytes_max, 1 * KIB, 1024 * MIB)
         between("header_bytes_max", self.header_bytes_max, 1 * KIB, 16 * MIB - 1)
         for name in (
-            "request_bytes_max", "request_header_bytes_max", "heartbeat_bytes_max", "list_bytes_max", "decision_bytes_max",
+            "request_bytes_max",
+            "request_header_bytes_max",
+            "heartbeat_bytes_max",
+            "list_bytes_max",
+            "decision_bytes_max",
             "registration_bytes_max",
             "loose_json_bytes_max",
-        ):  # fmt: skip
+        ):
             between(name, getattr(self, name), 1 * KIB, 1024 * MIB)
         for name in ("connections_max", "connections_per_ip_max", "listen_backlog", "connection_inflight_max"):
             between(name, getattr(self, name), 1, 10_000_000)

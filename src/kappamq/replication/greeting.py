@@ -91,6 +91,9 @@ class MemberHello:
     end: int  # of its log
     group_id: str  # "": it does not belong to one yet
     incarnation: int = 0  # 0: it has none yet; what it says first shows which one it took
+    broker_id: int = 0  # while it does not lead; 0: it does not say
+    now_ms: int = 0  # what its clock shows; 0: it does not say
+    place: str = ""  # where its copies are reached
     nonce: str = ""
     proof: str = ""
 
@@ -158,7 +161,7 @@ def check(hello: Hello, ours: Hello) -> None:
         raise Refusal(
             f"it holds the log up to {hello.end}, the master only up to {ours.end}: the master has lost messages that this copy still has. "
             f"Either make the copy the master (start it with brokerRole=ASYNC_MASTER and brokerId=0), or, to go on without these "
-            f"messages, run `kappamq store cut --to {ours.end}` on the copy while it is stopped: it keeps the bytes aside"
+            f"messages, run `kappamq store cut --to {ours.end} --data DIR` on the copy while it is stopped: it keeps the bytes aside"
         )
 
 

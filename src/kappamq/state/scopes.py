@@ -15,9 +15,15 @@ from functools import partial
 from typing import Any, Final
 
 KINDS: Final = (
-    "scope", "scope-removed", "scope-asked", "batch-begun", "batch-decided", "batch-aborted", "batch-finished",
-)  # fmt: skip
-"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when somebody asked."""
+    "scope",
+    "scope-removed",
+    "scope-asked",
+    "batch-begun",
+    "batch-decided",
+    "batch-aborted",
+    "batch-finished",
+)
+"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when it was asked."""
 REMEMBERED_MAX: Final = 1000
 """How many decided batches of a scope can be told from others with the same number."""
 ATTEMPTS_MAX: Final = 100

@@ -75,6 +75,24 @@ async def test_slaves_on_one_host_are_asked_themselves() -> None:
 
 
 @on_loop
+async def test_a_leader_names_its_followers_as_clients_do() -> None:
+    async with fake_cluster(members=3, tea=1) as cluster, AsyncAdmin(cluster.address) as admin:
+        leader, one, two = cluster.brokers
+        connections = [
+            HaConnection(two.address, behind=6, in_sync=False),
+            HaConnection(one.address, behind=5, in_sync=True),
+        ]
+        tells(leader, 130, HaStatus(master=True, connections=connections), term=7)
+        tells(one, 125, term=7)
+        tells(two, 124, term=7)
+        assert shown(await admin.members()) == [
+            (0, "master", 7, 130, None, None),
+            (1, "slave", 7, 125, 5, True),
+            (2, "slave", 7, 124, 6, False),
+        ]
+
+
+@on_loop
 async def test_who_does_not_answer_is_listed_and_a_group_may_have_no_master() -> None:
     async with fake_cluster(members=3, tea=1) as cluster, AsyncAdmin(cluster.address) as admin:
         master, silent, slave = cluster.brokers
@@ -97,7 +115,7 @@ async def both(admin: AsyncAdmin) -> list[Member]:
 async def test_real_brokers_that_know_of_no_copies(tmp_path: Path) -> None:
     async with real_cluster(tmp_path) as cluster, AsyncAdmin(cluster.nameserver) as admin:
         config = BrokerConfig(port=0, listen_host="127.0.0.1", name="broker-0", nameservers=(cluster.nameserver,))
-        second = Broker(config, StoreConfig(root=tmp_path / "second", **SMALL), NetConfig(), SystemClock())
+        second = await Broker.open(config, StoreConfig(root=tmp_path / "second", **SMALL), NetConfig(), SystemClock())
         await second.start()
         try:
             second.registration._role = FixedRole(1)

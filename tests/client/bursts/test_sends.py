@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from kappamq.errors import (
 )
 from kappamq.message import Message, MessageQueue, SendResult
 from kappamq.protocol.codes import RequestCode, ResponseCode
-from kappamq.protocol.frame import Frame
+from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import SendMessageV2
 from kappamq.protocol.records import batch, properties
 from tests.client.fake import FakeBroker, FakeCluster, Peer, fake_cluster, hang_up, never
@@ -167,8 +168,6 @@ async def test_of_a_refused_batch_only_the_members_fail_that_are_the_reason(orde
 
 
 def refuse(peer: Peer, frame: Frame) -> Frame:
-    from tests.client.fake import reply
-
     return reply(frame, ResponseCode.MESSAGE_ILLEGAL, "bad one")
 
 
@@ -419,3 +418,21 @@ def agree(cluster: FakeCluster, sent: dict[bytes, asyncio.Future[SendResult]], k
             by_queue[got.queue].append(got.queue_offset)
         for offsets in by_queue.values():
             assert offsets == sorted(offsets), "messages of a key are stored in the order in which they were sent"
+
+
+@on_loop
+async def test_a_selection_that_fails_fails_its_message_alone() -> None:
+    class Moody:
+        def choose(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
+            if len(chosen) == 1:
+                chosen.append(None)
+                raise ZeroDivisionError("no queue today")
+            chosen.append(queues[0])
+            return queues[0]
+
+    chosen: list[MessageQueue | None] = []
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(), selection=Moody()) as producer:
+        sent = [producer.send_nowait(Message("tea", b"%d" % n)) for n in range(3)]  # the route is looked up meanwhile
+        done = await asyncio.gather(*sent, return_exceptions=True)
+        assert [type(one).__name__ for one in done] == ["SendResult", "ZeroDivisionError", "SendResult"]
+        assert producer.under_way == producer.sending.pressure.count == 0

@@ -56,7 +56,7 @@ class BatchTransactions:
             around.commit,
             appender,
             self.peers,
-            lambda: store.kernel.append_offset,
+            lambda: store.append_offset,
             around.run,
             around.agenda.wake,
         )

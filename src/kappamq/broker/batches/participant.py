@@ -29,6 +29,10 @@ CHUNK_BYTES_MAX: Final = 256 << 10
 CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
+UNDECIDED_MAX: Final = 100
+"""Transactions of one scope whose chunks wait for a decision: one is open at a time, the others wait to be dropped."""
+TRANSACTION_CHUNKS_MAX: Final = 20_000
+"""A decision lists about 10,000 at most (list_bytes_max); attempts that do not count may have staged some, too."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
 _CHECKED_AT_ONCE: Final = 1000
 """Of the chunks that a decision lists."""
@@ -109,11 +113,25 @@ class Participant:
             raise IllegalMessage(
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )
+        self._check_room(header)
         limit = self._config.staged_bytes_max
         if self._staged.charged_bytes + len(body) > limit:
             raise Busy(
                 f"{self._staged.charged_bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
                 "try again when they are decided"
+            )
+
+    def _check_room(self, header: StageChunk) -> None:
+        staged = self._staged.get(header.transaction)
+        if staged is None and self._staged.undecided(header.scope) >= UNDECIDED_MAX:
+            raise Busy(
+                f"{UNDECIDED_MAX} transactions of scope {header.scope} are staged and not decided: try again when its coordinator has "
+                "said what becomes of them (the broker's log tells if it cannot be asked)"
+            )
+        if staged is not None and len(staged.chunks) >= TRANSACTION_CHUNKS_MAX:
+            raise IllegalOperation(
+                f"transaction {header.transaction} has {TRANSACTION_CHUNKS_MAX} chunks on broker {self._config.name} already, more than "
+                "can be decided: write smaller batches"
             )
 
     def _check_transaction(self, header: StageChunk) -> None:
@@ -133,9 +151,8 @@ class Participant:
     def stage(self, sent: Sent, queue_id: int) -> tuple[int, Placed]:
         """Store a chunk that was checked and read; returns its place, and where its record is."""
         header, body = sent.header, sent.body
-        kernel = self._store.kernel
-        place = kernel.queue_state(STAGED_TOPIC, 0).next
-        chunk = Chunk(place, kernel.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
+        place = self._store.queue_state(STAGED_TOPIC, 0).next
+        chunk = Chunk(place, self._store.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
         pairs = {
             "scope": header.scope,
             "number": str(header.number),
@@ -181,7 +198,7 @@ class Participant:
     def tick(self) -> None:
         """About once a second: ask about chunks that lie for a while, and report what was published."""
         now = self._liveness()
-        for scope in dict.fromkeys(staged.scope for staged in self._staged.table.values()):
+        for scope in self._staged.scopes():
             if now >= self._ask_at.setdefault(scope, now):
                 self.settle(scope)
 
@@ -226,7 +243,7 @@ class Participant:
         finished = {one.transaction: one.dropped for one in self._staged.of_scope(name) if one.is_published}
         if finished:
             # The coordinator forgets what is published: before that nobody may be able to take the messages back.
-            await self._appender.kept(self._store.kernel.append_offset)
+            await self._appender.kept(self._store.append_offset)
         mine = [staged.transaction for staged in self._staged.of_scope(name)]
         if scope is None:
             answer = Decisions()  # it was removed, by an operator
@@ -259,7 +276,7 @@ class Participant:
         # A node that was deposed and has not noticed lacks what its successor has: only who can still have something recorded may say
         # that chunks are lost. The coordinator forgets them then, and the successor would drop them.
         self._commit("scope-asked", [scope.name])
-        await self._appender.kept(self._store.kernel.append_offset)
+        await self._appender.kept(self._store.append_offset)
         lost = [one for one in decided if self._staged.get(one.transaction) is None]
         for one in lost:
             _log_lost(scope.name, one.number, len(one.chunks))
@@ -283,7 +300,7 @@ class Participant:
     @property
     def needed_from(self) -> int:
         first = self._staged.needed_from()
-        return self._store.kernel.append_offset if first is None else first
+        return self._store.append_offset if first is None else first
 
     async def renew_below(self, log_min: int) -> None:
         """Nothing is copied: chunks live for an hour, and keep their files."""

@@ -41,9 +41,16 @@ _INTERNAL = frozenset((names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.HALF_OP_TOP
 
 class Retries:
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, appender: Appender, worker: Worker,
-        holds_locks: Callable[[str], bool], events: Events,
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        appender: Appender,
+        worker: Worker,
+        holds_locks: Callable[[str], bool],
+        events: Events,
+    ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
@@ -152,9 +159,13 @@ def again(record: Record, delay_level: int) -> Draft:
     return draft
 
 
-def tries_max(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int | None:
+def tries_max(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int | None:
     """How often a message is delivered again; None: for ever. What the consumer says goes before its group's setting."""
-    given = asked if asked is not None and asked >= 0 and version >= VERSION_MAX_RECONSUME else group.retry_times_max
+    given = (
+        requested
+        if requested is not None and requested >= 0 and version >= VERSION_MAX_RECONSUME
+        else group.retry_times_max
+    )
     return given if given >= 0 else None
 
 

@@ -1,6 +1,6 @@
 """Telling the name servers about us: everything at start and every so often, one topic or our role at once when it changes.
 
-Each name server has a task of its own: one that hangs keeps nobody waiting who only needs the others. Each gets a beat every
+Each name server has a task of its own: one that hangs does not delay the others. Each gets a beat every
 second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
 """
 
@@ -74,7 +74,7 @@ class _NameServer:
         self.tried = False
         self.late = False  # it did not answer in the time we have for it
         self.complained = False
-        self.told = 0  # number of the last change that it knows of
+        self.known_change = 0  # number of the last change that it knows of
         self.changed: dict[str, DataVersion] = {}  # topics it has not heard of, as of these versions, in their order
         self.all_due = True
         self.wake = asyncio.Event()
@@ -103,14 +103,21 @@ class _NameServer:
         return local_ip(self.channel)
 
     def is_waited_for(self, change: int) -> bool:
-        return self.registered and not self.late and self.told < change
+        return self.registered and not self.late and self.known_change < change
 
 
 class Registration:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, address: Address, ha_port: int, worker: Worker, tls: ssl.SSLContext | None,
-        role: RoleNow, events: Events,
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        address: Address,
+        ha_port: int,
+        worker: Worker,
+        tls: ssl.SSLContext | None,
+        role: RoleNow,
+        events: Events,
+    ) -> None:
         self._config = config
         self._role = role
         self._events = events
@@ -268,9 +275,13 @@ class Registration:
         channel, role = server.channel, self._role
         assert channel is not None
         beat = BrokerHeartbeat(
-            broker_name=self._config.name, broker_address=self._address.of(local_ip(channel)), cluster=self._config.cluster,
-            broker_id=role.broker_id, epoch=role.version, timeout_ms=_TIMEOUT_MS,
-        )  # fmt: skip
+            broker_name=self._config.name,
+            broker_address=self._address.of(local_ip(channel)),
+            cluster=self._config.cluster,
+            broker_id=role.broker_id,
+            epoch=role.version,
+            timeout_ms=_TIMEOUT_MS,
+        )
         try:
             answer = await channel.request(request(beat), timeout=BEAT_S)
         except RequestTimeout:
@@ -292,13 +303,13 @@ class Registration:
     def _hear_of_master(self, answer: Frame) -> None:
         if self._role.is_master:
             return
-        told = RegisterBrokerResponse.decode(answer.ext)
-        known, version = self._master, told.master_version
-        if not told.master_address:
+        answered = RegisterBrokerResponse.decode(answer.ext)
+        known, version = self._master, answered.master_version
+        if not answered.master_address:
             return  # it knows of none: it has just been started, or we are about to elect one
         if known is not None and known.version is not None and version is not None and version < known.version:
             return  # one name server has not heard of the new one yet
-        found = MasterFound(told.master_address, told.ha_address, version)
+        found = MasterFound(answered.master_address, answered.ha_address, version)
         if found != known:
             self._master = found
             self._events.publish(found)
@@ -346,7 +357,7 @@ class Registration:
                         one = encoded([topic], replace(version, state_version=role[1]), permission)
                         await self._register(channel, one, role)
             server.role = role
-            server.told, server.registered, server.late, server.complained = change, True, False, False
+            server.known_change, server.registered, server.late, server.complained = change, True, False, False
         except (KappaError, OSError) as error:
             server.registered = False
             if isinstance(error, RequestTimeout) and server.channel is not None:
@@ -367,10 +378,16 @@ class Registration:
     async def _register(self, channel: Channel, body: bytes, role: tuple[int, int]) -> None:
         ours = self._address.of(local_ip(channel))
         header = RegisterBroker(
-            broker_name=self._config.name, broker_address=ours, cluster=self._config.cluster,
-            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}", broker_id=role[0],
-            timeout_ms=_TIMEOUT_MS, acting_master=False, compressed=False, body_crc=0,
-        )  # fmt: skip
+            broker_name=self._config.name,
+            broker_address=ours,
+            cluster=self._config.cluster,
+            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}",
+            broker_id=role[0],
+            timeout_ms=_TIMEOUT_MS,
+            acting_master=False,
+            compressed=False,
+            body_crc=0,
+        )
         answer = await channel.request(request(header, body), timeout=self._config.register_timeout_ms / 1000)
         if answer.code != 0:
             raise KappaError(f"code {answer.code}: {answer.remark}")
@@ -394,9 +411,11 @@ class Registration:
         try:
             if server.registered:
                 header = UnregisterBroker(
-                    broker_name=self._config.name, broker_address=self._address.of(server.local_ip),
-                    cluster=self._config.cluster, broker_id=self._role.broker_id,
-                )  # fmt: skip
+                    broker_name=self._config.name,
+                    broker_address=self._address.of(server.local_ip),
+                    cluster=self._config.cluster,
+                    broker_id=self._role.broker_id,
+                )
                 await server.channel.request(request(header), timeout=_UNREGISTER_S)
         except (KappaError, OSError) as error:
             log.info("could not sign off at name server %s: %s", server.address, error)
@@ -416,9 +435,15 @@ def _as_allowed(topic: TopicConfig, permission: int) -> TopicConfig:
     if allowed == PERMISSION_READ | PERMISSION_WRITE:
         return topic
     return TopicConfig(
-        topic.name, topic.read_queues, topic.write_queues, topic.permission & allowed, topic.filter_type, topic.sys_flag,
-        topic.order, topic.attributes,
-    )  # fmt: skip
+        topic.name,
+        topic.read_queues,
+        topic.write_queues,
+        topic.permission & allowed,
+        topic.filter_type,
+        topic.sys_flag,
+        topic.order,
+        topic.attributes,
+    )
 
 
 def local_ip(channel: Channel) -> str:

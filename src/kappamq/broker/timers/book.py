@@ -40,9 +40,9 @@ class Opened(NamedTuple):
 class Entered(NamedTuple):
     queue_offset: int
     stored_ms: int  # of the last one
-    near: list[Timer]  # in slots that are loaded already
+    upcoming: list[Timer]  # in slots that are loaded already
     slots: list[int]  # the others they are in
-    cancels: list[tuple[str, int]]  # (key, due) of wishes to drop a message in slots that are loaded already
+    cancels: list[tuple[str, int]]  # (key, due) of recalls to drop a message in slots that are loaded already
     counts: dict[bytes, int]  # of messages by real topic
 
 
@@ -67,7 +67,7 @@ class TimerBook:
 
     def open(self, progress: TimerProgress) -> Opened:
         """Find out who was here last and go on from there; what cannot be trusted is built again from the queue."""
-        low, end, _next, _stored = self._store.kernel.queue_state(TIMER_TOPIC, 0)
+        low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         try:
             stamp = self._files.open()
         except (StoreFormatError, StoreDamaged) as error:
@@ -94,7 +94,7 @@ class TimerBook:
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
         """Begin anew: every message of the timer topic that may be pending is to be entered again."""
         self._files.reset()
-        low = self._store.kernel.queue_state(TIMER_TOPIC, 0).first
+        low = self._store.queue_state(TIMER_TOPIC, 0).first
         if progress.due_ms:
             low = max(low, self._store.search(TIMER_TOPIC, 0, progress.due_ms - self.reach_ms(progress)))
         if why:
@@ -149,13 +149,20 @@ class TimerBook:
     # -- entering ------------------------------------------------------------------------------------------------------------
 
     def enter(
-        self, first: int, count: int, entries: bytes, loaded_ms: int, progress: TimerProgress, now_ms: int, pending_ms: int,
+        self,
+        first: int,
+        count: int,
+        entries: bytes,
+        loaded_ms: int,
+        progress: TimerProgress,
+        now_ms: int,
+        pending_ms: int,
         records: bytes = b"",
-    ) -> Entered:  # fmt: skip
+    ) -> Entered:
         """Bring messages [first, first + count) of the timer topic into the files. `entries` if the queue's memory has them, and
         of their `records` those that were at hand, back to back; of those before, all that are due before `pending_ms` are
         delivered."""
-        near: list[Timer] = []
+        upcoming: list[Timer] = []
         slots: set[int] = set()
         cancels: list[tuple[str, int]] = []
         counts: dict[bytes, int] = {}
@@ -181,7 +188,7 @@ class TimerBook:
             slot = self._files.add(kind, written_ms, at_ms, log_offset, size, topic_hash)
             pending_ms = min(pending_ms, at_ms)
             if slot < loaded_ms:
-                near.append(Timer(at_ms, log_offset, size, kind))
+                upcoming.append(Timer(at_ms, log_offset, size, kind))
                 if kind & CANCEL and not act.rolls:
                     cancels.append((said.cancels.decode("utf-8", "replace"), at_ms))
             else:
@@ -191,7 +198,7 @@ class TimerBook:
         queue_offset = first + len(entries) // ENTRY.size
         # The next ones are due after they were stored, and so after the last of these was stored.
         self._files.commit(now_ms, max(progress.due_ms, min(pending_ms, stored_ms)), queue_offset)
-        return Entered(queue_offset, stored_ms, near, sorted(slots), cancels, counts)
+        return Entered(queue_offset, stored_ms, upcoming, sorted(slots), cancels, counts)
 
     def late(self, late: Late, count_max: int) -> tuple[int, list[Timer]]:
         """(next queue offset, those of the next messages that are due)."""
@@ -223,7 +230,7 @@ class TimerBook:
 
     def _entries(self, first: int, count: int) -> bytes:
         """Entries of the timer topic from memory, else from the queue's files, as far as one of the two has them."""
-        data: bytes = self._store.kernel.tail_entries(TIMER_TOPIC, 0, first, count)
+        data: bytes = self._store.tail_entries(TIMER_TOPIC, 0, first, count)
         if data:
             return data
         data = self._store.queues.read(TIMER_TOPIC, 0, first, count)
@@ -263,7 +270,7 @@ class TimerBook:
                     record = self._read(unit)
                     if record is not None:
                         cancels.append((record.cancels.decode("utf-8", "replace"), due_ms))
-                if unit.log_offset < self._store.kernel.hot_from:
+                if unit.log_offset < self._store.hot_from:
                     self._store.warm(unit.log_offset, unit.size)
             buckets += [Bucket(due_ms, by_ms[due_ms]) for due_ms in sorted(by_ms)]
             at = slot + PRECISION_MS

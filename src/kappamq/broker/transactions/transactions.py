@@ -59,8 +59,14 @@ CheckAsked = Callable[[Draft, int, int], object]
 
 class Transactions:
     def __init__(
-        self, config: BrokerConfig, clock: Clock, writer: LogWriter, half_log: HalfLog, worker: Worker, check_asked: CheckAsked
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        writer: LogWriter,
+        half_log: HalfLog,
+        worker: Worker,
+        check_asked: CheckAsked,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._writer = writer
@@ -208,7 +214,7 @@ class Transactions:
         return ended[1]
 
     def _check_time(self, header: EndTransaction, half: Half) -> None:
-        """Who asked for time without questions has to end it within that time, as RocketMQ has it."""
+        """A producer that asked for a time without checks has to end the transaction within it, as with RocketMQ."""
         if half.immune_ms is not None and not header.from_check:
             late_ms = self._clock.message_ms() - half.since_ms - half.immune_ms
             if late_ms > 0:

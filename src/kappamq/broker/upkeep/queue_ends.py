@@ -42,16 +42,28 @@ class QueueEnds:
     def restore(self) -> Ends:
         """After loading: queues of which neither log nor files know anything go on where they ended.
         Returns the topics of which all queues are so."""
-        kernel = self._store.kernel
+        store = self._store
         bare: Ends = {}
         for topic, ends in self._ends.items():
             # What is in the log and not known to be confirmed has numbers, though it is not in its queue yet.
-            if all(kernel.queue_state(topic, queue_id).next == 0 for queue_id in kernel.queue_ids(topic)):
+            if all(store.queue_state(topic, queue_id).next == 0 for queue_id in store.queue_ids(topic)):
                 bare[topic] = dict(ends)
             for queue_id, end in ends.items():
-                if kernel.queue_state(topic, queue_id).next == 0:
-                    kernel.set_queue(topic, queue_id, end, end)
+                self._go_on_at(topic, queue_id, end)
         return bare
+
+    def followed(self, ends: dict[str, dict[str, Any]]) -> None:
+        """Another node has recorded this, and the table has applied it. What the record speaks of lies before it: a queue that has nothing
+        here, and ends before that, had its last messages in front of our log, and goes on where they ended."""
+        for topic, queues in _ends(ends).items():
+            for queue_id, end in queues.items():
+                self._go_on_at(topic, queue_id, end)
+
+    def _go_on_at(self, topic: str, queue_id: int, end: int) -> None:
+        """A queue that has messages, also such as are in the log and not known to be confirmed, is what the log says."""
+        state = self._store.queue_state(topic, queue_id)
+        if state.first == state.end == state.next < end:
+            self._store.restart_queue(topic, queue_id, end)
 
     def topic_forgotten(self, event: TopicForgotten) -> None:
         self.forget(event.name)
@@ -59,7 +71,7 @@ class QueueEnds:
     def forget(self, topic: str) -> None:
         """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""
         if topic in self._ends:
-            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that nobody knows.
+            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that does not exist.
             self._commit("queue-ends-forgotten", topic, anyway=True)
 
     def record(self, ends: Ends) -> int:
@@ -133,7 +145,7 @@ class QueueEndsKeeper:
         ahead = log_min > store.log.min
         found = []
         for topic, queue_id in store.queues.queues():
-            low, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+            low, end, _next, _stored = store.queue_state(topic, queue_id)
             if not end or end == self._ends.get(topic, queue_id):
                 continue
             last = store.entry(topic, queue_id, end - 1) if ahead and low < end else None

@@ -6,24 +6,17 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from kappamq.broker.events import LogShortened, Tick
-from kappamq.broker.sending.gate import DISK_FULL, FILES, Gate, not_master
-from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.upkeep.next_file import NextLogFile
-from kappamq.broker.upkeep.workers import Workers
-from kappamq.clock import WatchedClock
-from kappamq.config.broker import BrokerConfig
+from kappamq.broker.foundation import Foundation
+from kappamq.broker.sending.gate import DISK_FULL, FILES, not_master
 from kappamq.errors import KappaError, NotAvailable
-from kappamq.events import Events
-from kappamq.state.metadata import Collected, Metadata
-from kappamq.state.offsets import Offsets
+from kappamq.state.metadata import Collected
 from kappamq.store import retention
 from kappamq.store.derived import DerivedWork
-from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +30,7 @@ _NO_DESCRIPTOR_S = 30.0
 
 
 class Keeper(Protocol):
-    """Somebody whose state lies in the log itself: open transactions, pending timers."""
+    """A part whose state lies in the log itself: open transactions, pending timers."""
 
     @property
     def needed_from(self) -> int:
@@ -50,41 +43,20 @@ class Keeper(Protocol):
 
 
 class Upkeep:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        writer: LogWriter,
-        next_file: NextLogFile,
-        workers: Workers,
-        gate: Gate,
-        metadata: Metadata,
-        offsets: Offsets,
-        clock: WatchedClock,
-        events: Events,
-        entered: Callable[[DerivedWork], Awaitable[None]],
-        saved_seldom: Collection[str] = (),
-    ) -> None:
-        """`entered`: told when queue entries have got to their files. `saved_seldom`: snapshots, besides that of the offsets, of
-        what changes all the time: written now and then, and at the end."""
-        self._config = config
-        self._events = events
-        self._store = store
-        self._next_file = next_file
-        self._workers = workers
-        self._read, self._write = workers.read, workers.write
+    def __init__(self, base: Foundation, entered: Callable[[DerivedWork], Awaitable[None]]) -> None:
+        """`entered`: called when queue entries have been written to their files."""
+        self._config, self._events, self._clock, self._gate = base.config, base.events, base.clock, base.gate
+        self._store = store = base.store
+        self._log_writer, self._next_file, self._workers = base.writer, base.next_file, base.workers
+        self._read, self._write = base.workers.read, base.workers.write
+        self._metadata, self._offsets = base.metadata, base.tables.offsets
         self._entered = entered
-        self._log_writer = writer
-        self._gate = gate
-        self._metadata = metadata
-        self._offsets = offsets
-        self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
         self._held: set[asyncio.Future[None]] = set()
         self._cleaning = asyncio.Lock()
         self._shortening: asyncio.Task[None] | None = None
-        self._synced_at = clock.liveness()
+        self._synced_at = base.clock.liveness()
         self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
         self._last_work: DerivedWork | None = None
         self._derived_count = store.arrived_count  # messages whose entries were taken to be written
@@ -92,9 +64,10 @@ class Upkeep:
         self._snapshots_fail = False
         self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
-        self.keepers: list[Keeper] = []
+        self._keepers: list[Keeper] = []
         self._role_keepers: Sequence[Keeper] | None = None  # of the role that may write, while this node has it
-        self._saved_seldom = frozenset({offsets.file, *saved_seldom})
+        # What changes all the time: written now and then, and at the end.
+        self._saved_seldom = frozenset({base.tables.offsets.file, *base.delivery_tables.saved_seldom})
 
     def start(self) -> None:
         config = self._store.config
@@ -139,12 +112,16 @@ class Upkeep:
 
     # -- the role that may write -------------------------------------------------------------------------------------------
 
+    def keep_for(self, *keepers: Keeper) -> None:
+        """Old log files are deleted once these no longer need them, whatever the role."""
+        self._keepers += keepers
+
     def begin_role(self, keepers: Sequence[Keeper]) -> None:
         """This node may write: offsets are recorded, and old log files deleted once these keepers no longer need them."""
         self._role_keepers = keepers
 
     async def end_role(self) -> None:
-        """Nobody knows any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
+        """It is not known any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
         self._role_keepers = None
         async with self._cleaning:
             pass
@@ -156,7 +133,7 @@ class Upkeep:
         self._events.publish(Tick())
         if self._store.arrived_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
-        self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
+        self._store.keep_hot(HOT_BYTES)
         self._next_file.prepare_in_time()
 
     async def _flush(self) -> None:
@@ -210,7 +187,7 @@ class Upkeep:
         """Entries that have no file stay in memory: there must not be more and more of them."""
         if self._unwritable_since is None:
             self._unwritable_since = now
-        # A full disk stays full, but descriptors come back when somebody hangs up.
+        # A full disk stays full, but descriptors come back when a connection is closed.
         patience_s = _NO_DESCRIPTOR_S if error.errno in (errno.EMFILE, errno.ENFILE) else 0.0
         if now - self._unwritable_since >= patience_s:
             why = error.strerror or str(error)
@@ -263,7 +240,7 @@ class Upkeep:
         """Have every snapshot reflect the log's beginning at least; returns where that is. Files may still be deleted afterwards."""
         async with self._cleaning:
             metadata, log_min = self._metadata, self._store.log.min
-            # Also a table that has never changed: whoever gets the files must not have to guess.
+            # Also a table that has never changed: a broker that gets these files must not have to guess.
             metadata.due_again({name for name in metadata.files() if metadata.stamp(name) < log_min})
             await self._save(metadata.collect())
             return log_min
@@ -280,7 +257,7 @@ class Upkeep:
         return await self.save_now(name) and await self.save_now(name)
 
     async def _catch_up(self) -> None:
-        """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""
+        """Keys of old records, after a crash or a lost index: a little at a time, so that clients do not notice."""
         while self._store.catching_up():
             if self._store.failed is not None or self._unwritable_since is not None:
                 await asyncio.sleep(1.0)  # what is entered now would only pile up
@@ -307,7 +284,7 @@ class Upkeep:
                 if asked:
                     raise not_master()
                 return 0
-            keepers = [*self.keepers, *role_keepers]
+            keepers = [*self._keepers, *role_keepers]
             if usage is None:
                 usage = retention.Usage(*await self._read(self._store.files.usage, self._store.config.root))
             plan = self._plan(usage, asked)
@@ -371,7 +348,7 @@ class Upkeep:
         files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
         safe = min(store.marks.confirmed.offset, store.marks.dispatched.offset)
         needed_from = safe if needed_from is None else min(safe, needed_from)
-        # Nobody gets a file back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
+        # A deleted file does not come back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
         now_ms = self._clock.message_ms() if asked else self._clock.settled_ms()
         return retention.plan(files, now_ms, store.config, usage, needed_from, asked=asked)
 
@@ -385,14 +362,14 @@ class Upkeep:
         await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
         for topic, queue_id in await self._write(lambda: list(self._store.queues.queues())):
-            low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+            low, end, _next, _stored = self._store.queue_state(topic, queue_id)
             new_low = await self._read(self._store.first_at_or_behind, topic, queue_id, log_min)
             if new_low > low:
-                self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
+                self._store.raise_minimum(topic, queue_id, min(new_low, end))
                 if await self._write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
         if log_min == self._store.log.min:
-            self._store.kernel.mins_raised = True
+            self._store.minimums_are_raised()
         await self._write(self._store.index.expire, log_min)
         if ours:
             self._events.publish(LogShortened(log_min))

@@ -5,7 +5,9 @@ All methods are thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, Unpack
 
@@ -15,12 +17,18 @@ from kappamq.client.batches.scope import Ticket
 from kappamq.client.batches.staging import Stager
 from kappamq.client.blocking.batch_scope import BatchScope, BatchStager
 from kappamq.client.blocking.batch_transaction import BatchTransaction
-from kappamq.client.blocking.loop_thread import Blocking, blocking
+from kappamq.client.blocking.handover import Handover, WholeAllowance
+from kappamq.client.blocking.loop_thread import Blocking, LoopThread, blocking
+from kappamq.client.blocking.send_future import SendFuture
+from kappamq.client.blocking.short_way import ShortWay
+from kappamq.client.bursts.waiting import Callback, CallbackSink, Limits, Sink
 from kappamq.client.core import arguments
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import DEFAULT_GROUP, AsyncProducer
 from kappamq.client.producer.selection import Selection
+from kappamq.client.producer.sending import Key, check
 from kappamq.config.client import ClientConfig, ClientOptions
+from kappamq.errors import ClientClosed
 from kappamq.message import Message, MessageQueue, SendResult
 
 
@@ -46,11 +54,34 @@ class Producer(Blocking[AsyncProducer]):
         super().__init__(inner)
         limits = inner.config
         self._allowance = Allowance(limits.inflight_max, limits.inflight_bytes_max, wait=limits.inflight_full == "wait")
+        self._handover: Handover | None = None
+        self._making = threading.Lock()
+        self._short_way = ShortWay(inner, self._run)
 
     def __enter__(self) -> Self:
         return self
 
-    send = blocking(AsyncProducer.send)
+    def send(
+        self,
+        message: Message,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and return when a broker has stored it. See AsyncProducer.send."""
+        arguments.message(message)
+        check(key, queue, timeout)
+        home = self._at_home()
+        if key is None:
+            key = message.sharding_key or None
+        anywhere = key is None and queue is None
+        if not home.is_here and (anywhere or not self.under_way):  # nothing of the same key may be overtaken
+            result = self._short_way.send(message, key, queue, timeout)
+            if result is not None:
+                return result
+        return self._run(self.inner.send(message, key=key, queue=queue, timeout=timeout))
+
     send_batch = blocking(AsyncProducer.send_batch)
     send_encoded = blocking(AsyncProducer.send_encoded)
     send_oneway = blocking(AsyncProducer.send_oneway)
@@ -85,42 +116,100 @@ class Producer(Blocking[AsyncProducer]):
         self,
         message: Message,
         *,
-        key: str | int | bytes | None = None,
+        key: Key | None = None,
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
         """Send without waiting: the future gets the result, or the error that `send` would raise.
 
         Blocks only if `inflight_max` messages or `inflight_bytes_max` bytes are in flight, for as long as a send may take;
-        with `inflight_full="raise"` not at all. Raises TooManyRequests. Callbacks of the future run on the client's own
+        with `inflight_full="raise"`, or in a callback, not at all. Raises TooManyRequests. Callbacks of the future run on the client's own
         thread and must not block.
         """
-        arguments.message(message)
-        arguments.seconds("timeout", timeout)
-        return self._submit(
-            len(message.body), timeout, lambda: self.inner.send(message, key=key, queue=queue, timeout=timeout)
-        )
+        future = SendFuture()
+        self._hand_over(message, future, key, queue, timeout)
+        return future
+
+    def send_callback(
+        self,
+        message: Message,
+        callback: Callback,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """`send_async` without a future: calls `callback(result, None)`, or `callback(None, error)`.
+
+        It is called once, on the client's own thread, and must not block. It may send."""
+        self._hand_over(message, CallbackSink(callback), key, queue, timeout)
+
+    def flush(self) -> None:
+        """Return when every message that was handed over before is stored or has failed; do not linger for it."""
+        if self._handover is not None:
+            self._run(self.inner.flush())
+
+    def forked(self) -> None:
+        waiting = self.inner.sinks + (self._handover.put_so_far if self._handover is not None else [])
+        for sink in waiting:
+            if isinstance(sink, SendFuture):
+                sink.abandon(
+                    ClientClosed("the process was forked: only the parent will know whether this message is stored")
+                )
+
+    def _at_home(self) -> LoopThread:
+        home = super()._at_home()
+        if self._handover is not None:
+            self._handover.hurry()  # whatever is done there comes after what was handed over
+        return home
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
+        if self._handover is not None and self._process == os.getpid():
+            self._handover.hurry()
+        if self._process == os.getpid():
+            self._short_way.close()
+        super()._close(closing)
+
+    @property
+    def under_way(self) -> int:
+        """How many messages were handed over and are neither stored nor failed."""
+        return self.inner.under_way + (len(self._handover) if self._handover is not None else 0)
 
     def send_encoded_async(
         self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None
     ) -> Future[SendResult]:
         """`send_encoded` without waiting; see `send_async`."""
-        return self._submit(
-            len(body), timeout, lambda: self.inner.send_encoded(topic, body, queue=queue, timeout=timeout)
-        )
-
-    def _submit(
-        self, size: int, timeout: float | None, send: Callable[[], Coroutine[Any, Any, SendResult]]
-    ) -> Future[SendResult]:
         limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
-        taken = self._allowance.take(size, limit)
+        taken = self._allowance.take(len(body), limit)
         try:
-            future = self._at_home().submit(send())
+            future = self._at_home().submit(self.inner.send_encoded(topic, body, queue=queue, timeout=timeout))
         except BaseException:
             self._allowance.give_back(taken)
             raise
         future.add_done_callback(lambda _: self._allowance.give_back(taken))
         return future
+
+    def _hand_over(
+        self, message: Message, sink: Sink, key: Key | None, queue: MessageQueue | None, timeout: float | None
+    ) -> None:
+        if type(message) is not Message:
+            arguments.message(message)
+        if key is not None or queue is not None or timeout is not None:
+            check(key, queue, timeout)
+        home = self._home
+        if home is None or self._handover is None or self._process != os.getpid():
+            home = self._at_home()
+        if (handover := self._handover) is None:
+            with self._making:
+                handover = self._handover = self._handover or Handover(home, self.inner)
+        size = len(message.body)
+        limits: Limits = self._allowance
+        if not self._allowance.try_take(size):
+            limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
+            taken = self._allowance.take(size, 0.0 if home.is_here else limit)  # the loop gives room: it must not wait
+            if taken != size:
+                limits = WholeAllowance(self._allowance, taken)
+        handover.put(message, sink, limits, key, queue, timeout)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Split messages of one topic into lists that fit into a `send_batch` each."""
