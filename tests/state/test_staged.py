@@ -66,6 +66,11 @@ LIFE: list[Change] = [
     ("chunk-published", ["c", 5, 0]),
     ("chunks-finished", ["c"]),
     ("chunks-finished", ["a"]),
+    staged("c", 5, rows=3),
+    ("chunks-decided", ["c", [5], 0]),
+    ("chunk-part", ["c", 5, 2]),
+    ("chunk-published", ["c", 5, 0]),
+    ("chunks-finished", ["c"]),
 ]
 
 
@@ -83,6 +88,8 @@ def test_a_life_in_full() -> None:
     a = folded(LIFE[:8]).table["a"]
     assert a.is_published
     assert list(a.chunks) == [4], "was never decided"
+    assert folded(LIFE[:13]).table["c"].parts == {5: 2}
+    assert folded(LIFE[:14]).table["c"].parts == {}
     table = folded(LIFE)
     assert (table.table, table.bytes, table.needed_from()) == ({}, 0, None)
     assert {kind for kind, _change in LIFE} == set(KINDS)
