@@ -51,11 +51,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 'ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}',
                 "ends: dict[int, int] = {}",
             ),
-            Bug(
-                "state/locks.py",
-                "leases.update((queue, Lease(str(change[1]))) for queue in queues)",
-                'leases.update((queue, Lease("")) for queue in queues)',
-            ),
+            Bug("state/groups.py", 'self.table.pop(str(change["groupName"]), None)', "pass"),
         ],
     ),
     "snapshots": (
@@ -69,7 +65,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "return log_offset < max(",
                 "return log_offset <= max(",
             ),
-            Bug("state/metadata.py", "self._early.append((kind, change))", "pass"),
+            Bug("state/metadata.py", "unsaved.discard(name)", "pass"),
         ],
     ),
     "lost_log": (
@@ -80,7 +76,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "    def clamp(self) -> None:\n",
                 "    def clamp(self) -> None:\n        return\n\n    def _clamp(self) -> None:\n",
             ),
-            Bug("broker/upkeep/queue_ends.py", "store.restart_queue(topic, queue_id, end)", "pass"),
+            Bug("state/metadata.py", "self._early.append((kind, change))", "pass"),
             Bug(
                 "state/metadata.py",
                 "stamps[table.file] = end if stamp is None else min(stamp, end)",
@@ -97,11 +93,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "and first.due_ms < limit_ms:\n            if timers",
             ),
             Bug(DUE, "if not self._progress.is_done(*key) and (not timers", "if (not timers"),
-            Bug(
-                DUE,
-                "        for timer in timers:\n            self._upcoming.add(timer)\n        self._copies.cancel(cancels)",
-                "        for timer in timers:\n            self._upcoming.add(timer)",
-            ),
+            Bug(DUE, "last = timers[count - 1]", "last = timers[0]"),
         ],
     ),
     "timers": (
@@ -136,6 +128,12 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "return list(queues[start : start + size + (index < rest)])",
                 "return list(queues[start : start + size])",
             ),
+            Bug(
+                "client/group/group_member.py",
+                "if self._assignment is not None and not self.broadcasting:\n            self._assignment.soon()",
+                "pass",
+            ),
+            Bug(ASSIGNMENT, "            await self.locks.release([queue])\n", ""),
         ],
     ),
 }
