@@ -32,7 +32,7 @@ SPARK ?= 1
 # What is left of it is empty with SPARK=0.
 WITH_SPARK := $(filter-out 0,$(SPARK))
 
-NATIVE := $(wildcard src/kappamq/native/*.pyx src/kappamq/native/*.pxd src/kappamq/native/*.c src/kappamq/native/*.h)
+NATIVE := $(wildcard src/kappamq/native/*.pyx src/kappamq/native/*.pxi src/kappamq/native/*.pxd src/kappamq/native/*.c src/kappamq/native/*.h)
 NATIVE := $(filter-out src/kappamq/native/_kernel.c,$(NATIVE))
 
 .PHONY: setup run test test-long test-newest lint interop peer bench bench-spark sim chaos hostile clean distclean help

@@ -6,6 +6,7 @@ python -m benchmarks echo kernel          some scenarios
 python -m benchmarks backlog --backlog 5000000
 python -m benchmarks peer                 against Apache RocketMQ (Maven, a JDK); also `make peer`
 python -m benchmarks spark                the pipeline on Spark, against Parquet and Kafka; also `make bench-spark`
+python -m benchmarks clients              the Python client beside those of Kafka, Redis and NATS (Maven, Debian, Go)
 python -m benchmarks versus OLD_TREE      CPU per message of another tree of this project and of this one, in turns
 python -m benchmarks crash --rounds 1000  kill -9 again and again; `power` cuts the power instead (root)
 python -m benchmarks failover --rounds 100  kill -9 of a Raft group's leader under load: how long producers wait
@@ -30,6 +31,7 @@ from benchmarks.process import ProcessFailed
 PROGRAMS = (
     "peer",
     "spark",
+    "clients",
     "versus",
     "crash",
     "power",
@@ -71,6 +73,8 @@ def _program(name: str, arguments: list[str]) -> int:
         from benchmarks.peer.__main__ import main as program
     elif name == "spark":
         from benchmarks.spark.__main__ import main as program
+    elif name == "clients":
+        from benchmarks.clients.compare import main as program
     elif name == "versus":
         from benchmarks.versus import main as program
     elif name == "crash":

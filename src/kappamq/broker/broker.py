@@ -315,9 +315,11 @@ class Broker:
         """Another member leads, or none. What our tables have that is not confirmed is not true any more."""
         await self.role.end(0)
         async with self.upkeep.files_at_rest():  # a topic may be forgotten, and snapshots are read
+            answered = self.offsets.answered()
             self.metadata.reset()
             for note in self._base.load_tables():
                 log.warning("%s", note)
+            self.offsets.keep(answered)
 
     async def _stop_roles(self) -> None:
         """The group's decisions change nothing any more."""

@@ -19,6 +19,11 @@ from kappamq.native.pure_record import java_hash as java_hash
 from kappamq.native.pure_record import plain_batch as plain_batch
 from kappamq.native.pure_record import scan as scan
 from kappamq.native.pure_record import split_batch as split_batch
+from kappamq.native.pure_sends import SendEntry as SendEntry
+from kappamq.native.pure_sends import filled_objects as filled_objects
+from kappamq.native.pure_sends import front_entries as front_entries
+from kappamq.native.pure_sends import settle_entries as settle_entries
+from kappamq.native.pure_sends import unique_ids as unique_ids
 
 NAME: str
 SURVIVES_FAILED_READS: bool

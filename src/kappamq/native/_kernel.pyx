@@ -1213,6 +1213,9 @@ def java_hash(data):
 
 # -- group commit -----------------------------------------------------------------------------------------------------
 
+include "sends.pxi"
+
+
 cdef class Flusher:
     cdef flusher_t *f
     cdef int64_t _durable

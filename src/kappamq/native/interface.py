@@ -8,6 +8,7 @@ there is no compiler.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -246,3 +247,9 @@ class KernelModule(Protocol):
     index_plain: Callable[[Buffer, int, int], bytes | None]
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
+    # pure_sends
+    SendEntry: Callable[..., Any]
+    front_entries: Callable[[deque[Any], int, int], tuple[list[Any], list[Any], int]]
+    settle_entries: Callable[[list[Any], list[Any], set[Any]], list[tuple[Any, int, int]]]
+    unique_ids: Callable[[str, int, int], list[str]]
+    filled_objects: Callable[[type, tuple[Any, ...], tuple[list[Any], ...], tuple[Any, ...], int], list[Any]]

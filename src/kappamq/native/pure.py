@@ -59,6 +59,7 @@ from kappamq.native.pure_scan import (
     read_json,
     waiting_properties,
 )  # fmt: skip
+from kappamq.native.pure_sends import SendEntry, filled_objects, front_entries, settle_entries, unique_ids
 from kappamq.native.pure_waiting import Waiting
 
 NAME: Final = "twin"
@@ -378,6 +379,27 @@ class Kernel(Waiting):
 
 
 __all__ = [
-    "NAME", "Flusher", "Kernel", "SegmentFull", "batch_body", "batch_checksum", "column_of", "columns", "crc32", "index_apply",
-    "index_link", "index_plain", "locate", "plain_batch", "property_rows", "property_texts", "scan", "split_batch",
+    "NAME",
+    "Flusher",
+    "Kernel",
+    "SegmentFull",
+    "SendEntry",
+    "batch_body",
+    "batch_checksum",
+    "column_of",
+    "columns",
+    "crc32",
+    "filled_objects",
+    "front_entries",
+    "index_apply",
+    "index_link",
+    "index_plain",
+    "locate",
+    "plain_batch",
+    "property_rows",
+    "property_texts",
+    "scan",
+    "settle_entries",
+    "split_batch",
+    "unique_ids",
 ]  # fmt: skip

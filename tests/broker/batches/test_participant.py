@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
+from kappamq.broker.batches import participant
+from kappamq.broker.batches.participant import UNDECIDED_MAX
 from kappamq.broker.broker import Broker
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
 from kappamq.protocol.codes import ResponseCode
@@ -38,6 +41,44 @@ async def test_staged_bytes_are_bounded(broker: Broker, client: Speaker) -> None
     again = await it.begin(0)
     assert again is not None
     await it.stage(0, again, b"x" * 200_000)
+
+
+@on_broker()
+async def test_transactions_that_nobody_decides_are_bounded(broker: Broker, client: Speaker) -> None:
+    """Anybody may make up transactions: what is done for each of a scope must not take long."""
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    body = body_of(b"x")
+    for number in range(UNDECIDED_MAX - 1):
+        await it.stage(0, f"{number:032x}", b"x")
+    await it.stage(0, transaction, b"x")
+    busy = ResponseCode.SYSTEM_BUSY
+    await refused(client, it.chunk(0, "f" * 32, body, 1), busy, "100 transactions of scope s", body=body)
+    chunk = await it.stage(0, transaction, b"y")  # what is there goes on
+    broker.delivery.batches.participant.settle("s")
+    await eventually_async(
+        lambda: list(broker.delivery_tables.staged.table) == [transaction], text="the others are dropped"
+    )
+    await it.stage(0, "f" * 32, b"x")
+    await it.decide(0, transaction, 1, chunk)
+
+
+@on_broker()
+async def test_chunks_of_a_transaction_are_bounded(broker: Broker, client: Speaker) -> None:
+    with mock.patch.object(participant, "TRANSACTION_CHUNKS_MAX", 3):
+        await make_topic(client, "t")
+        it = Batcher(client)
+        await it.open()
+        transaction = await it.begin(0)
+        assert transaction is not None
+        for _ in range(3):
+            await it.stage(0, transaction, b"x")
+        body = body_of(b"x")
+        denied = ResponseCode.ILLEGAL_OPERATION
+        await refused(client, it.chunk(0, transaction, body, 1), denied, "write smaller batches", body=body)
 
 
 @on_broker()

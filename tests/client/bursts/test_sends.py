@@ -23,7 +23,7 @@ from kappamq.errors import (
 )
 from kappamq.message import Message, MessageQueue, SendResult
 from kappamq.protocol.codes import RequestCode, ResponseCode
-from kappamq.protocol.frame import Frame
+from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import SendMessageV2
 from kappamq.protocol.records import batch, properties
 from tests.client.fake import FakeBroker, FakeCluster, Peer, fake_cluster, hang_up, never
@@ -168,8 +168,6 @@ async def test_of_a_refused_batch_only_the_members_fail_that_are_the_reason(orde
 
 
 def refuse(peer: Peer, frame: Frame) -> Frame:
-    from tests.client.fake import reply
-
     return reply(frame, ResponseCode.MESSAGE_ILLEGAL, "bad one")
 
 

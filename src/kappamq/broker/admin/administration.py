@@ -42,13 +42,13 @@ class Administration:
     ) -> None:
         config, store, clock, clients, tables = base.config, base.store, base.clock, base.clients, base.tables
         topics, groups, offsets, resets = tables.topics, tables.groups, tables.offsets, tables.pending_resets
-        worker, compute, pulls = base.workers.read, base.workers.compute, pulling.pulls
+        worker, pulls = base.workers.read, pulling.pulls
         reader, turns, beside = base.reader, base.reader.turns, base.reader.beside
         announced, filters = base.registration.announced, base.delivery_tables.filters
         self._writer, self._store = base.writer, store
-        self.topics = AdminTopics(config, topics, compute, self.when_safe, announced, turns)
-        self.groups = AdminGroups(config, groups, offsets, compute, self.when_safe, turns, resets)
-        self.clients = AdminClients(clients, offsets, clock, compute)
+        self.topics = AdminTopics(config, topics, beside, self.when_safe, announced, turns)
+        self.groups = AdminGroups(config, groups, offsets, beside, self.when_safe, turns, resets)
+        self.clients = AdminClients(clients, offsets, clock, beside)
         self.queues = QueueViews(
             config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
         )
@@ -62,7 +62,7 @@ class Administration:
             clients,
             offsets,
             worker,
-            compute,
+            beside,
             self.when_safe,
             stats.get_tps,
             pulls.handed_out_to,

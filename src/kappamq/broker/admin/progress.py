@@ -13,6 +13,7 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker, in_slices, rows, spliced
 from kappamq.clock import Clock
 from kappamq.message import MessageQueue
+from kappamq.net.requests.beside import Beside
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies.admin import (
     ConsumeOffset,
@@ -60,7 +61,7 @@ class Progress:
         clients: Clients,
         offsets: Offsets,
         worker: Worker,
-        compute: Worker,
+        beside: Beside,
         when_safe: WhenSafe,
         get_tps: Callable[[str, str], float],
         handed_out_to: Callable[[str, str, int], int],
@@ -74,7 +75,7 @@ class Progress:
         self._clients = clients
         self._offsets = offsets
         self._worker = worker
-        self._compute = compute
+        self._beside = beside
         self._when_safe = when_safe
         self._get_tps = get_tps
         self._handed_out_to = handed_out_to  # where the last pull of a queue began
@@ -174,8 +175,8 @@ class Progress:
 
     async def all_offsets(self, request: Request[GetAllConsumerOffsets]) -> Frame:
         """The text of consumerOffset.json, for slaves."""
-        table = self._offsets.with_overlay()
-        return request.reply(body=await self._compute(fastjson.dumps, table))
+        body = await self._beside.run(request.connection, lambda: fastjson.dumps(self._offsets.with_overlay()))
+        return request.reply(body=body)
 
     def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:
         """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to

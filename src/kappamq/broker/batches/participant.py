@@ -29,6 +29,10 @@ CHUNK_BYTES_MAX: Final = 256 << 10
 CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
+UNDECIDED_MAX: Final = 100
+"""Transactions of one scope whose chunks wait for a decision: one is open at a time, the others wait to be dropped."""
+TRANSACTION_CHUNKS_MAX: Final = 20_000
+"""A decision lists about 10,000 at most (list_bytes_max); attempts that do not count may have staged some, too."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
 _CHECKED_AT_ONCE: Final = 1000
 """Of the chunks that a decision lists."""
@@ -109,11 +113,25 @@ class Participant:
             raise IllegalMessage(
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )
+        self._check_room(header)
         limit = self._config.staged_bytes_max
         if self._staged.charged_bytes + len(body) > limit:
             raise Busy(
                 f"{self._staged.charged_bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
                 "try again when they are decided"
+            )
+
+    def _check_room(self, header: StageChunk) -> None:
+        staged = self._staged.get(header.transaction)
+        if staged is None and self._staged.undecided(header.scope) >= UNDECIDED_MAX:
+            raise Busy(
+                f"{UNDECIDED_MAX} transactions of scope {header.scope} are staged and not decided: try again when its coordinator has "
+                "said what becomes of them (the broker's log tells if it cannot be asked)"
+            )
+        if staged is not None and len(staged.chunks) >= TRANSACTION_CHUNKS_MAX:
+            raise IllegalOperation(
+                f"transaction {header.transaction} has {TRANSACTION_CHUNKS_MAX} chunks on broker {self._config.name} already, more than "
+                "can be decided: write smaller batches"
             )
 
     def _check_transaction(self, header: StageChunk) -> None:
@@ -180,7 +198,7 @@ class Participant:
     def tick(self) -> None:
         """About once a second: ask about chunks that lie for a while, and report what was published."""
         now = self._liveness()
-        for scope in dict.fromkeys(staged.scope for staged in self._staged.table.values()):
+        for scope in self._staged.scopes():
             if now >= self._ask_at.setdefault(scope, now):
                 self.settle(scope)
 

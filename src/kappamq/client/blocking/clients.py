@@ -5,10 +5,11 @@ All methods are thread-safe.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from kappamq.client.admin.admin import AsyncAdmin
 from kappamq.client.batches.patience import PATIENCE_S
@@ -17,15 +18,17 @@ from kappamq.client.batches.staging import Stager
 from kappamq.client.blocking.batch_scope import BatchScope, BatchStager
 from kappamq.client.blocking.batch_transaction import BatchTransaction
 from kappamq.client.blocking.handover import Handover, WholeAllowance
-from kappamq.client.blocking.loop_thread import Blocking, blocking
+from kappamq.client.blocking.loop_thread import Blocking, LoopThread, blocking
 from kappamq.client.blocking.send_future import SendFuture
-from kappamq.client.bursts.waiting import Callback, CallbackSink, Sink
+from kappamq.client.blocking.short_way import ShortWay
+from kappamq.client.bursts.waiting import Callback, CallbackSink, Limits, Sink
 from kappamq.client.core import arguments
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import DEFAULT_GROUP, AsyncProducer
 from kappamq.client.producer.selection import Selection
 from kappamq.client.producer.sending import Key, check
 from kappamq.config.client import ClientConfig, ClientOptions
+from kappamq.errors import ClientClosed
 from kappamq.message import Message, MessageQueue, SendResult
 
 
@@ -53,11 +56,32 @@ class Producer(Blocking[AsyncProducer]):
         self._allowance = Allowance(limits.inflight_max, limits.inflight_bytes_max, wait=limits.inflight_full == "wait")
         self._handover: Handover | None = None
         self._making = threading.Lock()
+        self._short_way = ShortWay(inner, self._run)
 
     def __enter__(self) -> Self:
         return self
 
-    send = blocking(AsyncProducer.send)
+    def send(
+        self,
+        message: Message,
+        *,
+        key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and return when a broker has stored it. See AsyncProducer.send."""
+        arguments.message(message)
+        check(key, queue, timeout)
+        home = self._at_home()
+        if key is None:
+            key = message.sharding_key or None
+        anywhere = key is None and queue is None
+        if not home.is_here and (anywhere or not self.under_way):  # nothing of the same key may be overtaken
+            result = self._short_way.send(message, key, queue, timeout)
+            if result is not None:
+                return result
+        return self._run(self.inner.send(message, key=key, queue=queue, timeout=timeout))
+
     send_batch = blocking(AsyncProducer.send_batch)
     send_encoded = blocking(AsyncProducer.send_encoded)
     send_oneway = blocking(AsyncProducer.send_oneway)
@@ -125,6 +149,27 @@ class Producer(Blocking[AsyncProducer]):
         if self._handover is not None:
             self._run(self.inner.flush())
 
+    def forked(self) -> None:
+        waiting = self.inner.sinks + (self._handover.put_so_far if self._handover is not None else [])
+        for sink in waiting:
+            if isinstance(sink, SendFuture):
+                sink.abandon(
+                    ClientClosed("the process was forked: only the parent will know whether this message is stored")
+                )
+
+    def _at_home(self) -> LoopThread:
+        home = super()._at_home()
+        if self._handover is not None:
+            self._handover.hurry()  # whatever is done there comes after what was handed over
+        return home
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
+        if self._handover is not None and self._process == os.getpid():
+            self._handover.hurry()
+        if self._process == os.getpid():
+            self._short_way.close()
+        super()._close(closing)
+
     @property
     def under_way(self) -> int:
         """How many messages were handed over and are neither stored nor failed."""
@@ -151,14 +196,20 @@ class Producer(Blocking[AsyncProducer]):
             arguments.message(message)
         if key is not None or queue is not None or timeout is not None:
             check(key, queue, timeout)
-        home = self._at_home()
+        home = self._home
+        if home is None or self._handover is None or self._process != os.getpid():
+            home = self._at_home()
         if (handover := self._handover) is None:
             with self._making:
                 handover = self._handover = self._handover or Handover(home, self.inner)
-        limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
-        size, limits = len(message.body), self._allowance
-        taken = limits.take(size, 0.0 if home.is_here else limit)  # the loop gives room: it must not wait for any
-        handover.put(message, sink, limits if taken == size else WholeAllowance(limits, taken), key, queue, timeout)
+        size = len(message.body)
+        limits: Limits = self._allowance
+        if not self._allowance.try_take(size):
+            limit = self.inner.config.send_timeout_ms / 1000 if timeout is None else timeout
+            taken = self._allowance.take(size, 0.0 if home.is_here else limit)  # the loop gives room: it must not wait
+            if taken != size:
+                limits = WholeAllowance(self._allowance, taken)
+        handover.put(message, sink, limits, key, queue, timeout)
 
     def in_batches(self, messages: Iterable[Message], count_max: int = 1000) -> Iterator[list[Message]]:
         """Split messages of one topic into lists that fit into a `send_batch` each."""

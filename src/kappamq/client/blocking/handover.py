@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from kappamq.client.blocking.loop_thread import LoopThread
-from kappamq.client.bursts.waiting import Limits, Sink
+from kappamq.client.bursts.waiting import Handed, Limits, Sink
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import AsyncProducer
 from kappamq.client.producer.sending import Key
+from kappamq.errors import ClientClosed
 from kappamq.message import Message, MessageQueue
 
-_Handed = tuple[Message, Sink, Limits, Key | None, MessageQueue | None, float | None]
+MANY: Final = 16
+"""So many at once say that more are on their way."""
+PAUSE_S: Final = 0.0005
+"""How soon the loop looks again then, without being called: each call would cost as much as the message."""
 
 
 class Handover:
-    """Any thread puts; the loop takes. In the order of `put`, and before whatever is submitted to the loop after it."""
+    """Any thread puts; the loop takes, in the order of `put`."""
 
     def __init__(self, home: LoopThread, inner: AsyncProducer) -> None:
         self._home = home
         self._inner = inner
-        self._handed: deque[_Handed] = deque()
+        self._handed: deque[Handed] = deque()
         self._coming = False  # the loop has been called, and has not begun to take
 
     def __len__(self) -> int:
@@ -42,26 +47,30 @@ class Handover:
             self._coming = True
             self._home.loop.call_soon_threadsafe(self._take)
 
-    def drain_after_fork(self) -> list[Sink]:
-        """In the child of a fork, where nobody takes any more: who waits for an answer."""
+    def hurry(self) -> None:
+        """What is submitted to the loop from here on finds all that has been put."""
+        if self._handed:
+            self._home.loop.call_soon_threadsafe(self._take)
+
+    @property
+    def put_so_far(self) -> list[Sink]:
+        """Who is to be told of the messages that the loop has not taken."""
         return [handed[1] for handed in self._handed]
 
     def _take(self) -> None:
         self._coming = False  # first: who puts from here on calls again
-        handed, inner = self._handed, self._inner
+        count = len(self._handed)  # what comes meanwhile waits: the loop has other work, too
         try:
-            accepted = inner.start().clock.liveness()
-        except Exception as error:
-            refused = error
-        else:
-            for _ in range(len(handed)):  # what comes meanwhile has its own call: the loop has other work, too
-                inner.accept(*handed.popleft(), accepted)
+            self._inner.accept(self._handed, count)
+        except ClientClosed as error:
+            for message, sink, limits, *_ in [self._handed.popleft() for _ in range(count)]:
+                limits.give_back(len(message.body))
+                if not sink.done():
+                    sink.set_exception(ClientClosed(str(error)))
             return
-        for _ in range(len(handed)):
-            message, sink, limits, *_ = handed.popleft()
-            limits.give_back(len(message.body))
-            if not sink.done():
-                sink.set_exception(refused)
+        if count >= MANY and not self._coming:
+            self._coming = True
+            self._home.loop.call_later(PAUSE_S, self._take)
 
 
 class WholeAllowance:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
+import kappamq.client.bursts.leftovers  # noqa: F401  # tells what is left when clients are closed, at the exit: after this module
 from kappamq.errors import ClientClosed, ClientError
 
 P = ParamSpec("P")
@@ -77,6 +78,8 @@ def _after_fork() -> None:
     # Threads do not survive a fork: the child starts its own loop when it first needs one.
     global _thread, _thread_lock
     _thread, _thread_lock = None, threading.Lock()
+    for client in list(_open):
+        client.forked()
     _open.clear()
 
 
@@ -118,6 +121,9 @@ class Blocking(Generic[C]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+
+    def forked(self) -> None:
+        """In the child of a fork: nobody works for this client there. Whoever waits for it would wait for ever."""
 
     def close(self) -> None:
         """Close; see the asyncio class of the same name for what that waits for."""

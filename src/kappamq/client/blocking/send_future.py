@@ -4,6 +4,7 @@ Most futures are settled before anybody waits for them. So the lock and the list
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,9 @@ _gate: Final = _Gate()
 def reopen_after_fork() -> None:
     """A thread that has stayed in the parent may have held the lock."""
     _gate.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=reopen_after_fork)
 
 
 class SendFuture(Future[SendResult]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kappamq.client.bursts.waiting import Waiting, each_its_own
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 class Burst:
     """Sends what a lane has given it. The first attempt takes no task where route and connection are at hand."""
 
-    def __init__(self, lane: Lane, entries: Sequence[Waiting], outgoing: Outgoing) -> None:
+    def __init__(self, lane: Lane, entries: list[Waiting], outgoing: Outgoing) -> None:
         self._lane = lane
         self._sends: Sends = lane.sends
         self._entries = entries

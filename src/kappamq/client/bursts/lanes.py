@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from kappamq.client.bursts.burst import Burst
-from kappamq.client.bursts.waiting import Waiting
+from kappamq.client.bursts.waiting import Waiting, front_entries
 from kappamq.message import MessageQueue
 from kappamq.net.channel import Channel
 
@@ -45,9 +45,10 @@ class Lane:
 
     def put(self, entry: Waiting) -> bool:
         """Add a message. Returns whether there are enough for a request, and none is in flight."""
-        self._waiting.append(entry)
+        waiting = self._waiting
+        waiting.append(entry)
         self._weight += entry.weight
-        return not self._busy and self.is_full
+        return not self._busy and (self._weight >= self._bytes_max or len(waiting) >= BURST_COUNT_MAX)
 
     def send(self) -> Channel | None:
         """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any."""
@@ -82,24 +83,8 @@ class Lane:
 
     def _next(self) -> list[Waiting]:
         """Take what may leave in one request: the messages at the front that can share a batch, or one that cannot."""
-        entries: list[Waiting] = []
-        waiting, weight = self._waiting, 0
-        while waiting:
-            entry = waiting[0]
-            if entry.settled or entry.sink.done():
-                waiting.popleft()
-                self._weight -= entry.weight
-                self.sends.left(entry)  # cancelled before it was sent
-                continue
-            if entries and (
-                not (entry.joins and entries[0].joins)
-                or weight + entry.weight > self._bytes_max
-                or len(entries) >= BURST_COUNT_MAX
-                or entry.message.wait_stored != entries[0].message.wait_stored
-            ):
-                break
-            waiting.popleft()
-            weight += entry.weight
-            entries.append(entry)
+        entries, gone, weight = front_entries(self._waiting, self._bytes_max, BURST_COUNT_MAX)
         self._weight -= weight
+        for entry in gone:
+            self.sends.left(entry)  # cancelled before it was sent
         return entries

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from kappamq.client.bursts.encoding import Encoder
 from kappamq.client.bursts.lanes import Lane
-from kappamq.client.bursts.waiting import Limits, Waiting, each_its_own
+from kappamq.client.bursts.leftovers import Watch
+from kappamq.client.bursts.waiting import Sink, Waiting, each_its_own, settle_entries, weigh
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import Route
 from kappamq.client.producer.outgoing import Outgoing, check_sendable, single
@@ -24,6 +25,9 @@ from kappamq.protocol.records.ids import UniqueIds
 LATE_S: Final = 0.05
 """How often messages are looked for whose time is over, at most; and how long a request in flight may be late for one of them."""
 
+MOMENTS_MAX: Final = 64
+"""So many messages share a reading of the clock, if they come in one turn of the loop."""
+
 COMPRESS_ASIDE_BYTES: Final = 256 << 10
 """Bodies of this size or more are compressed in a thread, since that would block the loop for too long."""
 
@@ -35,7 +39,11 @@ class _Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.turn = 0  # the turn of the loop in which `route` was last found usable
         self.lanes: dict[tuple[MessageQueue, bool], Lane] = {}
+        self.near: dict[
+            int, Lane
+        ] = {}  # those of messages that may go anywhere, by the identity of their queue in `route`
         self.publish: tuple[MessageQueue, ...] = ()  # what keys are mapped to
         self.route: Route | None = None
         self.unrouted: deque[Waiting] = deque()  # these wait for a route
@@ -48,6 +56,7 @@ class _Topic:
 
     def forget_gone(self, route: Route) -> None:
         """Drop idle lanes of queues that the route does not have."""
+        self.near.clear()
         known = set(route.publish)
         for where, lane in list(self.lanes.items()):
             if lane.is_idle and lane.queue not in known:
@@ -72,10 +81,30 @@ class Sends:
         self._looks_at = float("inf")  # liveness time at which the timer rings
         self._progress: asyncio.Future[None] | None = None  # while somebody flushes
         self._linger_s = self.config.linger_ms / 1000
+        self._turn = 1
+        self._turn_ends = False  # told at its end
+        self._moment = (0.0, 0)
+        self._moments = 0  # for how many more messages it will do
+        self._plain_bytes = min(self.config.compress_over_bytes, self.config.message_bytes_max + 1)
         self._flushing = 0  # how many wait for `flush`: meanwhile nothing lingers
+
+        self._watch = Watch(self)
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __del__(self) -> None:
+        self._watch.tell("a producer that was not closed was forgotten", self)
+
+    def left_over(self) -> tuple[int, int]:
+        """How many messages have no result and were not sent, and how many may be stored."""
+        maybe = sum(entry.sent for entry in self._open)
+        return len(self._open) - maybe, maybe
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """Those that are not told yet."""
+        return [entry.sink for entry in self._open]
 
     def accept(self, entry: Waiting) -> None:
         """Take care of a message from now on. Whatever is wrong with it, its sink is told."""
@@ -85,8 +114,20 @@ class Sends:
         message = entry.message
         name = message.topic
         topic = self._topics.get(name)
+        if (
+            topic is not None
+            and entry.weight
+            and entry.joins
+            and entry.key is None
+            and entry.queue is None
+            and 0 < entry.size < self._plain_bytes
+            and not topic.unrouted
+            and self._place_near(topic, entry)
+        ):
+            return
         try:
-            entry.weigh()
+            if not entry.weight:
+                weigh(entry)
             if message.properties or not 0 < entry.size <= self.config.message_bytes_max:
                 self._encoder.check(message)
             if topic is None:
@@ -191,27 +232,15 @@ class Sends:
         else:
             self.succeed([entry], results, outgoing)
 
-    def succeed(self, entries: Sequence[Waiting], results: Sequence[SendResult], outgoing: Outgoing) -> None:
-        limits: Limits | None = None
-        size = count = 0
-        settled = self._on_settled
-        for entry, result in zip(entries, results, strict=True):
-            if entry.settled:
-                continue
-            entry.settled = True
-            self._open.discard(entry)
-            if entry.limits is not limits:
-                if limits is not None:
-                    limits.give_back(size, count)
-                limits, size, count = entry.limits, 0, 0
-            size += entry.size
-            count += 1
-            if not entry.sink.done():
-                entry.sink.set_result(result)
-            if settled is not None:
-                settled(entry, result.message_id, result)
-        if limits is not None:
+    def succeed(self, entries: list[Waiting], results: list[SendResult], outgoing: Outgoing) -> None:
+        told = self._on_settled
+        late = [] if told is None else [entry for entry in entries if entry.settled]
+        for limits, size, count in settle_entries(entries, results, self._open):
             limits.give_back(size, count)
+        if told is not None:
+            for entry, result in zip(entries, results, strict=True):
+                if entry not in late:
+                    told(entry, result.message_id, result)
         self._progressed()
 
     def fail(self, entry: Waiting, error: BaseException, message_id: str = "") -> None:
@@ -245,7 +274,56 @@ class Sends:
             for entry in barred:
                 self._route(topic, entry)
 
+    # --- what holds for one turn of the loop ---
+
+    def moment(self) -> tuple[float, int]:
+        """Liveness and message time, read once for a few messages that are accepted in the same turn."""
+        if not self._moments:
+            self._moment = self.core.clock.liveness(), self.core.clock.message_ms()
+            self._moments = MOMENTS_MAX
+            self._until_turn_ends()
+        self._moments -= 1
+        return self._moment
+
+    def _until_turn_ends(self) -> None:
+        if not self._turn_ends:
+            self._turn_ends = True
+            self.core.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_ends = False
+        self._turn += 1
+        self._moments = 0
+
     # --- finding a lane ---
+
+    def _place_near(self, topic: _Topic, entry: Waiting) -> bool:
+        """`_place` for what most messages are: plain, for any queue of a topic whose route and lanes are known."""
+        route = topic.route
+        if topic.turn != self._turn:  # nothing else runs within a turn, so once is enough
+            if self.core.routes.ready(topic.name) is not route:
+                return False
+            topic.turn = self._turn
+            self._until_turn_ends()
+        if route is None or entry.sink.done():
+            return False
+        try:
+            queue = self.sending.choose(route, None, None, None, entry.accepted)
+        except Exception as error:  # a selection may be the application's
+            self.fail(entry, error)
+            return True
+        lane = topic.near.get(id(queue))
+        if lane is None:
+            if queue not in route.publish:
+                self._into_lane(topic, queue, entry, ordered=False)
+                return True
+            queue = route.publish[route.publish.index(queue)]  # this object lives as long as the route
+            lane = topic.near[id(queue)] = self._lane(topic, queue, ordered=False)
+        if lane.put(entry):
+            self._send(lane)
+        elif not lane.due or self._flushing:
+            self._soon(lane)
+        return True
 
     def _route(self, topic: _Topic, entry: Waiting) -> None:
         route = None if topic.unrouted else self.core.routes.ready(topic.name)
@@ -283,7 +361,7 @@ class Sends:
             self.left(entry)
             return
         if topic.route is not route:
-            topic.route = route
+            topic.route, topic.turn = route, 0
             topic.forget_gone(route)
         ordered = True
         if entry.queue is not None:
@@ -306,13 +384,20 @@ class Sends:
                 self.spawn(self.alone(entry))
                 return
             ordered = False
-        lane = topic.lanes.get((queue, ordered))
-        if lane is None:
-            lane = topic.lanes[queue, ordered] = Lane(self, queue, ordered=ordered)
+        self._into_lane(topic, queue, entry, ordered=ordered)
+
+    def _into_lane(self, topic: _Topic, queue: MessageQueue, entry: Waiting, *, ordered: bool) -> None:
+        lane = self._lane(topic, queue, ordered=ordered)
         if lane.put(entry):
             self._send(lane)
         elif not lane.due or self._flushing:
             self._soon(lane)
+
+    def _lane(self, topic: _Topic, queue: MessageQueue, *, ordered: bool) -> Lane:
+        lane = topic.lanes.get((queue, ordered))
+        if lane is None:
+            lane = topic.lanes[queue, ordered] = Lane(self, queue, ordered=ordered)
+        return lane
 
     # --- when lanes send ---
 

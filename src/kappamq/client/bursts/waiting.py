@@ -5,16 +5,34 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from kappamq import native
 from kappamq.client.producer import batching
 from kappamq.client.producer.sending import Key
 from kappamq.message import Message, MessageQueue, SendResult
 
 log = logging.getLogger(__name__)
 
-MEMBER_BYTES: Final = 128
-"""What a message without properties takes in a batch beside its body, at most."""
+if TYPE_CHECKING:
+    from kappamq.native.pure_sends import SendEntry as Waiting
+    from kappamq.native.pure_sends import front_entries, settle_entries
+else:
+    _kernel = native.load()
+    Waiting, front_entries, settle_entries = _kernel.SendEntry, _kernel.front_entries, _kernel.settle_entries
+
+__all__ = [
+    "Callback",
+    "CallbackSink",
+    "Handed",
+    "Limits",
+    "Sink",
+    "Waiting",
+    "each_its_own",
+    "front_entries",
+    "settle_entries",
+    "weigh",
+]
 
 E = TypeVar("E", bound=BaseException)
 
@@ -36,6 +54,10 @@ class Limits(Protocol):
 
 
 Callback = Callable[[SendResult | None, BaseException | None], object]
+
+
+Handed = tuple[Message, Sink, Limits, Key | None, MessageQueue | None, float | None]
+"""What a send is told, for the loop to make a `Waiting` of: message, sink, limits, key, queue, time-out."""
 
 
 class CallbackSink:
@@ -64,51 +86,9 @@ class CallbackSink:
             log.exception("the callback of a send failed")
 
 
-class Waiting:
-    """One message between `send` and its result. Until it is settled it counts against `limits`."""
-
-    __slots__ = (
-        *("accepted", "born_ms", "deadline", "joins", "key", "limits", "message", "queue"),
-        *("sent", "settled", "sink", "size", "weight"),
-    )
-
-    def __init__(
-        self,
-        message: Message,
-        sink: Sink,
-        limits: Limits,
-        key: Key | None,
-        queue: MessageQueue | None,
-        accepted: float,
-        deadline: float,
-        born_ms: int,
-    ) -> None:
-        self.message = message
-        self.sink = sink
-        self.limits = limits
-        self.key = key
-        self.queue = queue
-        self.accepted = accepted  # liveness time, as is `deadline`
-        self.deadline = deadline
-        self.born_ms = born_ms
-        self.size = len(message.body)
-        self.sent = False  # a request with it may have left
-        self.settled = False
-        self.weight = 0
-        self.joins = batching.may_join(message)
-
-    def weigh(self) -> None:
-        """Set `weight`, an upper estimate of the bytes it takes in a batch. Raises UnicodeEncodeError for what is no text."""
-        message = self.message
-        if message.tags or message.keys or message.properties or message.sharding_key:
-            self.weight = batching.size_of(message)
-        else:
-            self.weight = self.size + MEMBER_BYTES
-
-    @property
-    def limit(self) -> float:
-        """How many seconds the message was given."""
-        return self.deadline - self.accepted
+def weigh(entry: Waiting) -> None:
+    """Set the weight of a message that has more than a body. Raises UnicodeEncodeError for what is no text."""
+    entry.weight = batching.size_of(entry.message)
 
 
 def each_its_own(error: E, count: int) -> list[E]:

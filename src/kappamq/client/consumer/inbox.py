@@ -39,7 +39,8 @@ class Inbox:
         self._out: dict[MessageQueue, Delivery] = {}
         self._latest: dict[MessageQueue, ProcessQueue] = {}
         self._free: dict[MessageQueue, list[asyncio.Future[None]]] = {}
-        self._threads = threading.Condition()
+        self._lock = threading.RLock()
+        self._threads = threading.Condition(self._lock)
         self._threads_waiting = 0
         self._tasks: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +101,13 @@ class Inbox:
 
     def take_blocking(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
         """Wait for a message. Returns None after `timeout` seconds, or at once if the inbox is closed."""
-        arguments.seconds("timeout", timeout)
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
+        if self._turns:
+            with self._lock:
+                delivery = self._take(count_max)
+            if delivery is not None:
+                return delivery
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._threads:
             while (delivery := self._take(count_max)) is None and not self._closed:
@@ -116,7 +123,13 @@ class Inbox:
 
     async def take_async(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
         """Like `take_blocking`, for a task on the loop."""
-        arguments.seconds("timeout", timeout)
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
+        if self._turns:
+            with self._lock:
+                delivery = self._take(count_max)
+            if delivery is not None:
+                return delivery
         loop = self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         deadline = None if timeout is None else loop.time() + timeout

@@ -30,6 +30,9 @@ class Delivery:
 
     def acknowledge(self, first: int = 0, end: int | None = None) -> None:
         """Acknowledge the messages [first, end), by default all."""
+        if not first and end is None and len(self.offsets) == 1:
+            self.queue.acknowledge(self.offsets[0])
+            return
         self.queue.acknowledge_all(self.offsets[first:end])
 
 
@@ -66,6 +69,8 @@ class Waiting:
 
     def take(self, queue: ProcessQueue, count_max: int) -> Delivery:
         """Take up to `count_max` messages, at least one. There must be one."""
+        if count_max == 1:
+            return self._take_one(queue)
         messages: list[ReceivedMessage] = []
         taken: list[int] = []
         while self._parts and len(messages) < count_max:
@@ -85,6 +90,17 @@ class Waiting:
                 self._at = end
         self._count -= len(messages)
         return Delivery(queue, messages, taken)
+
+    def _take_one(self, queue: ProcessQueue) -> Delivery:
+        part, offsets = self._parts[0]
+        at = self._at
+        message, offset = part[at], offsets[at]
+        self._count -= 1
+        self._at = at + 1
+        if self._at == len(offsets):
+            self._parts.popleft()
+            self._at = 0
+        return Delivery(queue, [message], [offset])
 
 
 def _part(messages: Iterable[ReceivedMessage]) -> tuple[Sequence[ReceivedMessage], Sequence[int]]:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from kappamq.client.core import pauses, registry
+from kappamq.client.core import pauses, registry, speed
 from kappamq.client.core.channels import Channels
 from kappamq.client.core.nameservers import NameServers
 from kappamq.client.core.patience import Patience
@@ -110,6 +110,7 @@ class ClientCore:
     def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         registry.add(self)
+        speed.tell()
         self._tasks = [
             asyncio.create_task(every(self.config.route_poll_ms / 1000, self.routes.refresh_all, "route refresh")),
             asyncio.create_task(every(HEADLESS_S, self.routes.refresh_headless, "looking for new masters")),

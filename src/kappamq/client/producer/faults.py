@@ -39,6 +39,11 @@ class Failing:
         self._seconds = seconds
         self._until: dict[str, float] = {}
 
+    @property
+    def any_failed(self) -> bool:
+        """Whether a broker may be avoided now."""
+        return bool(self._until)
+
     def answered(self, broker: str, latency: float, now: float) -> None:
         pass
 

@@ -27,10 +27,11 @@ class Pressure:
 
     def try_take(self, size: int) -> bool:
         """Reserve room for one message of `size` bytes if there is enough and no one waits for it already."""
-        if self._waiting or self._waking or not self._fits(size):
+        count, held = self.count, self.bytes + size
+        if self._waiting or self._waking or count >= self._count_max or (held > self._bytes_max and count):
             return False
-        self.count += 1
-        self.bytes += size
+        self.count = count + 1
+        self.bytes = held
         return True
 
     @property
@@ -97,7 +98,17 @@ class Allowance:
         self._size = self._size_max = bytes_max
         self._wait = wait
         self._asking = 0  # how many threads wait for room
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+
+    def try_take(self, size: int) -> bool:
+        """Reserve room for one message of `size` bytes, if there is enough."""
+        with self._lock:
+            if self._count <= 0 or self._size < size:
+                return False
+            self._count -= 1
+            self._size -= size
+            return True
 
     def take(self, size: int, timeout: float | None = None) -> int:
         """Wait for room, reserve it, and return the size to give back. Raises TooManyRequests."""
@@ -111,7 +122,7 @@ class Allowance:
 
     def give_back(self, size: int, count: int = 1) -> None:
         """Return what `count` messages of `size` bytes together had taken."""
-        with self._changed:
+        with self._lock:
             self._count += count
             self._size += size
             if self._asking:

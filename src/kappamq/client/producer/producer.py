@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Self, Unpack
@@ -14,26 +15,29 @@ from kappamq.client.batches.patience import PATIENCE_S
 from kappamq.client.batches.scope import Scope, Ticket, check_masters, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.client.bursts.sends import Sends
-from kappamq.client.bursts.waiting import Limits, Sink, Waiting
+from kappamq.client.bursts.waiting import Handed, Sink, Waiting
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
-from kappamq.client.core.routes import MASTER_ID
+from kappamq.client.core.routes import MASTER_ID, Route
 from kappamq.client.core.settings import client_config
 from kappamq.client.producer import batching, recalling
 from kappamq.client.producer.outgoing import Outgoing, encoded, single, together
 from kappamq.client.producer.requesting import Requesting
 from kappamq.client.producer.selection import Selection
 from kappamq.client.producer.selection import selection as named_selection
-from kappamq.client.producer.sending import MAYBE, Key, Sending, check
+from kappamq.client.producer.sending import MAYBE, Attempt, Failed, Key, Sending, check
 from kappamq.client.trace.tracing import Tracer, trace_group
 from kappamq.config.client import ClientConfig, ClientOptions
 from kappamq.errors import ClientClosed, ClientError, IllegalMessage, KappaError
 from kappamq.message import Message, MessageQueue, SendResult
 from kappamq.protocol.address import pack_ip
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.names import check_group
 from kappamq.protocol.records.ids import UniqueIds
 from kappamq.protocol.trace import MessageKind
+
+_running_loop: Final = asyncio._get_running_loop  # None where there is none
 
 DEFAULT_GROUP: Final = "kappamq-producer"
 
@@ -58,6 +62,7 @@ class AsyncProducer(Requesting):
         self.config = client_config(nameserver, config, options, type(self))
         self.group = check_group(group)
         self.sending = Sending(self.config, self.group, named_selection(selection))
+        self._limit_s = self.config.send_timeout_ms / 1000
         self._core: ClientCore | None = None
         self._closed = False
         self._ids: UniqueIds | None = None
@@ -114,15 +119,27 @@ class AsyncProducer(Requesting):
         `queue`: send to exactly this queue. `timeout`: seconds over all attempts, default `send_timeout_ms`.
         Raises SendTimeout, TooManyRequests, NoRoute, NotConnected, IllegalMessage, or the error a broker answered with.
         """
-        arguments.message(message)
-        check(key, queue, timeout)
-        core = self.start()
-        accepted = core.clock.liveness()
+        if type(message) is not Message:
+            arguments.message(message)
+        if key is not None or queue is not None or timeout is not None:
+            check(key, queue, timeout)
+        core = self._core or self.start()
+        if _running_loop() is not core.loop:
+            raise self._elsewhere()
+        sends, limit = self._sends, self._limit_s if timeout is None else timeout
+        assert sends is not None
+        accepted, born_ms = sends.moment()
         pressure, size = self.sending.pressure, len(message.body)
         if not pressure.try_take(size):
-            await pressure.take(size, self.config.send_timeout_ms / 1000 if timeout is None else timeout)
-        sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        entry = self.accept(message, sent, pressure, key, queue, timeout, accepted)
+            await pressure.take(size, limit)
+            if self._closed:
+                pressure.give_back(size)
+                self.start()  # says so
+        sent: asyncio.Future[SendResult] = core.loop.create_future()
+        if key is None:
+            key = message.sharding_key or None
+        entry = Waiting(message, sent, pressure, key, queue, accepted, accepted + limit, born_ms)
+        sends.accept(entry)
         try:
             return await sent
         except asyncio.CancelledError as error:
@@ -147,15 +164,19 @@ class AsyncProducer(Requesting):
         if key is not None or queue is not None or timeout is not None:
             check(key, queue, timeout)
         core = self._core or self.start()
+        if _running_loop() is not core.loop:
+            raise self._elsewhere()
         pressure, size = self.sending.pressure, len(message.body)
         if not pressure.try_take(size):
             raise pressure.full()
         sent: asyncio.Future[SendResult] = core.loop.create_future()
-        try:
-            self.accept(message, sent, pressure, key, queue, timeout, core.clock.liveness())
-        except BaseException:
-            pressure.give_back(size)
-            raise
+        sends = self._sends
+        assert sends is not None
+        accepted, born_ms = sends.moment()
+        limit = self._limit_s if timeout is None else timeout
+        if key is None:
+            key = message.sharding_key or None
+        sends.accept(Waiting(message, sent, pressure, key, queue, accepted, accepted + limit, born_ms))
         return sent
 
     async def drain(self) -> None:
@@ -169,27 +190,56 @@ class AsyncProducer(Requesting):
         if self._sends is not None:
             await self._sends.flush()
 
-    def accept(
+    def accept(self, handed: deque[Handed], count: int) -> None:
+        """Send so many messages that have been counted against their limits, and tell their sinks; on the loop of this producer."""
+        self.start()
+        sends, default = self._sends, self._limit_s
+        assert sends is not None
+        take = handed.popleft
+        for _ in range(count):
+            message, sink, limits, key, queue, timeout = take()
+            accepted, born_ms = sends.moment()
+            limit = default if timeout is None else timeout
+            if key is None:
+                key = message.sharding_key or None
+            sends.accept(Waiting(message, sink, limits, key, queue, accepted, accepted + limit, born_ms))
+
+    @property
+    def core(self) -> ClientCore | None:
+        """What it works with, while it does."""
+        return None if self._closed else self._core
+
+    async def go_on(
         self,
-        message: Message,
-        sink: Sink,
-        limits: Limits,
+        outgoing: Outgoing,
+        route: Route,
+        attempt: Attempt,
+        outcome: Frame | KappaError,
         key: Key | None,
         queue: MessageQueue | None,
-        timeout: float | None,
-        accepted: float,
-    ) -> Waiting:
-        """Send a message that has been counted against `limits`, and tell `sink`; for the loop of this producer only."""
-        core = self._core or self.start()
-        if asyncio.get_running_loop() is not core.loop:
-            raise ClientError("this producer belongs to another event loop: create one in each")
-        assert self._sends is not None
-        limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
-        if key is None:
-            key = message.sharding_key or None
-        entry = Waiting(message, sink, limits, key, queue, accepted, accepted + limit, core.clock.message_ms())
-        self._sends.accept(entry)
-        return entry
+        limit: float,
+        deadline: float,
+    ) -> SendResult:
+        """Go on with one message after a first attempt that somebody else has made. `outcome`: the answer, or why there is none."""
+        core = self.start()
+        if isinstance(outcome, Frame):
+            try:
+                return self.sending.answered(core, outgoing, attempt, outcome)[0]
+            except KappaError as error:
+                first = Failed(attempt, route, error)
+        else:
+            first = Failed(attempt, route, self.sending.unanswered(core, attempt, outcome))
+        return (await self.sending.tries(core, outgoing, key, queue, limit, deadline, first))[0]
+
+    def _elsewhere(self) -> ClientError:
+        if _running_loop() is None:
+            return ClientError("send_nowait needs the event loop of this producer: in threads, use Producer.send_async")
+        return ClientError("this producer belongs to another event loop: create one in each")
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """What is told of the messages that are under way."""
+        return self._sends.sinks if self._sends is not None else []
 
     @property
     def under_way(self) -> int:

@@ -22,6 +22,8 @@ class Selection(Protocol):
 def _elsewhere(queues: Sequence[MessageQueue], start: int, avoid: str | None) -> int:
     """Return the first index from `start` on, wrapping, whose broker is not `avoid`; else `start` itself."""
     count = len(queues)
+    if avoid is None:
+        return start % count
     for step in range(count):
         index = (start + step) % count
         if queues[index].broker != avoid:

@@ -14,6 +14,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from kappamq import native
 from kappamq.client.core import arguments
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.patience import Patience, is_about_master
@@ -60,6 +61,14 @@ _STATUS: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
+_filled_objects: Final = native.load().filled_objects
+_FIELDS: Final = tuple(
+    vars(SendResult)[name]
+    for name in (
+        *("message_id", "queue_offset", "offset_id"),  # each message has its own
+        *("status", "queue", "transaction_id", "region", "trace_on", "recall_handle"),
+    )
+)
 _UNCLASSED_RETRIED: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT}
 )
@@ -347,17 +356,17 @@ def _results(answer: Frame, outgoing: Outgoing, queue: MessageQueue, status: Sen
     header = SendMessageResponse.decode(answer.ext)
     offset_ids = header.message_id.split(",")
     stored = MessageQueue(queue.topic, queue.broker, header.queue_id)
-    return [
-        SendResult(
-            status=status,
-            message_id=message_id,
-            queue=stored,
-            queue_offset=header.queue_offset + number,
-            offset_id=offset_ids[number] if number < len(offset_ids) else "",
-            transaction_id=header.transaction_id or "",
-            region=header.region or "",
-            trace_on=header.trace_on != "false",
-            recall_handle=header.recall_handle or "",
-        )
-        for number, message_id in enumerate(outgoing.message_ids)
-    ]
+    message_ids, first, count = outgoing.message_ids, header.queue_offset, len(outgoing.message_ids)
+    if len(offset_ids) < count:
+        offset_ids += [""] * (count - len(offset_ids))
+    own = (list(message_ids), list(range(first, first + count)), offset_ids)
+    shared = (
+        status,
+        stored,
+        header.transaction_id or "",
+        header.region or "",
+        header.trace_on != "false",
+        header.recall_handle or "",
+    )
+    results: list[SendResult] = _filled_objects(SendResult, _FIELDS, own, shared, count)
+    return results

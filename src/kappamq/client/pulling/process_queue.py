@@ -52,6 +52,14 @@ class _Run:
             return 1
         return count
 
+    def acknowledge_one(self, number: int) -> int:
+        """Mark one as done. Returns the bytes of its body."""
+        self._done[number] = 1
+        self.left -= 1
+        if number == self.first and self.left:
+            self.first = self._done.index(0, number)
+        return self.sizes[number]
+
     def acknowledge(self, number: int, count: int) -> int:
         """Mark these as done. Returns the bytes of their bodies."""
         self._done[number : number + count] = b"\1" * count
@@ -113,7 +121,18 @@ class ProcessQueue:
 
     def acknowledge(self, offset: int) -> bool:
         """Mark one message as done. Returns False if it is not held: acknowledged before, or from an earlier assignment."""
-        return self.acknowledge_all((offset,)) == 1
+        with self._lock:
+            index = bisect_left(self._lasts, offset) if len(self._lasts) > 1 else 0
+            run = self._runs[index] if index < len(self._runs) else None
+            number = run.find(offset) if run is not None else -1
+            if run is None or number < 0:
+                return False
+            self._bytes -= run.acknowledge_one(number)
+            self._count -= 1
+            wake = self._settled()
+        if wake is not None:
+            wake()
+        return True
 
     def acknowledge_all(self, offsets: Sequence[int]) -> int:
         """Mark messages as done, in one go if they follow each other. Returns how many of them were held."""
@@ -131,14 +150,19 @@ class ProcessQueue:
                 self._count -= count
                 at += count
             done = before - self._count
-            while self._runs and not self._runs[0].left:
-                del self._runs[0], self._lasts[0]
-            wake = None
-            if done and self._on_room is not None and self._full() is None:
-                wake, self._on_room = self._on_room, None
+            wake = self._settled() if done else None
         if wake is not None:
             wake()
         return done
+
+    def _settled(self) -> Callable[[], None] | None:
+        """Forget pulls of which everything is acknowledged. Returns whom to tell that there is room, if anybody."""
+        while self._runs and not self._runs[0].left:
+            del self._runs[0], self._lasts[0]
+        if self._on_room is None or self._full() is not None:
+            return None
+        wake, self._on_room = self._on_room, None
+        return wake
 
     @property
     def committable(self) -> int:

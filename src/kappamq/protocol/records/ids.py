@@ -8,8 +8,10 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from kappamq import native
 from kappamq.errors import ProtocolError
 
+_unique_ids = native.load().unique_ids
 _TAIL = struct.Struct(">iq")  # port, log offset
 _UNIQUE = struct.Struct(">HIIH")  # process, process constant, milliseconds of the month, counter
 ID_CHARACTERS: Final = (32, 56)  # with an IPv4 and with an IPv6 address
@@ -77,7 +79,8 @@ class UniqueIds:
         first = self.next(now_ms)
         front, counter = first[:-4], int(first[-4:], 16)
         self._counter = (counter + count) & 0xFFFF
-        return [first, *[f"{front}{number & 0xFFFF:04X}" for number in range(counter + 1, counter + count)]]
+        found: list[str] = _unique_ids(front, counter, count)
+        return found
 
     def next(self, now_ms: int) -> str:
         if now_ms >= self._next_month_ms or now_ms < self._month_start_ms - 1_000_000:

@@ -1,0 +1,160 @@
+"""Send and wait from a thread, without the loop: the thread writes the request and reads the answer itself.
+
+Two hops between threads cost more than the whole rest of a send. The short way is for the usual case only: the route is known, no broker is
+in trouble, nobody else uses the line, and no earlier message could be overtaken. Everything else goes by the loop, which also goes on
+with what has failed here: with the same message id, and as if the first attempt had been its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from kappamq.client.core.core import ClientCore
+from kappamq.client.core.routes import MASTER_ID, Route
+from kappamq.client.producer.faults import Failing
+from kappamq.client.producer.outgoing import single
+from kappamq.client.producer.producer import AsyncProducer, unique_ids
+from kappamq.client.producer.selection import RoundRobin, Sticky
+from kappamq.client.producer.sending import Key
+from kappamq.clock import SystemClock
+from kappamq.errors import KappaError, NotConnected, RequestTimeout
+from kappamq.message import Message, MessageQueue, SendResult
+from kappamq.net.line import Line
+from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.frame import Frame, request
+from kappamq.protocol.records.ids import UniqueIds
+
+Run = Callable[[Coroutine[Any, Any, SendResult]], SendResult]
+
+LONG_FIRST: Final = 2
+"""So many sends go by the loop before there are lines: a program that sends a message or two needs no second connection."""
+
+
+class _Place:
+    """What there is for one address: a line or none yet, and a lock that its user holds."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.line: Line | None = None
+
+
+class ShortWay:
+    """Thread-safe. `send` returns None where the message has to go by the loop, and nothing was sent."""
+
+    def __init__(self, inner: AsyncProducer, run: Run) -> None:
+        """`run`: waits for a coroutine of the loop."""
+        self._inner = inner
+        self._run = run
+        self._sending = inner.sending
+        config = inner.config
+        selection = inner.sending.selection
+        # What the threads would use together with the loop must be safe for that. `trace`: told on the loop only.
+        self._is_possible = (
+            not config.tls
+            and not config.trace
+            and isinstance(inner.sending.faults, Failing)
+            and type(selection) in (RoundRobin, Sticky)
+        )
+        self._limit_s = config.send_timeout_ms / 1000
+        self._places: dict[str, _Place] = {}
+        self._making = threading.Lock()
+        self._ids: UniqueIds | None = None
+        self._so_far = 0
+
+    def send(
+        self, message: Message, key: Key | None, queue: MessageQueue | None, timeout: float | None
+    ) -> SendResult | None:
+        """Send, and return when a broker has stored the message. Raises what `AsyncProducer.send` does."""
+        if self._so_far < LONG_FIRST:
+            self._so_far += 1
+            return None
+        core = self._inner.core
+        if not self._is_possible or core is None or type(core.clock) is not SystemClock:
+            return None
+        route = core.routes.ready(message.topic)
+        failing = self._sending.faults
+        if route is None or not isinstance(failing, Failing) or failing.any_failed:
+            return None
+        began = core.clock.liveness()
+        chosen = self._sending.choose(route, key, queue, None, began)
+        address = route.addresses.get(chosen.broker, {}).get(MASTER_ID)
+        if address is None:
+            return None
+        place = self._places.get(address) or self._place(address)
+        if not place.lock.acquire(blocking=False):
+            return None  # somebody uses it: by the loop, several leave together
+        limit = self._limit_s if timeout is None else timeout
+        try:
+            return self._by(place, core, message, route, chosen, address, began, limit, key, queue)
+        finally:
+            place.lock.release()
+
+    def close(self) -> None:
+        """Take no more, wait for what is under way, and close the lines."""
+        self._is_possible = False
+        with self._making:
+            places = list(self._places.values())
+        for place in places:
+            with place.lock:
+                if place.line is not None:
+                    place.line.close()
+                    place.line = None
+
+    def _by(
+        self,
+        place: _Place,
+        core: ClientCore,
+        message: Message,
+        route: Route,
+        chosen: MessageQueue,
+        address: str,
+        began: float,
+        limit: float,
+        key: Key | None,
+        queue: MessageQueue | None,
+    ) -> SendResult | None:
+        if not self._is_possible:
+            return None  # closed meanwhile
+        line = place.line
+        if line is None or not line.is_usable:
+            line = place.line = self._connected(line, address, limit)
+            if line is None:
+                return None
+        born_ms = core.clock.message_ms()
+        outgoing = single(message, self._next_id(core, born_ms), born_ms, self._sending.config)
+        header = outgoing.header(self._sending.group, chosen.queue_id, chosen.broker, self._sending.config)
+        last = key is not None or queue is not None or not self._sending.config.send_retries
+        attempt = self._sending.attempt(route, chosen, limit - (core.clock.liveness() - began), began, last=last)
+        frame = request(header, outgoing.body, code=outgoing.code)
+        outcome: Frame | KappaError
+        try:
+            outcome = line.ask(frame, attempt.left)
+        except (NotConnected, RequestTimeout) as error:
+            outcome = error
+        else:
+            if outcome.code == ResponseCode.SUCCESS:
+                return self._sending.answered(core, outgoing, attempt, outcome)[0]
+            if outcome.code == ResponseCode.GO_AWAY:
+                line.close()
+        # The line stays ours meanwhile, so that whoever closes the producer waits for this, too.
+        return self._run(self._inner.go_on(outgoing, route, attempt, outcome, key, queue, limit, began + limit))
+
+    def _connected(self, old: Line | None, address: str, limit: float) -> Line | None:
+        if old is not None:
+            old.close()
+        try:
+            return Line.open(address, min(self._sending.config.connect_timeout_ms / 1000, limit / 2))
+        except NotConnected:
+            return None  # nothing was sent: the loop knows what to do
+
+    def _place(self, address: str) -> _Place:
+        with self._making:
+            return self._places.setdefault(address, _Place())
+
+    def _next_id(self, core: ClientCore, now_ms: int) -> str:
+        with self._making:
+            if self._ids is None:
+                self._ids = unique_ids(core.client_id)
+            return self._ids.next(now_ms)

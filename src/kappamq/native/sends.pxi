@@ -1,0 +1,148 @@
+# What a producer does once per message, beside encoding it. The meaning of each is in pure_sends.py.
+
+cdef extern from *:
+    """
+    static PyObject *kq_new(PyObject *cls, PyObject *nothing) { return ((PyTypeObject *)cls)->tp_new((PyTypeObject *)cls, nothing, NULL); }
+    static int kq_set(PyObject *setter, PyObject *object, PyObject *value) {
+        return Py_TYPE(setter)->tp_descr_set(setter, object, value);
+    }
+    static int kq_can_set(PyObject *setter) { return Py_TYPE(setter)->tp_descr_set != NULL; }
+    """
+    object _kq_new "kq_new"(object cls, object nothing)
+    int _kq_set "kq_set"(object setter, object target, object value) except -1
+    bint _kq_can_set "kq_can_set"(object setter)
+
+
+cdef enum:
+    MEMBER_BYTES = 128
+
+cdef const char *_HEX = b"0123456789ABCDEF"
+
+
+cdef class SendEntry:
+    cdef public object message, sink, limits, key, queue
+    cdef public double accepted, deadline
+    cdef public int64_t born_ms
+    cdef public Py_ssize_t size, weight
+    cdef public bint sent, settled, joins
+
+    def __init__(self, message, sink, limits, key, queue, double accepted, double deadline, int64_t born_ms):
+        self.message = message
+        self.sink = sink
+        self.limits = limits
+        self.key = key
+        self.queue = queue
+        self.accepted = accepted
+        self.deadline = deadline
+        self.born_ms = born_ms
+        self.size = len(message.body)
+        self.sent = self.settled = False
+        self.joins = not (
+            message.flag
+            or message.delay_level
+            or message.delay is not None
+            or message.deliver_at is not None
+            or message.transaction_id
+            or (<str?>message.topic).startswith("%RETRY%")
+        )
+        if message.tags or message.keys or message.properties or message.sharding_key:
+            self.weight = 0
+        else:
+            self.weight = self.size + MEMBER_BYTES
+
+    @property
+    def limit(self):
+        return self.deadline - self.accepted
+
+
+def front_entries(waiting, Py_ssize_t bytes_max, Py_ssize_t count_max):
+    cdef list entries = [], gone = []
+    cdef Py_ssize_t weight = 0, dropped = 0
+    cdef SendEntry entry, first = None
+    take = waiting.popleft
+    while waiting:
+        entry = waiting[0]
+        if entry.settled or entry.sink.done():
+            take()
+            dropped += entry.weight
+            gone.append(entry)
+            continue
+        if first is None:
+            first = entry
+        elif (
+            not entry.joins
+            or not first.joins
+            or weight + entry.weight > bytes_max
+            or len(entries) >= count_max
+            or entry.message.wait_stored != first.message.wait_stored
+        ):
+            break
+        take()
+        weight += entry.weight
+        entries.append(entry)
+    return entries, gone, weight + dropped
+
+
+def settle_entries(entries, results, set still_open not None):
+    cdef list told = [], given = entries, found = results
+    cdef Py_ssize_t n, size = 0, count = 0
+    cdef SendEntry entry
+    limits = None
+    if len(given) != len(found):
+        raise ValueError(f"{len(given)} messages have {len(found)} results")
+    for n in range(len(given)):
+        entry = given[n]
+        if entry.settled:
+            continue
+        entry.settled = True
+        still_open.discard(entry)
+        if entry.limits is not limits:
+            if count:
+                told.append((limits, size, count))
+            limits, size, count = entry.limits, 0, 0
+        size += entry.size
+        count += 1
+        if not entry.sink.done():
+            entry.sink.set_result(found[n])
+    if count:
+        told.append((limits, size, count))
+    return told
+
+
+def unique_ids(str beginning not None, Py_ssize_t first, Py_ssize_t count):
+    cdef list made = []
+    cdef Py_ssize_t n, size, number
+    cdef const char *front = PyUnicode_AsUTF8AndSize(beginning, &size)
+    cdef bytes room = PyBytes_FromStringAndSize(NULL, size + 4)  # the four digits are written over, again and again
+    cdef char *digits = PyBytes_AS_STRING(room) + size
+    memcpy(PyBytes_AS_STRING(room), front, <size_t>size)
+    for n in range(count):
+        number = (first + n) & 0xFFFF
+        digits[0] = _HEX[number >> 12]
+        digits[1] = _HEX[number >> 8 & 15]
+        digits[2] = _HEX[number >> 4 & 15]
+        digits[3] = _HEX[number & 15]
+        made.append(PyUnicode_DecodeUTF8(PyBytes_AS_STRING(room), size + 4, NULL))
+    return made
+
+
+def filled_objects(cls, tuple setters not None, tuple columns not None, tuple shared not None, Py_ssize_t count):
+    cdef list made = []
+    cdef Py_ssize_t n, which, each = len(columns), wide = len(setters)
+    cdef tuple nothing = ()
+    if not isinstance(cls, type) or each + len(shared) != wide:
+        raise ValueError("one setter for each column and each shared value")
+    for which in range(wide):
+        if not _kq_can_set(setters[which]):
+            raise TypeError("a setter must be the descriptor of a slot")
+    for which in range(each):
+        if len(<list?>columns[which]) < count:
+            raise ValueError("a column is too short")
+    for n in range(count):
+        target = _kq_new(cls, nothing)
+        for which in range(each):
+            _kq_set(setters[which], target, (<list>columns[which])[n])
+        for which in range(each, wide):
+            _kq_set(setters[which], target, shared[which - each])
+        made.append(target)
+    return made
