@@ -22,7 +22,7 @@ class Bug(NamedTuple):
 
 
 MARKS, WATERMARK = "store/log/marks.py", "store/log/watermark.py"
-DUE, TIMERS = "broker/timers/due.py", "broker/timers/timers.py"
+DUE = "broker/timers/due.py"
 BALANCE, ASSIGNMENT = "client/group/balance.py", "client/group/assignment.py"
 
 SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
@@ -100,16 +100,16 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
         "tests/broker/timers/test_timers.py",
         [
             Bug(
-                TIMERS,
-                "return min(now_ms, self._entered_ms) if self.behind > _ENTER_MAX else now_ms",
-                "return now_ms + 100_000_000",
+                "broker/timers/placing.py",
+                "if due_ms - now_ms > self._config.timer_delay_max_s * 1000:",
+                "if due_ms - now_ms > self._config.timer_delay_max_s * 1001:",
             ),
             Bug(
-                TIMERS,
-                "        self._due.add(entered.upcoming, entered.cancels)\n",
-                "        self._due.add(entered.upcoming, [])\n",
+                "broker/timers/placing.py",
+                "pairs[properties.TIMER_DELIVER_MS] = str(due_ms)",
+                "pairs[properties.TIMER_DELIVER_MS] = str(slot_ms(due_ms))",
             ),
-            Bug(TIMERS, "        self._queue_offset = entered.queue_offset\n", ""),
+            Bug("broker/timers/progress.py", "(due_ms, log_offset) <= (self.due_ms, self.log_offset) or ", ""),
         ],
     ),
     "balance": (
