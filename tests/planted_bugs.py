@@ -45,7 +45,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
     "folds": (
         "tests/state/test_metadata.py",
         [
-            Bug("state/offsets.py", "waiting.pop(queue, None)", "pass"),
+            Bug("state/offsets.py", "committed.get((topic, group), {}).pop(queue, None)", "pass"),
             Bug(
                 "state/topics.py",
                 'ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}',
