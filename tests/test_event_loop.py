@@ -96,3 +96,36 @@ def test_old_garbage_is_collected_in_an_idle_moment() -> None:
     timers.fire()
     assert gc.get_count()[2] < OLD_GARBAGE
     assert len(timers.waiting) == 1, "it looks again"
+
+
+def test_what_an_idle_collection_has_visited_for_long_is_left_alone_until_there_is_twice_as_much() -> None:
+    """In a process of its own: the collector is one for all of it."""
+    code = (
+        "import gc, weakref; from kappamq import event_loop\n"
+        "class Node: pass\n"
+        "class Timers:\n"
+        "    def call_later(self, seconds, then): self.then = then\n"
+        "def ring():\n"
+        "    one, other = Node(), Node()\n"
+        "    one.next, other.next = other, one\n"
+        "    return one\n"
+        "gc.disable()\n"
+        "event_loop.LONG_S, event_loop.OLD_GARBAGE = 0.0, 0\n"
+        "gc.collect(); gc.freeze()\n"
+        "timers = Timers()\n"
+        "collections = event_loop.IdleCollections(timers, cpu_s=lambda: 0.0)\n"
+        "collections.start()\n"
+        "at_first = gc.get_freeze_count()\n"
+        "kept = [ring() for _ in range(1000)]\n"
+        "timers.then()\n"
+        "assert len(gc.get_objects()) < 1000, 'they are not visited again'\n"
+        "seen = weakref.ref(kept[0]); kept.clear()\n"
+        "timers.then()\n"
+        "assert seen() is not None\n"
+        "kept = [[] for _ in range(at_first + 5000)]\n"
+        "timers.then(); timers.then()\n"
+        "assert seen() is None, 'what became garbage meanwhile is found'\n"
+        "assert gc.get_freeze_count() > at_first\n"
+        "assert len(gc.get_objects()) < 1000"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

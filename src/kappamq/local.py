@@ -123,7 +123,9 @@ class Local:
             changes["net"] = {"tls_outgoing": True}  # otherwise the two could not talk to each other
         self.settings = self.settings.replace(changes)
         chosen = self.settings
-        broker = Broker(chosen.broker, chosen.store, chosen.net, self._clock, files=self._files, copies=chosen.copies)
+        broker = await Broker.open(
+            chosen.broker, chosen.store, chosen.net, self._clock, files=self._files, copies=chosen.copies
+        )
         await broker.start()
         return broker
 

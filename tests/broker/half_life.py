@@ -93,9 +93,19 @@ class HalfLife:
         self.metadata.add(reopened)
         self.metadata.load(self.offsets.clamp)
         self.clock.not_before(self.store.last_ms)
-        appender = Appender(self.store, turns, self.metadata, self.clock)  # type: ignore[arg-type]
+        appender = Appender(self.store.kernel, turns, self.metadata, self.clock)  # type: ignore[arg-type]
         self.appender = appender
-        self.log = HalfLog(self.config, self.clock, self.store, turns, appender, self.topics, self.offsets, reopened)  # type: ignore[arg-type]
+        self.log = HalfLog(
+            self.config,
+            self.clock,
+            self.store,
+            turns,
+            appender,
+            self.topics,
+            self.offsets,
+            reopened,
+            self.store.kernel.forget_half,
+        )  # type: ignore[arg-type]
         self.log.rebuild()
         self.clients = Clients(self.config, Events())
         self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker, lambda *asked: None)  # type: ignore[arg-type]

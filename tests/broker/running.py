@@ -72,7 +72,7 @@ async def running(
         "index_entries": 10_000,
         "message_bytes_max": 256 << 10,
     }
-    made = Broker(
+    made = await Broker.open(
         BrokerConfig(**({"port": 0, "listen_host": "127.0.0.1", "name": "b"} | broker)),
         StoreConfig(root=root, **(small | (store or {}))),
         NetConfig(**(net or {})),

@@ -53,14 +53,16 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, which: int) ->
         before = open_descriptors()
         config = BrokerConfig(port=port, listen_host="127.0.0.1", name="b")
         store = StoreConfig(root=tmp_path, segment_bytes=1 << 20, message_bytes_max=1000, index_enabled=False)
-        broker = Broker(config, store, NetConfig(), SystemClock(), kernel="twin")
+        broker = await Broker.open(config, store, NetConfig(), SystemClock(), kernel="twin")
         with pytest.raises(ConfigError, match=f"port {port + which} is in use"):
             await broker.start()
         await eventually(lambda: open_descriptors() <= before)
         await broker.stop()  # nothing to do
         assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()]
         taken.close()
-        again = Broker(config, store, NetConfig(), SystemClock(), kernel="twin")  # the directory is free, too
+        again = await Broker.open(
+            config, store, NetConfig(), SystemClock(), kernel="twin"
+        )  # the directory is free, too
         await again.start()
         await again.stop()
 
@@ -131,7 +133,7 @@ def test_background_jobs_that_fail_are_told(tmp_path: Path, caplog: pytest.LogCa
                 raise ZeroDivisionError("a bug")
 
             broker.run(bug())
-            await eventually(lambda: not broker._jobs)
+            await eventually(lambda: not broker._base.jobs)
 
     with caplog.at_level(logging.ERROR):
         run(test())
@@ -163,7 +165,7 @@ def test_a_stop_waits_for_jobs_but_not_for_ever(tmp_path: Path) -> None:
             broker.run(endless())
             await asyncio.wait_for(broker.stop(), 10)
             assert (tmp_path / "abort").exists() is False, "stopped cleanly all the same"
-            for task in broker._jobs._running:
+            for task in broker._base.jobs._running:
                 task.cancel()
 
     run(test())

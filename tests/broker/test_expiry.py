@@ -210,7 +210,7 @@ def test_a_topic_made_again_goes_on_counting(tmp_path: Path, mode: str, flush: s
             first = await client.send("t", b"new 0")  # at once: what is done in the background must not take it along
             assert (first.code, first.ext["queueOffset"]) == (0, "10")
             await only_new(client, [b"new 0"], 10)
-            await eventually(lambda: not broker._jobs)
+            await eventually(lambda: not broker._base.jobs)
             await crash_copy(broker, photo)
         expected = [b"new 0"]
         ends = [(data, ""), (photo, ""), (data, "consumequeue"), (photo, "consumequeue"), (photo, "config")]

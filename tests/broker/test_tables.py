@@ -29,7 +29,9 @@ class Life:
         settings = BrokerSettings(broker=self.config, store=store.config, net=NetConfig())
         snapshots, writer = Snapshots(root / "config", store.files), Directly(store, self.clock)
         self.metadata = Metadata(store, snapshots, self.clock, bytes(8), writer)
-        self.tables = Tables(settings, store, self.metadata, Clients(self.config, self.events), self.events)
+        self.tables = Tables(
+            settings, store, store.kernel, self.metadata, Clients(self.config, self.events), self.events
+        )
         self.metadata.load(self.tables.fit)
 
 

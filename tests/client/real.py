@@ -49,7 +49,9 @@ class RealCluster:
 
     async def start_broker(self, name: str) -> Broker:
         given = {"port": 0, "listen_host": "127.0.0.1", "name": name, "nameservers": (self.nameserver,)} | self._broker
-        broker = Broker(BrokerConfig(**given), StoreConfig(root=self._root / name, **SMALL), NetConfig(), SystemClock())
+        broker = await Broker.open(
+            BrokerConfig(**given), StoreConfig(root=self._root / name, **SMALL), NetConfig(), SystemClock()
+        )
         await broker.start()
         self.brokers[name] = broker
         return broker

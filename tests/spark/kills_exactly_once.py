@@ -1,9 +1,9 @@
 """`python -m tests.spark.kills_exactly_once --rounds 20 --seed 1`: kill -9 a query from topic to topic again and again, and count.
 
 Two brokers, a sender that never pauses, and a driver in a process of its own, which streams a topic of both into another one of both,
-exactly once. In each round the driver and its JVM are killed at a random moment; then the brokers are asked what was staged, and what was
-decided that Spark has not committed. At last a driver runs to the end: every message that was acknowledged must be in the topic
-once, and nothing may be left staged.
+exactly once. In each round the driver and its JVM are killed: at a random moment, when the brokers have so many chunks of it, or when
+the coordinator has decided a batch that Spark has not committed. Then the brokers are asked what is staged and what is decided. At
+last a driver runs to the end: every message that was acknowledged must be in the topic once, and nothing may be left staged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Found:
     """What a kill left behind."""
 
     staged: int = 0  # chunks, on all brokers
-    begun_ms: int = 0  # when the batch that is open was begun; 0: none is
+    own: int = 0  # those of them that were staged for the batch that is open: nothing older lies on their broker
+    begun_ms: int = 0  # when that batch was begun; 0: none is open
     decided: int = -1  # the last batch that the coordinator has decided
     committed: int = -1  # the last one that Spark has
 
@@ -54,7 +55,7 @@ class Found:
 
     def inside(self, before: Found) -> bool:
         """Whether it fell between the first stage of a batch and Spark's commit, unless that was so before this driver began."""
-        return (self.staged > 0 and self.begun_ms != before.begun_ms) or self.behind_decision(before)
+        return (self.own > 0 and self.begun_ms != before.begun_ms) or self.behind_decision(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +135,27 @@ def _driver(nameserver: str, folder: Path, *more: str) -> subprocess.Popen[bytes
 
 def found(admin: Admin, folder: Path) -> Found:
     states = admin.scopes().get(SCOPE, {}).values()
+    begun_ms = max((state.open_since for state in states), default=0)
     return Found(
         staged=sum(state.staged_chunks for state in states),
-        begun_ms=max((state.open_since for state in states), default=0),
+        own=sum(state.staged_chunks for state in states if begun_ms and state.staged_since >= begun_ms),
+        begun_ms=begun_ms,
         decided=max((state.last for state in states), default=-1),
         committed=batches(folder, "commits"),
     )
 
 
-STARTING, REPEATING, RUNNING, STAGING = "while it starts", "in its first batches", "running", "while it stages"
-MOMENTS = {STARTING: 1, REPEATING: 2, RUNNING: 3, STAGING: 4}
+STARTING, RUNNING, STAGING, DECIDED = "while it starts", "running", "while it stages", "when it is decided"
+MOMENTS = {STARTING: 1, RUNNING: 3, STAGING: 5, DECIDED: 2}
 """And how often each is chosen."""
-STAGING_S = 1.0
+PAUSE_S = 0.002
+"""Between two looks at what the brokers have."""
 
 
 def kill_one(nameserver: str, admin: Admin, folder: Path, dice: random.Random) -> str:
-    """Start a driver and kill it some time behind a moment that is chosen, too. Returns which."""
+    """Start a driver and kill it at a moment that is chosen, too. Returns which."""
     moment = dice.choices([*MOMENTS], [*MOMENTS.values()])[0]
+    chunks = dice.randint(1, TASKS)  # a task stages at least one
     before = found(admin, folder)
     driver = _driver(nameserver, folder)
     with killed_at_last(driver):
@@ -158,16 +163,17 @@ def kill_one(nameserver: str, admin: Admin, folder: Path, dice: random.Random) -
             alive_for(driver, dice.uniform(0, STARTING_S), folder)
             return moment
 
-        def begun() -> bool:
+        def reached() -> bool:
             if moment == RUNNING:
                 return batches(folder, "commits") > before.committed
             now = found(admin, folder)
-            # The first batch of a driver may be the one that the last one left open.
-            return now.begun_ms > before.begun_ms and (moment == REPEATING or now.staged > 0)
+            if moment == DECIDED:
+                return now.behind_decision(before)
+            return now.begun_ms > before.begun_ms and now.own >= chunks
 
-        eventually(lambda: begun() or driver.poll() is not None, timeout=DRIVER_S_MAX)
-        alive_for(driver, dice.uniform(0, STAGING_S if moment == STAGING else RUNNING_S), folder)
-    return moment
+        eventually(lambda: reached() or driver.poll() is not None, timeout=DRIVER_S_MAX, pause=PAUSE_S)
+        alive_for(driver, dice.uniform(0, RUNNING_S) if moment == RUNNING else 0, folder)
+    return f"{moment} {chunks} chunks" if moment == STAGING else moment
 
 
 Finish = Callable[[str, Path], dict[str, int]]

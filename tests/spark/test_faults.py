@@ -188,7 +188,12 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-CASES = [("batch", what) for what in WRONG] + [("stream", what) for what in ("unknown topic", "silence", "schema")]
+CASES = [
+    *(("batch", what) for what in WRONG),
+    *(("stream", what) for what in ("unknown topic", "silence", "schema")),
+    *(("write", what) for what in ("misspelt", "unknown topic", "nobody", "silence")),
+    *(("write stream", what) for what in ("unknown topic", "nobody")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -199,11 +204,14 @@ def usual(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
             admin.create_topic("tea", queues=1)
         return {
             kind: _seconds(lambda kind=kind: _query(spark, kind, broker.nameserver, tmp_path_factory.mktemp(kind)))
-            for kind in ("batch", "stream", "batch")
+            for kind in ("batch", "stream", "batch", "write", "write stream")
         }
 
 
 def _query(spark: SparkSession, kind: str, nameserver: str, checkpoint: Path, **options: str) -> None:
+    if kind.startswith("write"):
+        _write(spark, kind, checkpoint, {"nameservers": nameserver, "topic": "tea"} | options)
+        return
     name, schema = options.pop("format", "kappamq"), options.pop("schema", None)
     given = {"nameservers": nameserver, "topic": "tea"} | options if name == "kappamq" else options
     reader: Any = (spark.read if kind == "batch" else spark.readStream).format(name).options(**given)
@@ -213,6 +221,20 @@ def _query(spark: SparkSession, kind: str, nameserver: str, checkpoint: Path, **
     else:
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         assert writer.trigger(availableNow=True).start().awaitTermination(100)
+
+
+def _write(spark: SparkSession, kind: str, checkpoint: Path, options: dict[str, str]) -> None:
+    if kind == "write":
+        rows = spark.range(3).selectExpr("cast(id as string) body")
+        rows.write.format("kappamq").options(**options).mode("append").save()
+        return
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "3").load()
+    writer = numbers.selectExpr("cast(value as string) body").writeStream.format("kappamq").options(**options)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
 
 
 @pytest.mark.parametrize(("kind", "what"), CASES)

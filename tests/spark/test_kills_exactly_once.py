@@ -28,10 +28,11 @@ def test_a_killed_query_writes_each_row_once(spark: SparkSession, tmp_path: Path
 
 
 def test_a_kill_counts_if_its_own_driver_had_begun_a_batch() -> None:
-    before = Found(staged=2, begun_ms=5, decided=3, committed=3)
+    before = Found(staged=2, own=2, begun_ms=5, decided=3, committed=3)
     assert before.inside(Found())
     assert not before.inside(before), "the driver did not come as far"
-    assert Found(staged=1, begun_ms=6, decided=3, committed=3).inside(before)
+    assert Found(staged=1, own=1, begun_ms=6, decided=3, committed=3).inside(before)
+    assert not Found(staged=1, begun_ms=6, decided=3, committed=3).inside(before), "the driver before has left it"
     assert not Found(staged=0, begun_ms=6, decided=3, committed=3).inside(before)
     assert Found(decided=4, committed=3).inside(before)
     assert not Found(decided=4, committed=4).inside(before)

@@ -151,6 +151,7 @@ def change_every_table(node: Node, number: int) -> None:
     step = [node.store.kernel.append_offset, number * 1000, now_ms]
     node.metadata.commit("clock", {"step": step, "boot": "b", "offset": number, "ahead": 0})
     node.metadata.commit(*tables.reopened.change(number, 0))
+    tables.places.set("n0", f"host:{number}")
     node.metadata.commit("scope", [name, f"owner {number}", "b"])
     node.metadata.commit("batch-begun", [name, f"t{number}", number])
     chunk = [number, node.store.kernel.append_offset, 7, 2, 100, "t", 0]

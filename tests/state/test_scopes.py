@@ -177,3 +177,13 @@ def test_any_life(changes: list[Change]) -> None:
     assert state(loaded(live)) == state(live)
     for scope in live.table.values():
         assert list(scope.decided) == sorted(scope.decided)
+
+
+@given(lives(), st.integers(0, 25))
+def test_a_snapshot_holds_what_there_was_when_it_was_begun(changes: list[Change], first: int) -> None:
+    """A worker makes it, while the table goes on."""
+    live = folded(changes[:first])
+    then, work = live.to_snapshot(), live.freeze()
+    for kind, change in changes[first:]:
+        live.apply(kind, change)
+    assert work() == then

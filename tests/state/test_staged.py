@@ -45,7 +45,9 @@ def loaded(table: StagedChunks) -> StagedChunks:
 
 
 def state(table: StagedChunks) -> tuple[Any, ...]:
-    return list(table.table.items()), table.bytes, table.needed_from()
+    scopes = {scope: table.of_scope(scope) for scope in table.scopes()}
+    undecided = {scope: table.undecided(scope) for scope in scopes}
+    return list(table.table.items()), scopes, undecided, table.bytes, table.count, table.needed_from()
 
 
 LIFE: list[Change] = [
@@ -108,6 +110,36 @@ def test_reset_forgets_everything() -> None:
     assert state(table) == state(StagedChunks(Clock()))
 
 
+def test_batches_of_a_scope_are_published_in_their_order() -> None:
+    changes = [staged(name, place, number) for place, (name, number) in enumerate([("c", 7), ("a", 5), ("b", 6)])]
+    table = folded(
+        [
+            *changes,
+            staged("z", 3, 0, scope="late"),
+            *(("chunks-decided", [name, [at]]) for at, name in enumerate("cab")),
+        ]
+    )
+    table.apply("chunks-decided", ["z", [3]])
+    order = []
+    while (first := table.next_to_publish()) is not None:
+        order.append(first.transaction)
+        table.apply("chunk-published", [first.transaction, next(iter(first.chunks)), 0])
+        if first.transaction == "a":
+            table.apply("chunks-finished", ["a"])
+    assert order == ["a", "b", "c", "z"]
+    assert [one.transaction for one in table.of_scope("s")] == ["c", "b"]
+
+
+def test_a_snapshot_is_of_the_moment_in_which_it_was_frozen() -> None:
+    """A worker makes it, while the table goes on."""
+    for count in range(len(LIFE)):
+        table = folded(LIFE[:count])
+        before, frozen = fastjson.pretty(table.to_snapshot()), table.freeze()
+        for kind, change in LIFE[count:]:
+            table.apply(kind, change)
+        assert fastjson.pretty(frozen()) == before
+
+
 @st.composite
 def lives(draw: st.DrawFn) -> list[Change]:
     """Changes in any order that can happen: what a change names is there."""
@@ -133,4 +165,21 @@ def lives(draw: st.DrawFn) -> list[Change]:
 def test_any_life(changes: list[Change]) -> None:
     live = folded(changes)
     assert state(loaded(live)) == state(live)
-    assert live.bytes == sum(one.size for staged_ in live.table.values() for one in staged_.chunks.values())
+    everything = [one for staged_ in live.table.values() for one in staged_.chunks.values()]
+    assert live.bytes == sum(one.size for one in everything)
+    assert live.needed_from() == min((one.log_offset for one in everything), default=None)
+    for table in (live, loaded(live)):
+        assert table.undecided("s") == sum(one.waiting is None for one in live.table.values())
+        publishable = [one.number for one in live.table.values() if one.waiting]
+        first = table.next_to_publish()
+        assert (first.number if first is not None else None) == min(publishable, default=None)
+
+
+@given(lives(), st.integers(0, 25))
+def test_a_snapshot_holds_what_there_was_when_it_was_begun(changes: list[Change], first: int) -> None:
+    """A worker makes it, while the table goes on."""
+    live = folded(changes[:first])
+    then, work = live.to_snapshot(), live.freeze()
+    for kind, change in changes[first:]:
+        live.apply(kind, change)
+    assert work() == then

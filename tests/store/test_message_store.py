@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from kappamq.errors import DiskFull, StoreError, StoreReadOnly
+from kappamq.native import pure
+from kappamq.native.interface import Flusher
 from kappamq.native.layout import BROKEN
 from kappamq.store import message_store
 from kappamq.store.message_store import MessageStore
@@ -431,3 +433,22 @@ def test_the_index_catches_up_around_damage(tmp_path: Path, kind: str) -> None:
             store.write_derived(store.collect())
         found = [store.query("t", f"k{number}", 64, 0, 1 << 60) for number in range(9)]
         assert found == [[] if number == 4 else [places[number]] for number in range(9)]
+
+
+def test_a_store_that_fails_to_open_late_leaves_no_flusher_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Flusher] = []
+
+    def flusher() -> Flusher:
+        made.append(pure.Flusher())
+        return made[-1]
+
+    def fail(self: MessageStore) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(MessageStore, "collect", fail)
+    store = make(config(tmp_path), files=FilesWithFlusher(flusher))
+    with pytest.raises(MemoryError):
+        store.open(BOOT)
+    assert [each.fileno() for each in made] == [-1]

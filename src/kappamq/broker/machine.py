@@ -26,11 +26,19 @@ _PENDING_BYTES_MAX = 4 << 20
 
 def new_kernel(module: KernelModule, broker: BrokerConfig, store: StoreConfig, net: NetConfig) -> Kernel:
     kernel = module.Kernel(
-        segment_bytes=store.segment_bytes, store_host=bytes(8), region=broker.region, cluster=broker.cluster,
-        trace_on=broker.trace_on, tail_crc=store.tail_crc, message_bytes_max=store.message_bytes_max,
-        frame_bytes_max=net.frame_bytes_max, header_bytes_max=net.header_bytes_max, pending_bytes_max=_PENDING_BYTES_MAX,
-        transfer_bytes_max=store.transfer_bytes_max, transfer_count_max=store.transfer_count_max,
-    )  # fmt: skip
+        segment_bytes=store.segment_bytes,
+        store_host=bytes(8),
+        region=broker.region,
+        cluster=broker.cluster,
+        trace_on=broker.trace_on,
+        tail_crc=store.tail_crc,
+        message_bytes_max=store.message_bytes_max,
+        frame_bytes_max=net.frame_bytes_max,
+        header_bytes_max=net.header_bytes_max,
+        pending_bytes_max=_PENDING_BYTES_MAX,
+        transfer_bytes_max=store.transfer_bytes_max,
+        transfer_count_max=store.transfer_count_max,
+    )
     kernel.delays_ms = broker.delays_ms
     return kernel
 

@@ -21,8 +21,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NoReturn
 
 from kappamq.broker.batches.batch_requests import BATCH_CODES
-from kappamq.broker.delivery.delivery import Delivery, Surroundings
+from kappamq.broker.delivery.delivery import Delivery
 from kappamq.broker.events import ClockStepped, MasterFound, Tick
+from kappamq.broker.foundation import Foundation
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
@@ -32,28 +33,41 @@ from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.errors import KappaError
 from kappamq.events import Listening
 from kappamq.protocol.codes import RequestCode
+from kappamq.protocol.records.ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
 SERVED: Final = (
-    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.RECALL_MESSAGE,
-    RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, *BATCH_CODES,
-)  # fmt: skip
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    *BATCH_CODES,
+)
 """Requests that only the role serves. Others that change something (topics, groups, offsets) are refused when they come to the gate."""
 
 
 class MasterRole:
     """The right to write, and everything that exists only while this node has it. One at a time, one life after the other."""
 
-    def __init__(self, around: Surroundings, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch) -> None:
-        self._around = around
+    def __init__(
+        self, base: Foundation, unique_ids: UniqueIds, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch
+    ) -> None:
+        """`unique_ids`: for messages that come without one."""
+        self._base = base
+        self._unique_ids = unique_ids
         self._bursts = bursts
         self._upkeep = upkeep
         self._clock_watch = clock_watch
-        self._gate = around.gate
-        self._listening = Listening(around.events)
+        self._gate = base.gate
+        self._listening = Listening(base.events)
         self._delivery: Delivery | None = None
         self._changing = asyncio.Lock()
         bursts.add_handlers(dict.fromkeys(SERVED, self._refuse))
@@ -83,11 +97,11 @@ class MasterRole:
     async def _begin(self, still: Callable[[], bool]) -> None:
         # What is built now counts upon a log that does not grow, and whose records are all in the queues.
         self._close_gate()
-        writer = self._around.writer
+        writer = self._base.writer
         writer.end_turn()
-        await writer.visible(self._around.store.kernel.append_offset)
-        self._around.metadata.follow()  # what has become visible just now: from here on this node records changes itself
-        delivery = Delivery(self._around)
+        await writer.visible(self._base.store.append_offset)
+        self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
+        delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived)
         await delivery.load()
         if not still():
             raise not_master()
@@ -133,10 +147,10 @@ class MasterRole:
         raise not_master()
 
     async def _drain(self, drain_s: float) -> None:
-        writer = self._around.writer
+        writer = self._base.writer
         try:
             async with asyncio.timeout(drain_s):
-                await writer.confirmed(self._around.store.kernel.append_offset)
+                await writer.confirmed(self._base.store.append_offset)
         except (KappaError, TimeoutError) as error:
             log.warning("the role of the master ends before the disk has confirmed everything: %s", error or "too late")
             writer.give_up("this broker is no longer the master")

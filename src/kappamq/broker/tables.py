@@ -11,6 +11,7 @@ from kappamq.broker.upkeep.clock_watch import ClockTable
 from kappamq.broker.upkeep.queue_ends import QueueEnds
 from kappamq.config.apache import BrokerSettings
 from kappamq.events import Events
+from kappamq.native.interface import Kernel
 from kappamq.state.events import GroupChanged, ResetChanged, SettingsChanged, TopicDeleted, TopicForgotten
 from kappamq.state.groups import Groups
 from kappamq.state.locks import QueueLocks
@@ -24,18 +25,24 @@ from kappamq.store.message_store import MessageStore
 
 class Tables:
     def __init__(
-        self, config: BrokerSettings, store: MessageStore, metadata: Metadata, clients: Clients, events: Events
+        self,
+        config: BrokerSettings,
+        store: MessageStore,
+        kernel: Kernel,
+        metadata: Metadata,
+        clients: Clients,
+        events: Events,
     ) -> None:
         self._store = store
         self._events = events
-        broker, kernel, commit, now_ms = config.broker, store.kernel, metadata.commit, metadata.now_ms
+        broker, commit, now_ms = config.broker, metadata.commit, metadata.now_ms
         self.topics = Topics(broker, kernel, now_ms, commit, events)
         self.groups = Groups(broker, now_ms, commit, events)
         self.offsets = Offsets(
             now_ms,
             commit,
             events,
-            end=lambda topic, queue_id: kernel.queue_state(topic, queue_id).end,
+            end=lambda topic, queue_id: store.queue_state(topic, queue_id).end,
             first=self.topics.first_offset,
         )
         self.pending_resets = PendingResets(commit, lambda: store.marks.confirmed.offset, events, clients.member_count)
@@ -45,9 +52,16 @@ class Tables:
         self.queue_ends = QueueEnds(store, commit)
         self.member_places = MemberPlaces(commit)
         own: tuple[Table, ...] = (
-            self.topics, self.groups, self.offsets, self.pending_resets, self.locks, self.settings, self.clock, self.queue_ends,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.pending_resets,
+            self.locks,
+            self.settings,
+            self.clock,
+            self.queue_ends,
             self.member_places,
-        )  # fmt: skip
+        )
         for table in own:
             metadata.add(table)
         events.on(SettingsChanged, self.topics.settings_changed)

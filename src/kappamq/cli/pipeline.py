@@ -124,20 +124,31 @@ def archive(
 def _archived(out: Output, target: Path, done: Archived, seconds: float) -> None:
     queues = [
         {
-            "topic": rows.topic, "broker": rows.broker, "queue": rows.queue, "min_offset": rows.start, "max_offset": rows.stop,
+            "topic": rows.topic,
+            "broker": rows.broker,
+            "queue": rows.queue,
+            "min_offset": rows.start,
+            "max_offset": rows.stop,
             "messages": rows.rows,
         }
         for rows in done.queues.values()
-    ]  # fmt: skip
+    ]
     if out.json:
         out.raw(
             {
-                "archive": target.absolute(), "messages": done.rows, "files": done.files, "bytes": done.bytes, "rounds": done.rounds,
-                "queues": queues, "gaps": done.gaps,
-                "away": [{"topic": queue.topic, "broker": queue.broker, "queue": queue.queue_id} for queue in done.away],
+                "archive": target.absolute(),
+                "messages": done.rows,
+                "files": done.files,
+                "bytes": done.bytes,
+                "rounds": done.rounds,
+                "queues": queues,
+                "gaps": done.gaps,
+                "away": [
+                    {"topic": queue.topic, "broker": queue.broker, "queue": queue.queue_id} for queue in done.away
+                ],
                 "seconds": round(seconds, 2),
             }
-        )  # fmt: skip
+        )
     else:
         for gap in done.gaps:
             out.warn(gap)
@@ -213,15 +224,22 @@ def _rebuilt(out: Output, done: Rebuilt) -> None:
     if out.json:
         out.raw(
             {
-                "data": done.root, "log_min_offset": done.log_min, "log_max_offset": done.log_end, "records": done.records,
-                "queues": done.queues, "queue_entries": done.queue_entries, "index_files": done.index_files,
+                "data": done.root,
+                "log_min_offset": done.log_min,
+                "log_max_offset": done.log_end,
+                "records": done.records,
+                "queues": done.queues,
+                "queue_entries": done.queue_entries,
+                "index_files": done.index_files,
                 "index_entries": done.index_entries,
                 "damage": [{"log_min_offset": start, "log_max_offset": stop} for start, stop in done.damage],
                 "deleted_topics": done.deleted_topics,
                 "kept_queues": [{"topic": topic, "queue": queue} for topic, queue in done.kept_queues],
-                "left_out": done.left_out, "seconds": round(done.seconds, 2), "cpu_seconds": round(done.cpu_seconds, 2),
+                "left_out": done.left_out,
+                "seconds": round(done.seconds, 2),
+                "cpu_seconds": round(done.cpu_seconds, 2),
             }
-        )  # fmt: skip
+        )
         return
     for start, stop in done.damage:
         out.warn(f"bytes {start} to {stop} of the log are not records: skipped")

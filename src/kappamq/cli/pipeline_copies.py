@@ -102,9 +102,19 @@ def replay(
     from kappamq.spark.jobs import replay as run
 
     wanted = Replay(
-        name=name, target=target, nameservers=cluster.nameserver, archive=archive, topics=tuple(topic or ()), read=read, said=said,
-        where=where, per_second=rate, round_rows=round_, state=state, tls=cluster.spark_options,
-    )  # fmt: skip
+        name=name,
+        target=target,
+        nameservers=cluster.nameserver,
+        archive=archive,
+        topics=tuple(topic or ()),
+        read=read,
+        said=said,
+        where=where,
+        per_second=rate,
+        round_rows=round_,
+        state=state,
+        tls=cluster.spark_options,
+    )
     wanted.check()  # starting Spark takes seconds
     out = Output(output)
     began = time.perf_counter()
@@ -117,10 +127,16 @@ def replay(
     if out.json:
         out.raw(
             {
-                "job": done.name, "topic": target, "messages": done.written, "read": done.read, "planned": done.planned,
-                "rounds": done.rounds, "rounds_before": done.rounds_before, "seconds": round(seconds, 2),
+                "job": done.name,
+                "topic": target,
+                "messages": done.written,
+                "read": done.read,
+                "planned": done.planned,
+                "rounds": done.rounds,
+                "rounds_before": done.rounds_before,
+                "seconds": round(seconds, 2),
             }
-        )  # fmt: skip
+        )
     elif done.rounds:
         rounds = counted(done.rounds, "round")
         if done.rounds_before:
@@ -162,9 +178,18 @@ def dedup(
     from kappamq.spark.jobs import dedup as run
 
     wanted = Dedup(
-        name=name, source=source, target=target, nameservers=cluster.nameserver, by=by, within_s=within, batch_rows=round_,
-        on_data_loss=on_data_loss, group=group, state=state, tls=cluster.spark_options,
-    )  # fmt: skip
+        name=name,
+        source=source,
+        target=target,
+        nameservers=cluster.nameserver,
+        by=by,
+        within_s=within,
+        batch_rows=round_,
+        on_data_loss=on_data_loss,
+        group=group,
+        state=state,
+        tls=cluster.spark_options,
+    )
     wanted.check()  # starting Spark takes seconds
     out = Output(output)
     began = time.perf_counter()

@@ -71,6 +71,13 @@ def reset(
     cluster: Cluster,
     scope: ScopeArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also if its coordinator cannot be asked, or waits for a broker that has not published all: that may be lost.",
+        ),
+    ] = False,
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
@@ -81,7 +88,7 @@ def reset(
                 "--yes", f"standard input is not a terminal, so this cannot be confirmed: use --yes to reset {scope}"
             )
         typer.confirm(f"Forget {scope} and which of its batches were written?", abort=True, err=True)
-    brokers = cluster.ask(timeout, lambda admin: admin.reset_scope(scope))
+    brokers = cluster.ask(timeout, lambda admin: admin.reset_scope(scope, force=force))
     Output(output).line(
         f"reset [bold]{scope}[/] on {counted(len(brokers), 'broker')}", scope=scope, reset=True, brokers=brokers
     )

@@ -144,7 +144,7 @@ def broker(
 
     async def start_on(port: int) -> None:
         chosen = settings.replace({"broker": {"port": port}})
-        server = Broker(chosen.broker, chosen.store, chosen.net, SystemClock(), copies=chosen.copies)
+        server = await Broker.open(chosen.broker, chosen.store, chosen.net, SystemClock(), copies=chosen.copies)
         await server.start()
         started.append(server)
 

@@ -133,9 +133,10 @@ def cut(
             if not log.starts:
                 raise StoreError(f"{root} has no log files: there is nothing to cut")
             sizes = Sizes(
-                queue_file_entries=settings.store.queue_file_entries, index_slots=settings.store.index_slots,
+                queue_file_entries=settings.store.queue_file_entries,
+                index_slots=settings.store.index_slots,
                 index_entries=settings.store.index_entries,
-            ).checked(root, files)  # fmt: skip
+            ).checked(root, files)
             config = replace(
                 settings.store, segment_bytes=log.segment_bytes, queue_file_entries=sizes.queue_file_entries
             )

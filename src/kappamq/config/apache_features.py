@@ -68,7 +68,7 @@ BROKER_FEATURES: tuple[Feature, ...] = (
             "syncMasterFlushOffsetWhenStartup": "false",
         },
         tuning="""
-        accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio brokerIP2 consumerFallbehindThreshold haHousekeepingInterval
+        accessMessageInMemoryHotRatio brokerIP2 consumerFallbehindThreshold haHousekeepingInterval
         haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize maxHaTransferByteInSecond maxSlaveResendLength
         syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
         """,

@@ -251,6 +251,7 @@ _COPIES: list[Setting] = [
     Setting("haMasterAddress", "copies", "master_address", ADDRESS),
     Setting("slaveTimeout", "copies", "slave_timeout_ms", INTEGER),
     Setting("slaveReadEnable", "copies", "read_from_slaves", BOOLEAN),
+    Setting("accessMessageInMemoryMaxRatio", "copies", "memory_percent", INTEGER),
     Setting("haMaxGapNotInSync", "copies", "lag_bytes_max", INTEGER),
     Setting("replicationSecret", "copies", "secret", TEXT),
     Setting("dLegerGroup", "copies", "group", TEXT),

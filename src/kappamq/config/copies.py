@@ -26,6 +26,9 @@ class CopiesConfig:
     master_address: str | None = None  # of a slave: host:port of its master's copies; None: name servers tell
     slave_timeout_ms: int = 3000  # a send that slaves do not have by then is answered with code 12
     read_from_slaves: bool = False  # consumers are sent to a slave for what the master would read from disk
+    memory_percent: int = (
+        40  # of the machine's: so much of the end of the log a master with read_from_slaves answers itself
+    )
     lag_bytes_max: int = 256 << 20  # a slave that is further behind counts as absent; senders hear 11 at once
     window_bytes: int = 16 << 20  # sent and not reported yet, per slave. larger: more memory, better far away
     keep_bytes_max: int = 64 << 30  # log files are kept for slaves that are this far behind, and no further
@@ -51,6 +54,7 @@ class CopiesConfig:
             address("master_address", self.master_address)
         between("slave_timeout_ms", self.slave_timeout_ms, 1, 600_000)
         between("window_bytes", self.window_bytes, 64 << 10, 1 << 30)
+        between("memory_percent", self.memory_percent, 0, 100)
         between("lag_bytes_max", self.lag_bytes_max, 1 << 20, 1 << 50)
         between("keep_bytes_max", self.keep_bytes_max, 0, 1 << 60)
         between("rate_bytes_max", self.rate_bytes_max, 0, 1 << 40)
@@ -79,7 +83,7 @@ class CopiesConfig:
         if self.member is None or self.member not in self.members:
             known = ", ".join(self.members) or "none"
             raise ConfigError(f"member must be one of the group's members ({known}); got {self.member!r}")
-        if len(self.members) not in (*RAFT_SIZES, FIRST_VOTER):
+        if len(self.members) not in RAFT_SIZES and not self.is_first_voter:
             raise ConfigError(
                 f"members: a Raft group has {' or '.join(map(str, RAFT_SIZES))} members, or {FIRST_VOTER} to which others are "
                 f"added later; got {len(self.members)}. An even number survives no more than one less"
@@ -114,6 +118,11 @@ class CopiesConfig:
     @property
     def is_raft(self) -> bool:
         return self.group is not None
+
+    @property
+    def is_first_voter(self) -> bool:
+        """Whether this member is the only one that it was told of: then it is a group, with whatever its log holds."""
+        return len(self.members) == FIRST_VOTER
 
     @property
     def port_given(self) -> int:

@@ -34,6 +34,7 @@ class NetConfig:
     request_header_bytes_max: int = 64 * KIB  # the header of a request without message properties
     heartbeat_bytes_max: int = 1 * MIB  # about 4,000 subscriptions. larger: reading one delays others longer
     list_bytes_max: int = 1 * MIB  # lists of topics, groups or queue locks: about 12,000 locks
+    decision_bytes_max: int = 4 * MIB  # chunks of a batch transaction: about 43,000. larger: reading them takes longer
     registration_bytes_max: int = 8 * MIB  # a broker's registration at a name server: about 25,000 topics
     loose_json_bytes_max: int = 256 * KIB  # a body in fastjson's dialect (slow); larger ones must be standard JSON
 
@@ -73,9 +74,14 @@ class NetConfig:
         between("frame_bytes_max", self.frame_bytes_max, 1 * KIB, 1024 * MIB)
         between("header_bytes_max", self.header_bytes_max, 1 * KIB, 16 * MIB - 1)
         for name in (
-            "request_bytes_max", "request_header_bytes_max", "heartbeat_bytes_max", "list_bytes_max", "registration_bytes_max",
+            "request_bytes_max",
+            "request_header_bytes_max",
+            "heartbeat_bytes_max",
+            "list_bytes_max",
+            "decision_bytes_max",
+            "registration_bytes_max",
             "loose_json_bytes_max",
-        ):  # fmt: skip
+        ):
             between(name, getattr(self, name), 1 * KIB, 1024 * MIB)
         for name in ("connections_max", "connections_per_ip_max", "listen_backlog", "connection_inflight_max"):
             between(name, getattr(self, name), 1, 10_000_000)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kappamq.config.broker import BrokerConfig
-from kappamq.config.copies import FIRST_VOTER, SYNC_MASTER, CopiesConfig
+from kappamq.config.copies import SYNC_MASTER, CopiesConfig
 
 CAUTION = "kappamqCaution"
 """What their names begin with in a broker's runtime information."""
@@ -77,7 +77,7 @@ def cautions(broker: BrokerConfig, copies: CopiesConfig) -> list[Caution]:
                 "leave brokerRole out",
             )
         )
-    if copies.is_raft and len(copies.members) == FIRST_VOTER:
+    if copies.is_first_voter:
         found.append(
             Caution(
                 "SingleVoter",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 from kappamq.clock import Clock
 from kappamq.config.nameserver import NameServerConfig
@@ -11,8 +13,10 @@ from kappamq.config.net import NetConfig
 from kappamq.errors import KappaError
 from kappamq.nameserver.request_sizes import REQUEST_SIZES
 from kappamq.nameserver.routes import MinIdChange
-from kappamq.nameserver.service import NameService
+from kappamq.nameserver.service import NameService, Peer
 from kappamq.net.channel import Channel
+from kappamq.net.requests.reader import RequestReader
+from kappamq.net.serving.connection import Connection
 from kappamq.net.serving.exposure import warn_if_exposed
 from kappamq.net.serving.server import FrameServer
 from kappamq.net.tls import outgoing_context
@@ -36,8 +40,9 @@ class NameServer:
         self._net = net or NetConfig()
         self._outgoing = outgoing_context(self._net)
         self._clock = clock
-        self.service = NameService(config, clock, net=self._net, notify=self._notify)
+        self.service = NameService(config, clock, net=self._net, notify=self._notify, beside=self._beside)
         self._server: FrameServer | None = None
+        self._reader: RequestReader | None = None  # of the server
         self._port = config.port
         self._scan: asyncio.Task[None] | None = None
         self._notices: set[asyncio.Task[None]] = set()
@@ -46,7 +51,7 @@ class NameServer:
         """Read the KV configuration and listen. Raises ConfigError if the file cannot be read or the port is in use."""
         self.service.kv.load()
         server = FrameServer(self.service, self._net, self._clock, REQUEST_SIZES)
-        self.service.beside = server.reader.beside.run
+        self._reader = server.reader
         self._port = await server.start(self.config.listen_host, self.config.port)
         self._server = server
         warn_if_exposed("name server", self.config.listen_host)
@@ -62,6 +67,13 @@ class NameServer:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
+
+    def _beside(
+        self, connection: Peer, work: Callable[..., Any], *arguments: Any, size: int | None = None
+    ) -> Awaitable[Any]:
+        """Run long work of a request in the thread that reads large requests."""
+        assert self._reader is not None, "requests come from its server"
+        return self._reader.beside.run(cast(Connection, connection), work, *arguments, size=size)
 
     @property
     def port(self) -> int:

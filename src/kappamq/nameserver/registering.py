@@ -42,7 +42,7 @@ class _Line:
 class Registering(Generic[Owner]):
     def __init__(
         self, routes: RouteTable[Owner], now: Callable[[], float], beside: Callable[..., Awaitable[Any]], net: NetConfig
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._routes = routes
         self._now = now
         self._beside = beside  # runs a function in a thread: connection, function, arguments, size=bytes

@@ -73,7 +73,7 @@ class RouteTable(Generic[Owner]):
         acting_master: bool = False,
         delete_topics_on_registration: bool = False,
     ) -> None:
-        self.delete_topics_on_registration = delete_topics_on_registration
+        self._delete_topics_on_registration = delete_topics_on_registration
         self._acting_master = acting_master
         self._expiry_ms = expiry_ms
         self._topics_max = topics_max
@@ -86,6 +86,10 @@ class RouteTable(Generic[Owner]):
         self._changes: list[MinIdChange] = []
 
     # --- brokers register and leave ---
+
+    def delete_topics_when_registered(self, on: bool) -> None:
+        """Whether a master that registers all of its topics takes away those that it does not name. A setting of operators."""
+        self._delete_topics_on_registration = on
 
     def register(
         self, header: RegisterBroker, body: RegisterBrokerBody, owner: Owner, now: float, *, in_parts: bool = False
@@ -271,7 +275,7 @@ class RouteTable(Generic[Owner]):
             alone = header.timeout_ms is not None and MASTER_ID not in self._brokers[name].addresses
             return list(topics.keys() - known) if alone else ()
         # A table with a single topic is an increment, and an empty one tells a role: topics it does not mention still exist.
-        if self.delete_topics_on_registration and master and len(topics) > 1:
+        if self._delete_topics_on_registration and master and len(topics) > 1:
             for topic in known - topics.keys():
                 self._queues.drop(topic, name)
         taken = list(topics) if everything else list(topics.keys() - known)

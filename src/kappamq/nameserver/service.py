@@ -90,7 +90,9 @@ class NameService:
         *,
         net: NetConfig | None = None,
         notify: Callable[[MinIdChange], None] | None = None,
+        beside: Callable[..., Awaitable[Any]] | None = None,
     ) -> None:
+        """`beside`: runs long work in a thread; it takes the connection, a function, its arguments, and size=bytes."""
         self.settings = NameServerSettings(nameserver=config, net=net or NetConfig())
         self.kv = KvConfig(config.root, bytes_max=config.kv_bytes_max)
         self.routes: RouteTable[Peer] = RouteTable(
@@ -100,11 +102,8 @@ class NameService:
             acting_master=config.acting_master,
             delete_topics_on_registration=config.delete_topics_on_registration,
         )
-        # Runs long work in a thread: connection, function, its arguments, size=bytes. A server sets its own.
-        self.beside: Callable[..., Awaitable[Any]] = lambda connection, work, *arguments, size=None: asyncio.to_thread(
-            work, *arguments
-        )
-        self._registering = Registering(self.routes, clock.liveness, self._run_beside, self.settings.net)
+        self._beside = beside or _in_a_thread
+        self._registering = Registering(self.routes, clock.liveness, self._beside, self.settings.net)
         self._conflicts = RepeatedWarnings()  # about brokers that replace each other
         self._clock = clock
         self._notify = notify
@@ -112,11 +111,6 @@ class NameService:
         for kind, handler in self._table():
             assert kind.code is not None
             self._handlers[kind.code] = _decoding(kind, handler)
-
-    def _run_beside(
-        self, connection: Peer, work: Callable[..., Any], *arguments: Any, size: int | None = None
-    ) -> Awaitable[Any]:
-        return self.beside(connection, work, *arguments, size=size)
 
     def handle(self, connection: Peer, frame: Frame) -> Answer:
         """Handle one request. Raises KappaError, whose code and text become the answer."""
@@ -365,14 +359,20 @@ class NameService:
         return reply(frame, body=KVTable(table).encode())
 
     async def _update_config(self, connection: Peer, frame: Frame, header: UpdateNameServerConfig) -> Frame:
-        self.settings = await self.beside(
+        self.settings = await self._beside(
             connection, live_settings.changed, self.settings, frame.body, size=len(frame.body)
         )
-        self.routes.delete_topics_on_registration = self.config.delete_topics_on_registration
+        self.routes.delete_topics_when_registered(self.config.delete_topics_on_registration)
         return reply(frame)
 
     def _get_config(self, connection: Peer, frame: Frame, header: GetNameServerConfig) -> Frame:
         return reply(frame, body=live_settings.shown(self.settings))
+
+
+def _in_a_thread(
+    _connection: Peer, work: Callable[..., Any], *arguments: Any, size: int | None = None
+) -> Awaitable[Any]:
+    return asyncio.to_thread(work, *arguments)
 
 
 def _decoding(kind: type[H], handler: Callable[[Peer, Frame, H], Answer]) -> Callable[[Peer, Frame], Answer]:

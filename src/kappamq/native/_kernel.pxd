@@ -219,6 +219,7 @@ cdef extern from "kernel.h" nogil:
         size_t store_host_size
         c_bool tail_crc, accepting, force_slow, index_enabled, mins_raised
         int64_t hot_from, log_min
+        int64_t suggested, suggested_below
         int64_t *warm
         int64_t *delays_ms
         size_t delay_count

@@ -347,6 +347,22 @@ cdef class Kernel:
         self.k.hot_from = value
 
     @property
+    def suggested(self):
+        return self.k.suggested
+
+    @suggested.setter
+    def suggested(self, int64_t value):
+        self.k.suggested = value
+
+    @property
+    def suggested_below(self):
+        return self.k.suggested_below
+
+    @suggested_below.setter
+    def suggested_below(self, int64_t value):
+        self.k.suggested_below = value
+
+    @property
     def log_min(self):
         return self.k.log_min
 

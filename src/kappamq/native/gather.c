@@ -141,8 +141,9 @@ static uint8_t *put_ext(uint8_t *to, const char *name, int64_t value)
     return end;
 }
 
-/* Head of the answer to a pull that found something; at most 256 + 4 * 20 bytes. */
-static size_t pull_head(uint8_t *start, bool binary, int32_t opaque, int64_t next, int64_t min_offset, int64_t end, size_t body)
+/* Head of the answer to a pull that found something; at most 256 + 5 * 20 bytes. */
+static size_t pull_head(uint8_t *start, bool binary, int32_t opaque, int64_t next, int64_t min_offset, int64_t end, int64_t suggested,
+                        size_t body)
 {
     uint8_t *to = start + 8;
     if (binary) {
@@ -150,13 +151,15 @@ static size_t pull_head(uint8_t *start, bool binary, int32_t opaque, int64_t nex
         to = put32(to, (uint32_t)opaque);
         to = put_text(to, "\0\0\0\1\0\0\0\5FOUND");
         uint8_t *length = to;
-        to = put_ext(to + 4, "suggestWhichBrokerId", 0);
+        to = put_ext(to + 4, "suggestWhichBrokerId", suggested);
         to = put_ext(to, "nextBeginOffset", next);
         to = put_ext(to, "minOffset", min_offset);
         to = put_ext(to, "maxOffset", end);
         put32(length, (uint32_t)(to - length - 4));
     } else {
-        to = put_text(to, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"nextBeginOffset\":\"");
+        to = put_text(to, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"");
+        to = put_number(to, suggested);
+        to = put_text(to, "\",\"nextBeginOffset\":\"");
         to = put_number(to, next);
         to = put_text(to, "\",\"minOffset\":\"");
         to = put_number(to, min_offset);
@@ -257,7 +260,8 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     } else {
         if (asker) {
             uint8_t head[384];
-            size_t size = pull_head(head, asker->binary, asker->opaque, payload[0], queue->min, queue->end, (size_t)total);
+            int64_t suggested = last_end <= kernel->suggested_below ? kernel->suggested : 0;
+            size_t size = pull_head(head, asker->binary, asker->opaque, payload[0], queue->min, queue->end, suggested, (size_t)total);
             if (gather_text(replies, head, size))
                 verdict = NO_MEMORY;
         }

@@ -7,11 +7,23 @@ there is no compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from kappamq.native.layout import BurstTuple, Misnumbered, PullVerdict, QueueState
-from kappamq.native.pure_record import Buffer, GroupMember
+from kappamq.native.layout import (
+    BurstTuple,
+    Column,
+    MapColumn,
+    MapInput,
+    Misnumbered,
+    PropertyRow,
+    PullVerdict,
+    QueueState,
+)
+from kappamq.native.pure_record import Buffer, GroupMember, Member
+from kappamq.native.pure_sends import SendEntry as Entry
 
 
 @runtime_checkable
@@ -97,6 +109,9 @@ class Kernel(Protocol):
     # -- the log -----------------------------------------------------------------------------------------------------------
 
     hot_from: int
+    suggested: int
+    """Which broker of the group, by its id, should be asked for what lies below the log offset `suggested_below`; for the rest it is 0."""
+    suggested_below: int
     log_min: int
     mins_raised: bool
 
@@ -192,36 +207,50 @@ MakesKernel = Callable[..., Kernel]
 MakesFlusher = Callable[[], Flusher]
 
 
+Located = tuple[bytearray, int, int, int]
+"""Places of records (layout.PLACE), how many, bytes read, and why not more."""
+Locate = Callable[[Buffer, int, bool, int], Located]
+Columns = Callable[[Buffer, Buffer, Buffer, int], dict[int, Column | MapColumn]]
+
+
 class ColumnsModule(Protocol):
     """Turns stored records into columns: a kernel, or numpy where Spark's executors have none."""
 
-    locate: Callable[..., Any]
-    columns: Callable[..., Any]
+    @property
+    def locate(self) -> Locate: ...
+
+    @property
+    def columns(self) -> Columns: ...
 
 
 class KernelModule(Protocol):
-    """A module that has a kernel, and the loops over record bytes that need no state."""
+    """A module that has a kernel, and the loops over record bytes that need no state. What each function means says its twin."""
 
     NAME: str
     Kernel: MakesKernel
     Flusher: MakesFlusher
     SegmentFull: type[Exception]
-    index_apply: Callable[..., Any]
-    index_link: Callable[..., Any]
-    scan: Callable[..., Any]
-    crc32: Callable[..., int]
-    split_batch: Callable[..., Any]
-    plain_batch: Callable[..., Any]
-    batch_body: Callable[..., Any]
-    batch_checksum: Callable[..., Any]
-    column_of: Callable[..., Any]
-    property_texts: Callable[..., Any]
-    locate: Callable[..., Any]
-    index_plain: Callable[..., Any]
-    columns: Callable[..., Any]
-    property_rows: Callable[..., Any]
-    SendEntry: Callable[..., Any]
-    front_entries: Callable[..., Any]
-    settle_entries: Callable[..., Any]
-    unique_ids: Callable[..., Any]
-    filled_objects: Callable[..., Any]
+    # pure_index
+    index_apply: Callable[[bytearray | memoryview, bytes, int, int, int, int], tuple[bytes, int, int, int]]
+    index_link: Callable[[bytearray | memoryview, bytes, int, int], tuple[int, int, int]]
+    # pure_record
+    scan: Callable[[Buffer, int, bool], tuple[int, int, int, int]]
+    crc32: Callable[[Buffer], int]
+    split_batch: Callable[[bytes, bool], list[Member] | None]
+    plain_batch: Callable[[bytes], tuple[int, int] | None]
+    # pure_batches
+    batch_body: Callable[[Column, Column, Buffer | array[int], int, int, int, bytes, int], tuple[bytes, int]]
+    batch_checksum: Callable[[bytes], int]
+    column_of: Callable[[Sequence[str | bytes]], Column]
+    property_texts: Callable[[int, Sequence[tuple[bytes, Column]], MapInput | None, Iterable[bytes]], Column]
+    # pure_columns
+    locate: Locate
+    index_plain: Callable[[Buffer, int, int], bytes | None]
+    columns: Columns
+    property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
+    # pure_sends
+    SendEntry: type[Entry]
+    front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
+    settle_entries: Callable[[list[Entry], list[Any], set[Entry]], list[tuple[Any, int, int]]]
+    unique_ids: Callable[[str, int, int], list[str]]
+    filled_objects: Callable[[type, tuple[Any, ...], tuple[list[Any], ...], tuple[Any, ...], int], list[Any]]

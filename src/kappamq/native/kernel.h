@@ -329,6 +329,7 @@ struct kernel {
     bool tail_crc, accepting, force_slow, index_enabled;
     bool mins_raised; /* no queue begins with entries of deleted log files */
     int64_t hot_from, log_min;
+    int64_t suggested, suggested_below; /* who should answer pulls of what lies below that log offset: a broker's id */
     int64_t warm[WARM_BLOCKS]; /* number of the block, one more than it is: 0 for none */
     int64_t *delays_ms;
     size_t delay_count;

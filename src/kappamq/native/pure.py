@@ -76,7 +76,7 @@ class Kernel(Waiting):
     ) -> None:  # fmt: skip
         super().__init__(segment_bytes, tail_crc, pending_bytes_max)
         self._region, self._trace = region, "true" if trace_on else "false"
-        self.store_host = store_host
+        self.store_host = store_host  # and with it, the replies that name it
         self.message_bytes_max = message_bytes_max
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max
@@ -85,6 +85,9 @@ class Kernel(Waiting):
         self.force_slow = False  # tests: every frame goes to Python
         self.fast_frames = self.left_frames = 0
         self.get_count = self.get_bytes = 0
+        self.suggested = self.suggested_below = (
+            0  # the broker, by its id, that should be asked for what lies below that log offset
+        )
         self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{self._trace}\x02CLUSTER\x01{cluster}\x02".encode()
         # (number, version, tag hashes, offset of the last pull by queue id)
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None, dict[int, int]]] = {}
@@ -371,7 +374,8 @@ class Kernel(Waiting):
             return FOUND, body
         self.get_count += len(chosen)
         self.get_bytes += len(body)
-        return FOUND, self._replies.pulled(*asker, next_offset, low, end, body)
+        suggested = self.suggested if sum(chosen[-1]) <= self.suggested_below else 0
+        return FOUND, self._replies.pulled(*asker, next_offset, low, end, body, suggested)
 
 
 __all__ = [

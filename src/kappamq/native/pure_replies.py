@@ -56,15 +56,17 @@ class Replies:
         ).encode()
         return _LENGTHS.pack(4 + len(text), len(text)) + text
 
-    def pulled(self, opaque: int, binary: bool, next_offset: int, low: int, end: int, body: bytes) -> bytes:
+    def pulled(
+        self, opaque: int, binary: bool, next_offset: int, low: int, end: int, body: bytes, suggested: int = 0
+    ) -> bytes:
         if binary:
             ext = [
-                ("suggestWhichBrokerId", "0"), ("nextBeginOffset", str(next_offset)), ("minOffset", str(low)),
+                ("suggestWhichBrokerId", str(suggested)), ("nextBeginOffset", str(next_offset)), ("minOffset", str(low)),
                 ("maxOffset", str(end)),
             ]  # fmt: skip
             return _binary_reply(opaque, b"FOUND", ext, body)
         text = (
-            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"0","nextBeginOffset":"{next_offset}","minOffset":"{low}",'
+            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"{suggested}","nextBeginOffset":"{next_offset}","minOffset":"{low}",'
             f'"maxOffset":"{end}"}},"flag":1,"language":"PYTHON","opaque":{opaque},"remark":"FOUND",'
             f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
         ).encode()

@@ -197,6 +197,10 @@ class Channel(asyncio.BufferedProtocol):
         self._unanswered += 1
         self._write(data)
 
+    def was_answered(self) -> None:
+        """A posted request waits no longer."""
+        self._unanswered -= 1
+
     def flush(self) -> None:
         """Hand everything written so far to the system, without waiting for the end of the turn."""
         self._flush()
@@ -438,12 +442,12 @@ class _Posted:
 
     def set_result(self, answer: Frame) -> None:
         self._timer.cancel()
-        self._channel._unanswered -= 1
+        self._channel.was_answered()
         self._waiter.answered(answer)
 
     def set_exception(self, error: KappaError) -> None:
         self._timer.cancel()
-        self._channel._unanswered -= 1
+        self._channel.was_answered()
         self._waiter.failed(error)
 
 

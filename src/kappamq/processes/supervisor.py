@@ -109,9 +109,16 @@ class Supervisor:
                 f"to {root / FOLDER / 'a-0'}, where it becomes the first broker's"
             )
         return cls(
-            root, shape, settings, given, findings=findings, nameserver_port=nameserver_port, broker_port=broker_port, tell=tell,
+            root,
+            shape,
+            settings,
+            given,
+            findings=findings,
+            nameserver_port=nameserver_port,
+            broker_port=broker_port,
+            tell=tell,
             verbose=verbose,
-        )  # fmt: skip
+        )
 
     # -- starting and stopping ---------------------------------------------------------------------------------------------
 

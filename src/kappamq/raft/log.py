@@ -54,6 +54,10 @@ class Log:
         )
         self.confirmed = offset
 
+    def cut_done(self) -> None:
+        """The cut is durable: bytes may be appended again."""
+        self.cutting = False
+
     def cut(self, offset: int) -> None:
         assert not self.cutting, "one cut at a time"
         assert self.confirmed <= offset < self.end, (

@@ -169,7 +169,7 @@ class Node:
         """A `Cut` is durable."""
         self._clock(now)
         if generation == self.log.generation and self.log.cutting:
-            self.log.cutting = False
+            self.log.cut_done()
             if self.leader is not None:
                 self._tell_position(self.leader)
         return self._taken()

@@ -91,6 +91,9 @@ class MemberHello:
     end: int  # of its log
     group_id: str  # "": it does not belong to one yet
     incarnation: int = 0  # 0: it has none yet; what it says first shows which one it took
+    broker_id: int = 0  # while it does not lead; 0: it does not say
+    now_ms: int = 0  # what its clock shows; 0: it does not say
+    place: str = ""  # where its copies are reached
     nonce: str = ""
     proof: str = ""
 

@@ -53,9 +53,14 @@ class FilterData:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> FilterData:
         return cls(
-            str(data["topic"]), str(data["consumerGroup"]), str(data["expression"]), str(data["expressionType"]),
-            int(data["clientVersion"]), int(data["bornTime"]), int(data["deadTime"]),
-        )  # fmt: skip
+            str(data["topic"]),
+            str(data["consumerGroup"]),
+            str(data["expression"]),
+            str(data["expressionType"]),
+            int(data["clientVersion"]),
+            int(data["bornTime"]),
+            int(data["deadTime"]),
+        )
 
 
 class ConsumerFilters:

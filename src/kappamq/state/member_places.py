@@ -10,7 +10,7 @@ _KIND: Final = "member-place"
 
 
 class MemberPlaces:
-    file = "kappamqMembers.json"
+    file = "kappamq.members.json"
     kinds = (_KIND,)
 
     def __init__(self, commit: Callable[[str, Any], object]) -> None:

@@ -143,7 +143,7 @@ class Metadata:
         if self._is_distrusted:
             raise NotMaster("this broker's tables are to be loaded again: it changes nothing until then")
         now = self._clock.message_ms()
-        end = self._store.kernel.append_offset
+        end = self._store.append_offset
         if not self._is_loaded:
             self._early.append((kind, change))
         else:
@@ -172,9 +172,7 @@ class Metadata:
 
     def _append(self, kind: str, change: Any, now_ms: int) -> int:
         member = self.member(kind, change, now_ms)
-        log_offset, _queue_offset, size = self._writer.append(
-            lambda: self._store.kernel.append(*member, now_ms), own=True
-        )
+        log_offset, _queue_offset, size = self._writer.append(lambda: self._store.append(member, now_ms), own=True)
         return int(log_offset) + int(size)
 
     def _apply(self, table: Table, kind: str, change: Any, now_ms: int) -> None:
@@ -291,7 +289,7 @@ class Metadata:
 
     def follow_from_here(self) -> None:
         """All that is in the queues was applied when it was recorded."""
-        self._at = self._store.kernel.queue_state(TOPIC, 0).end
+        self._at = self._store.queue_state(TOPIC, 0).end
 
     def _is_reflected(self, file: str, log_offset: int) -> bool:
         """A table applies its records in the order of the log: it has all that lie before the last one."""
@@ -299,7 +297,7 @@ class Metadata:
 
     def _apply_stored(self) -> list[Change]:
         """Apply records of the metadata topic that are not reflected yet."""
-        state = self._store.kernel.queue_state(TOPIC, 0)
+        state = self._store.queue_state(TOPIC, 0)
         end = state.end
         self._at = max(self._at, state.first)
         applied: list[Change] = []
@@ -335,7 +333,7 @@ class Metadata:
         if self._is_distrusted:
             return []
         confirmed = self._store.marks.confirmed.offset
-        records = self._store.kernel.queue_state(TOPIC, 0).next
+        records = self._store.queue_state(TOPIC, 0).next
         work: list[Collected] = []
         for table in self._tables:
             if only is not None and table.file not in only:

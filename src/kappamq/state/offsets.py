@@ -143,9 +143,10 @@ class Offsets:
         return self._told(self._table)
 
     def with_overlay(self) -> dict[str, Any]:
-        """The same with commits that are not recorded yet, for queries."""
-        keys = self._table | self._overlay
-        return self._told({(topic, group): self.queues(group, topic) for topic, group in keys})
+        """The same with commits that are not recorded yet, for queries. Any thread may ask: dictionaries are copied at one go."""
+        overlay = self._overlay.copy()  # first: what is recorded meanwhile is in both
+        table = self._table.copy()
+        return self._told({key: table.get(key, {}) | overlay.get(key, {}) for key in table | overlay})
 
     def _told(self, offsets: dict[tuple[str, str], dict[int, int]]) -> dict[str, Any]:
         table = {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in offsets.items()}

@@ -9,13 +9,20 @@ repetition is told from something else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 KINDS: Final = (
-    "scope", "scope-removed", "scope-asked", "batch-begun", "batch-decided", "batch-aborted", "batch-finished",
-)  # fmt: skip
+    "scope",
+    "scope-removed",
+    "scope-asked",
+    "batch-begun",
+    "batch-decided",
+    "batch-aborted",
+    "batch-finished",
+)
 """`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when somebody asked."""
 REMEMBERED_MAX: Final = 1000
 """How many decided batches of a scope can be told from others with the same number."""
@@ -38,9 +45,9 @@ class Open:
     )  # at this batch, by the names their writers gave; the last one counts
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Decided:
-    """A batch that counts."""
+    """A batch that counts. Replaced, never changed: a snapshot is made from it beside the loop."""
 
     number: int
     rows: int
@@ -127,30 +134,19 @@ class Scopes:
             return
         decided = scope.decided.get(publishing.number)
         if decided is not None:
+            counts = dict(decided.dropped)
             for topic, count in dropped.items():
-                decided.dropped[topic] = decided.dropped.get(topic, 0) + int(count)
+                counts[topic] = counts.get(topic, 0) + int(count)
+            scope.decided[publishing.number] = replace(decided, dropped=counts)
         if not publishing.chunks:
             del scope.publishing[transaction]
 
     def to_snapshot(self) -> dict[str, Any]:
-        return {
-            "scopes": {
-                scope.name: {
-                    "owner": scope.owner,
-                    "coordinator": scope.coordinator,
-                    "open": scope.open
-                    and [scope.open.transaction, scope.open.number, scope.open.begun_ms, list(scope.open.attempts)],
-                    "decided": [
-                        [one.number, one.rows, one.checksum, dict(one.dropped)] for one in scope.decided.values()
-                    ],
-                    "publishing": [
-                        [one.transaction, one.number, {broker: list(chunks) for broker, chunks in one.chunks.items()}]
-                        for one in scope.publishing.values()
-                    ],
-                }
-                for scope in self.table.values()
-            }
-        }
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """A hundred scopes may remember a hundred thousand decisions."""
+        return partial(_snapshot, [_frozen(scope) for scope in self.table.values()])
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         self.reset()
@@ -169,6 +165,29 @@ class Scopes:
 
     def reset(self) -> None:
         self.table = {}
+
+
+def _frozen(scope: Scope) -> Scope:
+    """A copy as deep as tables change."""
+    opened = scope.open and replace(scope.open, attempts=list(scope.open.attempts))
+    publishing = {name: replace(one, chunks=dict(one.chunks)) for name, one in scope.publishing.items()}
+    return replace(scope, open=opened, decided=dict(scope.decided), publishing=publishing)
+
+
+def _snapshot(scopes: Sequence[Scope]) -> dict[str, Any]:
+    return {
+        "scopes": {
+            scope.name: {
+                "owner": scope.owner,
+                "coordinator": scope.coordinator,
+                "open": scope.open
+                and [scope.open.transaction, scope.open.number, scope.open.begun_ms, scope.open.attempts],
+                "decided": [[one.number, one.rows, one.checksum, one.dropped] for one in scope.decided.values()],
+                "publishing": [[one.transaction, one.number, one.chunks] for one in scope.publishing.values()],
+            }
+            for scope in scopes
+        }
+    }
 
 
 def _begun(before: Open | None, transaction: str, number: int, now_ms: int, attempt: list[Any]) -> Open:

@@ -6,19 +6,23 @@ of it here are one group, and so are the messages of a published chunk and the n
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dropped", "chunks-finished")
 
 
-CHUNK_EXTRA_BYTES: Final = 1024
+CHUNK_EXTRA_BYTES: Final = 4096
 """What a chunk costs besides its body: there may be many small ones."""
+LOST_CHUNKS: Final = "(lost chunks)"
+"""Stands for a topic where chunks are counted that this broker no longer has."""
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     place: int
     log_offset: int  # the record does not lie before it
     crc: int  # of its body
@@ -44,14 +48,29 @@ class Staged:
     def is_published(self) -> bool:
         return self.waiting is not None and not self.waiting
 
+    def copy(self) -> Staged:
+        waiting = None if self.waiting is None else self.waiting.copy()
+        return Staged(
+            self.transaction, self.scope, self.number, self.since_ms, self.chunks.copy(), waiting, self.dropped.copy()
+        )
+
 
 class StagedChunks:
+    """Anybody may stage many transactions with many chunks: nothing here but a snapshot looks at all of them."""
+
     file = "kappamq.staged.json"
     kinds = KINDS
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self.table: dict[str, Staged] = {}  # by transaction, in the order of their first chunk
+        self._scopes: dict[str, dict[str, Staged]] = {}  # the same by scope
+        self._undecided: dict[str, int] = {}
+        self._decided: dict[
+            str, list[tuple[int, str]]
+        ] = {}  # scope -> heap of (number, transaction), some of them done
+        self._offsets: dict[int, int] = {}  # place of each chunk -> its log offset, which grows with the place
+        self._places: deque[int] = deque()  # ascending; some of them are gone
         self.bytes = self.count = 0
         self.dirty = False
 
@@ -60,8 +79,33 @@ class StagedChunks:
     def get(self, transaction: str) -> Staged | None:
         return self.table.get(transaction)
 
+    def scopes(self) -> list[str]:
+        """Those of which something is staged."""
+        return list(self._scopes)
+
     def of_scope(self, scope: str) -> list[Staged]:
-        return [staged for staged in self.table.values() if staged.scope == scope]
+        return list(self._scopes.get(scope, {}).values())
+
+    def undecided(self, scope: str) -> int:
+        """How many transactions of a scope wait for a decision."""
+        return self._undecided.get(scope, 0)
+
+    def next_to_publish(self) -> Staged | None:
+        """A decided transaction with chunks that are not published: of one scope those of the smallest batch."""
+        for scope in self._decided:
+            first = self._first_decided(scope)
+            if first is not None:
+                return first
+        return None
+
+    def _first_decided(self, scope: str) -> Staged | None:
+        heap = self._decided[scope]
+        while heap:
+            staged = self.table.get(heap[0][1])
+            if staged is not None and staged.waiting:
+                return staged
+            heapq.heappop(heap)
+        return None
 
     def runtime(self) -> dict[str, str]:
         """For the runtime info."""
@@ -79,9 +123,9 @@ class StagedChunks:
 
     def needed_from(self) -> int | None:
         """Log offset of the oldest chunk that may still be published, None if there is none."""
-        return min(
-            (chunk.log_offset for staged in self.table.values() for chunk in staged.chunks.values()), default=None
-        )
+        while self._places and self._places[0] not in self._offsets:
+            self._places.popleft()
+        return self._offsets[self._places[0]] if self._places else None
 
     # -- fold --------------------------------------------------------------------------------------------------------------
 
@@ -91,13 +135,15 @@ class StagedChunks:
             scope, number, row = change[1:]
             staged = self.table.get(transaction)
             if staged is None:
-                staged = self.table[transaction] = Staged(transaction, str(scope), int(number), self._now_ms())
+                staged = self._begin(Staged(transaction, str(scope), int(number), self._now_ms()))
             self._add(staged, row)
             return
         staged = self.table[transaction]
         if kind == "chunks-decided":
-            staged.waiting = [int(place) for place in change[1]]
-            listed = set(staged.waiting)
+            self._decide(staged, [int(place) for place in change[1]])
+            if lost := sum(map(int, change[2:])):
+                staged.dropped[LOST_CHUNKS] = lost
+            listed = set(staged.waiting or ())
             for place in [place for place in staged.chunks if place not in listed]:
                 self._take(staged, place)
         elif kind == "chunk-published":
@@ -105,58 +151,96 @@ class StagedChunks:
             chunk = self._take(staged, place)
             assert staged.waiting is not None
             staged.waiting.remove(place)
+            if not staged.waiting and self._first_decided(staged.scope) is None:
+                self._decided.pop(staged.scope)
             if dropped:
                 staged.dropped[chunk.topic] = staged.dropped.get(chunk.topic, 0) + dropped
         else:  # chunks-dropped, chunks-finished
             for place in list(staged.chunks):
                 self._take(staged, place)
-            del self.table[transaction]
+            self._end(staged)
+
+    def _begin(self, staged: Staged) -> Staged:
+        self.table[staged.transaction] = staged
+        self._scopes.setdefault(staged.scope, {})[staged.transaction] = staged
+        self._undecided[staged.scope] = self._undecided.get(staged.scope, 0) + 1
+        return staged
+
+    def _decide(self, staged: Staged, places: list[int]) -> None:
+        staged.waiting = places
+        self._undecided[staged.scope] -= 1
+        if places:
+            heapq.heappush(self._decided.setdefault(staged.scope, []), (staged.number, staged.transaction))
+
+    def _end(self, staged: Staged) -> None:
+        del self.table[staged.transaction]
+        if staged.waiting is None:
+            self._undecided[staged.scope] -= 1
+        scope = self._scopes[staged.scope]
+        del scope[staged.transaction]
+        if not scope:
+            del self._scopes[staged.scope], self._undecided[staged.scope]
+            self._decided.pop(staged.scope, None)
 
     def _add(self, staged: Staged, row: Any) -> None:
         place, log_offset, crc, rows, size, topic, queue_id = row
         chunk = Chunk(int(place), int(log_offset), int(crc), int(rows), int(size), str(topic), int(queue_id))
         staged.chunks[chunk.place] = chunk
+        self._offsets[chunk.place] = chunk.log_offset
+        self._places.append(chunk.place)
         self.bytes += chunk.size
         self.count += 1
 
     def _take(self, staged: Staged, place: int) -> Chunk:
         chunk = staged.chunks.pop(place)
+        del self._offsets[place]
         self.bytes -= chunk.size
         self.count -= 1
         return chunk
 
     def to_snapshot(self) -> dict[str, Any]:
-        return {
-            "transactions": [
-                {
-                    "transaction": staged.transaction,
-                    "scope": staged.scope,
-                    "number": staged.number,
-                    "since": staged.since_ms,
-                    "chunks": [row(chunk) for chunk in staged.chunks.values()],
-                    "waiting": None if staged.waiting is None else list(staged.waiting),
-                    "dropped": dict(staged.dropped),
-                }
-                for staged in self.table.values()
-            ]
-        }
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        # Chunks are never changed: which ones there are is all to be copied.
+        return partial(_snapshot, [staged.copy() for staged in self.table.values()])
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
         self.reset()
         for found in table.get("transactions") or []:
             staged = Staged(str(found["transaction"]), str(found["scope"]), int(found["number"]), int(found["since"]))
-            self.table[staged.transaction] = staged
+            self._begin(staged)
             for one in found["chunks"]:
                 self._add(staged, one)
             waiting = found.get("waiting")
-            staged.waiting = None if waiting is None else [int(place) for place in waiting]
+            if waiting is not None:
+                self._decide(staged, [int(place) for place in waiting])
             staged.dropped = {str(topic): int(count) for topic, count in found["dropped"].items()}
+        self._places = deque(sorted(self._places))
 
     def reset(self) -> None:
-        self.table = {}
+        for kept in (self.table, self._scopes, self._undecided, self._decided, self._offsets, self._places):
+            kept.clear()
         self.bytes = self.count = 0
 
 
 def row(chunk: Chunk) -> list[Any]:
     """A chunk as the records of changes and the snapshot have it."""
-    return [chunk.place, chunk.log_offset, chunk.crc, chunk.rows, chunk.size, chunk.topic, chunk.queue_id]
+    return list(chunk)
+
+
+def _snapshot(table: list[Staged]) -> dict[str, Any]:
+    return {
+        "transactions": [
+            {
+                "transaction": staged.transaction,
+                "scope": staged.scope,
+                "number": staged.number,
+                "since": staged.since_ms,
+                "chunks": [row(chunk) for chunk in staged.chunks.values()],
+                "waiting": staged.waiting,
+                "dropped": staged.dropped,
+            }
+            for staged in table
+        ]
+    }

@@ -20,7 +20,7 @@ from kappamq.protocol.bodies.topics import (
     DataVersion,
     TopicConfig,
     TopicTable,
-)  # fmt: skip
+)
 from kappamq.protocol.headers.client import SendMessage
 from kappamq.state.events import SettingsChanged, TopicChanged, TopicDeleted, TopicForgotten
 from kappamq.state.metadata import Commit

@@ -259,9 +259,17 @@ class OfflineCut:
             # Another broker wrote last, or nobody knows: all of it is entered again, and none of it may be missing then.
             self._sync_log()
             position = Position(
-                dispatched=log.min, synced=log.min, flushed=log_offset, index=log.min, queues=0, entries=0,
-                checkpoint=checkpoint, checkpoint_before=checkpoint, last_crc=0, boot_id="",
-            )  # fmt: skip
+                dispatched=log.min,
+                synced=log.min,
+                flushed=log_offset,
+                index=log.min,
+                queues=0,
+                entries=0,
+                checkpoint=checkpoint,
+                checkpoint_before=checkpoint,
+                last_crc=0,
+                boot_id="",
+            )
         dispatched, synced = min(position.dispatched, log_offset), min(position.synced, log_offset)
         replace(
             position,

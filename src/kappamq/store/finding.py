@@ -6,7 +6,7 @@ import logging
 
 from kappamq.errors import ProtocolError
 from kappamq.native.interface import Kernel
-from kappamq.native.layout import ENTRY
+from kappamq.native.layout import ENTRY, PullVerdict, QueueState
 from kappamq.protocol.records.record import Record, decode
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.files import Files
@@ -123,6 +123,44 @@ class Finding:
 
         within = is_within if self.clock_steps else None
         return self.index.query(topic, key, count_max, begin_ms, end_ms, within=within)
+
+    # -- what the kernel has in memory -------------------------------------------------------------------------------------
+
+    def queue_state(self, topic: str, queue_id: int) -> QueueState:
+        return self.kernel.queue_state(topic, queue_id)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queues that have, or had, a message."""
+        return self.kernel.queue_ids(topic)
+
+    def tail_entries(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
+        """Entries of a queue that are in memory, from message `first` on; b"" if that one's is not."""
+        return self.kernel.tail_entries(topic, queue_id, first, count)
+
+    def fetch(self, topic: str, queue_id: int, first: int, count: int, *, warm: bool = False) -> PullVerdict:
+        """Records of a queue, from message `first` on, as they are stored; else why not (native/layout.py), as for a pull. `warm`: they
+        were read just now, so the disk need not be waited for."""
+        return self.kernel.fetch(topic, queue_id, first, count, warm)
+
+    @property
+    def append_offset(self) -> int:
+        """Where the log goes on: behind everything that was appended, written or not."""
+        return self.kernel.append_offset
+
+    @property
+    def hot_from(self) -> int:
+        """The log from here on is taken to be in memory."""
+        return self.kernel.hot_from
+
+    @property
+    def put_count(self) -> int:
+        """Records appended since the start."""
+        return self.kernel.put_count
+
+    @property
+    def host(self) -> bytes:
+        """This broker's address, as records and offset ids hold it."""
+        return self.kernel.store_host
 
     # -- bytes of the log, for workers -------------------------------------------------------------------------------------
 

@@ -15,20 +15,21 @@ from typing import Any
 from kappamq.config.store import StoreConfig
 from kappamq.errors import ForeignBytes, StoreDamaged, StoreReadOnly
 from kappamq.native.interface import Flusher, Kernel, KernelModule
+from kappamq.native.pure_record import GroupMember
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.derived import Derived, DerivedWork
 from kappamq.store.files import Files
-from kappamq.store.finding import Finding
 from kappamq.store.index.index_file import IndexFiles
 from kappamq.store.lock import AbortFile, StoreLock, refuse_raft_store, unusable
 from kappamq.store.log.clock_steps import ClockSteps
 from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.log.marks import Marks, Mode, mode_of
 from kappamq.store.position import Position
+from kappamq.store.queue_bounds import QueueBounds
 from kappamq.store.queues.queues import QueueFiles
 from kappamq.store.receiving import bytes_of_unit_max, misnumbered, whole_part
-from kappamq.store.recovery import Recovered, fingerprint, recover
+from kappamq.store.recovery import Recovered, fingerprint, newest_stored_ms, recover
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,9 @@ _CATCH_UP_BYTES = 1 << 20
 _STORE_AT_START_QUEUES = 1000  # creating the files of this many queues takes about 0.1 s
 _CATCH_UP_AT_STOP_BYTES = 256 << 20
 _READ_BACK_BYTES = 16 << 20  # more than any record
-_STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 
 
-class MessageStore(Finding):
+class MessageStore(QueueBounds):
     def __init__(
         self,
         config: StoreConfig,
@@ -68,9 +68,14 @@ class MessageStore(Finding):
             index_link=kernel_module.index_link,
         )
         self.derived = Derived(
-            root, kernel, self.queues, self.index, self.files, lambda offset: fingerprint(self, offset),
+            root,
+            kernel,
+            self.queues,
+            self.index,
+            self.files,
+            lambda offset: fingerprint(self, offset),
             lambda: (min(self.marks.flushed.offset, self.log.end), self._flushed_ms),
-        )  # fmt: skip
+        )
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
         self._on_written, self._on_flushed = written, flushed
@@ -101,6 +106,8 @@ class MessageStore(Finding):
             try:
                 return self._open(boot_id, enter_up_to, begin_at)
             except BaseException:
+                if self._flusher is not None:
+                    self._flusher.close()
                 self.log.close()
                 self.queues.close()
                 self.index.close()
@@ -142,7 +149,7 @@ class MessageStore(Finding):
         self.marks.reset(end)
         for mark in (self.marks.answerable, self.marks.visible, self.marks.confirmed, self.marks.dispatched):
             mark.reset(entered)
-        self.last_ms = self._flushed_ms = self._last_stored_ms(found, written_ms)
+        self.last_ms = self._flushed_ms = newest_stored_ms(found, written_ms, end)
         self.kernel.hot_from = end
         self.kernel.log_min = self.log.min
         self.kernel.mins_raised = True
@@ -162,19 +169,6 @@ class MessageStore(Finding):
             except OSError as error:
                 log.warning("recovered queue entries could not be written yet (%s); this is retried", error)
         return found
-
-    def _last_stored_ms(self, found: Recovered, written: dict[int, int]) -> int:
-        """When the newest record was stored, by the record or the checkpoint, but not later than the last write to its file: one wrong
-        store time, or one flipped bit, must not move the clock to next year."""
-        claimed_ms = found.last_ms
-        written_ms = max(((start, ms) for start, ms in written.items() if start < self.log.end), default=(0, 0))[1]
-        if claimed_ms > written_ms + _STAMP_AHEAD_MS:
-            found.notes.append(
-                f"the newest record has the store time {claimed_ms}, but its log file was last written at {written_ms}: "
-                f"that store time is ignored"
-            )
-            return written_ms
-        return claimed_ms
 
     def _store_all(self) -> DerivedWork:
         """Write everything that was dispatched; returns the last round."""
@@ -234,6 +228,10 @@ class MessageStore(Finding):
         self.sync_derived(work)
 
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
+
+    def append(self, record: GroupMember, now_ms: int) -> tuple[int, int, int]:
+        """Append one record; returns its log offset, its queue offset and its bytes. Raises SegmentFull of the kernel module."""
+        return self.kernel.append(*record, now_ms)
 
     def write(self, now_ms: int) -> list[Any]:
         """Write what was appended; returns the waiters that are released."""

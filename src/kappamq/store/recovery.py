@@ -29,6 +29,7 @@ from kappamq.store.receiving import misnumbered
 if TYPE_CHECKING:
     from kappamq.store.message_store import MessageStore
 
+_STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 _FOREVER = 1 << 62
 _WINDOW_BYTES = 32 << 20
 _RELIEF_BYTES = 256 << 20  # so often entries go to their files, lest a long scan fills the memory
@@ -394,3 +395,17 @@ def _cut_queues(store: MessageStore) -> None:
     new ones reach them."""
     for topic, queue_id in store.queues.queues():
         store.queues.cut(topic, queue_id, store.kernel.queue_state(topic, queue_id).end)
+
+
+def newest_stored_ms(found: Recovered, written: dict[int, int], end: int) -> int:
+    """When the newest record was stored, by the record or the checkpoint, but not later than the last write to its file (`written`: by
+    where a file begins): one wrong store time, or one flipped bit, must not move the clock to next year."""
+    claimed_ms = found.last_ms
+    written_ms = max(((start, ms) for start, ms in written.items() if start < end), default=(0, 0))[1]
+    if claimed_ms > written_ms + _STAMP_AHEAD_MS:
+        found.notes.append(
+            f"the newest record has the store time {claimed_ms}, but its log file was last written at {written_ms}: "
+            f"that store time is ignored"
+        )
+        return written_ms
+    return claimed_ms

@@ -87,9 +87,14 @@ class BrokerKit:
         # Reopened, it continues at its last message time: what another kit's clock passed is in the past.
         self.clock.not_before(Checkpoint.load(self._data / "checkpoint").physic_ms)
         self._local = Local.at(
-            self._data, nameserver_port=0, broker_port=0, host="127.0.0.1", properties=self._properties, clock=self.clock,
+            self._data,
+            nameserver_port=0,
+            broker_port=0,
+            host="127.0.0.1",
+            properties=self._properties,
+            clock=self.clock,
             files=_TimedFiles(self.clock.message_ms),
-        )  # fmt: skip
+        )
         if self._local.findings.unknown:
             self._remove_data()
             raise ConfigError(f"unknown properties: {', '.join(self._local.findings.unknown)}")

@@ -199,9 +199,10 @@ def test_what_earlier_versions_recorded_is_taken_over_once(tmp_path: Path, file:
 def test_the_callers_configuration_is_not_touched(tmp_path: Path) -> None:
     async def main() -> None:
         config = BrokerConfig(port=0, listen_host="127.0.0.1", name="b")
-        broker = Broker(config, StoreConfig(root=tmp_path), NetConfig(), VirtualClock())
+        broker = await Broker.open(config, StoreConfig(root=tmp_path), NetConfig(), VirtualClock())
         assert broker.config == config
         assert broker.config is not config
+        await broker.stop()
 
     asyncio.run(main())
 

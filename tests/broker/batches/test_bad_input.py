@@ -149,8 +149,10 @@ async def test_decisions_that_lie(broker: Broker, client: Speaker) -> None:
             ("another number", 1, {"b": [good]}, {"number": 1}, FAILED, "not open"),
             ("a negative number", 1, {"b": [good]}, {"number": -5}, WRONG, "-5"),
             ("a checksum that is none", 1, {"b": [good]}, {"checksum": -3}, WRONG, "checksum"),
+            ("too many brokers", 1, {f"b{number}": [good] for number in range(257)}, {}, WRONG, "257 brokers"),
             ("a huge list", 1, {"b": [good] * 8_000}, {}, FAILED, "twice"),
-            ("more than a request may list", 1, {"b": [good] * 30_000}, {}, ResponseCode.SYSTEM_ERROR, "90002 JSON values"),
+            ("a very huge list", 1, {"b": [good] * 30_000}, {}, FAILED, "twice"),
+            ("more than a request may list", 1, {"b": [good] * 50_000}, {}, ResponseCode.SYSTEM_ERROR, "150002 JSON values"),
         ]  # fmt: skip
         for name, rows, chunks, changes, code, text in cases:
             header = decide_header(**({"transaction": transaction, "rows": rows} | changes))

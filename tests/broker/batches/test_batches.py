@@ -14,4 +14,4 @@ async def test_everything_is_wired(broker: Broker, client: Speaker) -> None:
     assert batches.participant in broker.delivery.keepers
     assert [part.due_ms() for part in (batches.coordinator, batches.publishing)] == [None, None]
     assert await batches.decisions("unknown", "b", {}) == Decisions()
-    assert batches.rows_of("s", "x", []) == 0
+    assert await batches.rows_of("s", "x", []) == 0

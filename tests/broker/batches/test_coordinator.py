@@ -149,7 +149,7 @@ class SlowDisk:
         self.end += 1
         return self.end
 
-    async def confirmed(self, end: int) -> None:
+    async def kept(self, end: int) -> None:
         async with self.moved:
             await self.moved.wait_for(lambda: self.durable >= end)
 
@@ -199,3 +199,22 @@ def test_a_node_that_was_deposed_without_noticing_tells_nothing(scope: str) -> N
         assert (await asking).decided == []
 
     run(test())
+
+
+@on_broker(staged_bytes_max=1 << 27)
+async def test_a_decision_may_list_tens_of_thousands_of_chunks(broker: Broker, client: Speaker) -> None:
+    """A hundred tasks that write to hundreds of queues have that many. They are staged side by side here, to save time."""
+    await make_topic(client, "t", 1)
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    chunks: list[list[int]] = []
+    for first in range(0, 12_000, 1000):
+        chunks += await asyncio.gather(
+            *(it.stage(0, transaction, b"%d" % number) for number in range(first, first + 1000))
+        )
+    assert (await it.decide(0, transaction, len(chunks), *chunks)).rows == len(chunks)
+    assert (await it.published(0)).published
+    bodies = [int(record.body) for record in await client.read("t")]
+    assert sorted(bodies) == list(range(len(chunks)))

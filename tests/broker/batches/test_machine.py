@@ -62,6 +62,7 @@ class StageDecidePublish(RuleBasedStateMachine):
         self.bodies = (b"%d" % number for number in itertools.count())
         self.decided: list[Open] = []
         self.open: Open | None = None
+        self.former: Open | None = None  # an attempt that is over, and has not heard of it
 
     @initialize(kernel=st.sampled_from(kernels()))
     def begin_with(self, kernel: str) -> None:
@@ -81,6 +82,7 @@ class StageDecidePublish(RuleBasedStateMachine):
         """A new attempt takes the place of one that is open, now and then."""
         if self.open is not None and anew:
             return
+        self.former = self.open or self.former
         transaction = self.run(self.speaker().begin(len(self.decided)))
         assert transaction is not None
         self.open = Open(len(self.decided), transaction)
@@ -102,6 +104,53 @@ class StageDecidePublish(RuleBasedStateMachine):
             if counts:
                 self.open.chunks.setdefault(node, []).append(chunk)
                 self.open.messages += [(node, queue, body) for body in bodies]
+
+    @precondition(lambda self: self.open is not None)
+    @rule(node=nodes, queue=queues, rows=st.integers(1, 3), kept=kept, seed=seeds, turns=st.integers(0, 25))
+    def crash_while_staging(self, node: str, queue: int, rows: int, kept: float, seed: int, turns: int) -> None:
+        """If the answer came it holds; else the same is staged once more, and the decision lists only that."""
+        assert self.open is not None
+        one, bodies = self.open, [next(self.bodies) for _ in range(rows)]
+
+        async def stage() -> list[int]:
+            async with speaking(self.two.nodes[node].broker) as client:
+                it = Batcher(client, coordinator=COORDINATOR)
+                return await it.stage(one.number, one.transaction, *bodies, queue_id=queue)
+
+        async def both() -> list[int]:
+            asked = asyncio.create_task(stage())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await self.two.nodes[node].crash(Random(seed), kept)
+            asked.cancel()
+            try:
+                return await asked
+            except (asyncio.CancelledError, KappaError, AssertionError):
+                return await stage()
+
+        one.chunks.setdefault(node, []).append(self.run(both()))
+        one.messages += [(node, queue, body) for body in bodies]
+
+    @precondition(lambda self: self.former is not None)
+    @rule(node=nodes)
+    def a_former_attempt_goes_on(self, node: str) -> None:
+        """It may stage, which nobody lists; it cannot decide, and its abort hits nobody else."""
+        one, self.former = self.former, None
+        assert one is not None
+        chunk = self.run(self.speaker(node).stage(one.number, one.transaction, next(self.bodies)))
+        if one.number < len(self.decided):
+            return
+        decision = self.speaker().decision(one.number, one.transaction, 1)
+        body = ChunkList({node: [chunk]}).encode()
+        failed = ResponseCode.TRANSACTION_FAILED
+        self.run(refused(self.speaker().client, decision, failed, "is not open", body=body))
+        assert not self.run(self.speaker().abort(one.number, one.transaction))
+
+    @precondition(lambda self: self.decided)
+    @rule(back=st.integers(0, 3))
+    def abort_what_is_decided(self, back: int) -> None:
+        one = self.decided[-1 - min(back, len(self.decided) - 1)]
+        assert self.run(self.speaker().abort(one.number, one.transaction)), "it is decided, and stays so"
 
     @precondition(lambda self: self.open is not None)
     @rule()
@@ -151,6 +200,7 @@ class StageDecidePublish(RuleBasedStateMachine):
     def time_passes(self) -> None:
         """Nobody decides for an hour."""
         self.two.clock.advance(ms=_TIMEOUT_MS + 1000)
+        self.former = self.open
 
         async def aborted() -> None:
             await eventually_async(
@@ -163,9 +213,16 @@ class StageDecidePublish(RuleBasedStateMachine):
 
     # -- what happens to brokers -------------------------------------------------------------------------------------------
 
-    @rule(node=nodes, kept=kept, seed=seeds)
-    def crash(self, node: str, kept: float, seed: int) -> None:
-        self.run(self.two.nodes[node].crash(Random(seed), kept))
+    @rule(node=nodes, kept=kept, seed=seeds, turns=st.integers(0, 30))
+    def crash(self, node: str, kept: float, seed: int, turns: int) -> None:
+        """So many turns of the loop later: while chunks are published, perhaps."""
+
+        async def crash() -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await self.two.nodes[node].crash(Random(seed), kept)
+
+        self.run(crash())
 
     @rule(kept=kept, seed=seeds, turns=st.integers(0, 20))
     def crash_both(self, kept: float, seed: int, turns: int) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
 
+import pytest
+
+from kappamq.broker.batches import participant
+from kappamq.broker.batches.participant import UNDECIDED_MAX
 from kappamq.broker.broker import Broker
+from kappamq.config.copies import SYNC_MASTER, CopiesConfig
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.batches import QueryScopes
 from tests.broker.batches.batching import Batcher, body_of
-from tests.broker.operating import make_topic, on_broker, refused
+from tests.broker.copies.copying import caught_up, slave_of
+from tests.broker.operating import make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker, run, running, speaking
 from tests.waiting import eventually_async
 
@@ -30,6 +41,44 @@ async def test_staged_bytes_are_bounded(broker: Broker, client: Speaker) -> None
     again = await it.begin(0)
     assert again is not None
     await it.stage(0, again, b"x" * 200_000)
+
+
+@on_broker()
+async def test_transactions_that_nobody_decides_are_bounded(broker: Broker, client: Speaker) -> None:
+    """Anybody may make up transactions: what is done for each of a scope must not take long."""
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    assert transaction is not None
+    body = body_of(b"x")
+    for number in range(UNDECIDED_MAX - 1):
+        await it.stage(0, f"{number:032x}", b"x")
+    await it.stage(0, transaction, b"x")
+    busy = ResponseCode.SYSTEM_BUSY
+    await refused(client, it.chunk(0, "f" * 32, body, 1), busy, "100 transactions of scope s", body=body)
+    chunk = await it.stage(0, transaction, b"y")  # what is there goes on
+    broker.delivery.batches.participant.settle("s")
+    await eventually_async(
+        lambda: list(broker.delivery_tables.staged.table) == [transaction], text="the others are dropped"
+    )
+    await it.stage(0, "f" * 32, b"x")
+    await it.decide(0, transaction, 1, chunk)
+
+
+@on_broker()
+async def test_chunks_of_a_transaction_are_bounded(broker: Broker, client: Speaker) -> None:
+    with mock.patch.object(participant, "TRANSACTION_CHUNKS_MAX", 3):
+        await make_topic(client, "t")
+        it = Batcher(client)
+        await it.open()
+        transaction = await it.begin(0)
+        assert transaction is not None
+        for _ in range(3):
+            await it.stage(0, transaction, b"x")
+        body = body_of(b"x")
+        denied = ResponseCode.ILLEGAL_OPERATION
+        await refused(client, it.chunk(0, transaction, body, 1), denied, "write smaller batches", body=body)
 
 
 @on_broker()
@@ -78,3 +127,78 @@ def test_chunks_of_an_open_transaction_survive_a_restart(tmp_path: Path) -> None
             assert [record.body for record in await client.read("t")] == [b"a"]
 
     run(test())
+
+
+def test_with_synchronous_copies_staged_and_decided_are_on_a_slave_when_they_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a send is: the loss of this machine and its disk must not take them back."""
+
+    async def test() -> None:
+        copies = CopiesConfig(role=SYNC_MASTER, slave_timeout_ms=60_000)
+        async with (
+            running(tmp_path / "m", copies=copies) as master,
+            slave_of(master, tmp_path / "s") as slave,
+            speaking(master) as client,
+        ):
+            held = master.copies.followers.held
+            await eventually_async(lambda: held.missing() is None, text="the slave is there")
+            await make_topic(client, "t", 1)
+            it = Batcher(client)
+            await it.open()
+            await caught_up(master, slave)
+            chunks: list[list[int]] = []
+
+            async def begin() -> str:
+                return await it.begin(0) or ""
+
+            async def stage() -> list[int]:
+                return await it.stage(0, transaction, b"a")
+
+            async def decide() -> object:
+                return await it.decide(0, transaction, 1, *chunks)
+
+            transaction = await only_with_the_slave(master, begin, monkeypatch)
+            chunks.append(await only_with_the_slave(master, stage, monkeypatch))
+            await only_with_the_slave(master, decide, monkeypatch)
+            assert (await it.published(0)).published
+
+    run(test())
+
+
+T = TypeVar("T")
+
+
+async def only_with_the_slave(
+    master: Broker, ask: Callable[[], Coroutine[Any, Any, T]], monkeypatch: pytest.MonkeyPatch
+) -> T:
+    """Ask while the slave is slow: no answer, though all is on the master's disk; then it has it, too."""
+    marks, before = master.store.marks, master.kernel.append_offset
+    with monkeypatch.context() as slow:
+        slow.setattr(type(master.copies.followers.held), "held", lambda _self: before)
+        answer = asyncio.create_task(ask())
+        await eventually_async(lambda: marks.confirmed.offset > before, text="it is on the master's disk")
+        async with speaking(master) as other:  # whoever asks later is answered
+            await ok(other, QueryScopes())
+        assert not answer.done()
+    master.writer.follow_marks()
+    return await answer
+
+
+@on_broker(staged_bytes_max=1 << 20)
+async def test_what_an_earlier_attempt_has_left_makes_room_for_the_next(broker: Broker, client: Speaker) -> None:
+    """At once, and not only when the coordinator is asked from time to time: the next one may need as much again."""
+    await make_topic(client, "t")
+    it = Batcher(client)
+    await it.open()
+    tables = broker.delivery_tables.staged
+    for _attempt in range(3):
+        transaction = await it.begin(0)
+        assert transaction is not None
+        for _ in range(4):
+            await it.stage(0, transaction, b"x" * 200_000)
+            await eventually_async(
+                lambda transaction=transaction: list(tables.table) == [transaction],
+                timeout=2,
+                text="the earlier one is dropped",
+            )

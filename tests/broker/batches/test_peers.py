@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kappamq.broker.batches import participant
+from kappamq.broker.batches import peers as peers_module
+from kappamq.broker.batches.peers import Peers
 from kappamq.broker.sending.appending import Placed
 from kappamq.client import AsyncAdmin, AsyncProducer
 from kappamq.client.batches.scope import Part, open_scope
@@ -120,7 +122,7 @@ def test_a_participant_that_has_lost_its_chunks_says_so(tmp_path: Path, caplog: 
             await other.delivery.batches.participant.settled("s")
             outcome = await main.delivery.batches.coordinator.published("s", "me", 0, 10)
             assert (outcome.published, outcome.dropped) == (True, {"(lost chunks)": 2})
-            assert "its 2 chunks are not in this store" in caplog.text
+            assert "2 of its chunks are not in this store" in caplog.text
 
     run(test())
 
@@ -218,5 +220,23 @@ def test_a_broker_that_goes_during_a_question_is_told_of_as_one_that_is_away(tmp
             peers._channels[asked.config.name].close()
             with pytest.raises(NotAvailable, match="does not answer now"):
                 await question
+
+    run(test())
+
+
+def test_a_name_server_that_hangs_does_not_hide_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(peers_module, "_TIMEOUT_S", 0.2)
+        silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+        hanging = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        async with silent, real_cluster(tmp_path, 2) as cluster:
+            asked = cluster.names[1]
+            peers = Peers("me", lambda: (hanging, cluster.nameserver), lambda: None, None)  # type: ignore[arg-type, return-value]
+            try:
+                await peers.settle(asked, "s")
+                with pytest.raises(BrokerNotFound, match="nowhere cannot be found"):
+                    await peers.settle("nowhere", "s")
+            finally:
+                peers.stop()
 
     run(test())

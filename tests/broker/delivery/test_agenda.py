@@ -96,6 +96,26 @@ def test_a_part_that_fails_rests_and_others_go_on() -> None:
     run(scenario())
 
 
+class Unsure(Times):
+    def due_ms(self) -> int | None:
+        raise KeyError("no")
+
+
+def test_a_part_that_cannot_say_when_it_is_due_does_not_stop_the_others() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock(message_ms=1000)
+        agenda = Agenda(clock)
+        done: list[tuple[str, int]] = []
+        agenda.add(Unsure(done, ""))
+        agenda.add(Times(done, "a", 950, 960))
+        while agenda.run_due(1000):
+            pass
+        assert done == [("a", 950), ("a", 960)]
+        assert agenda.next_ms() is None
+
+    run(scenario())
+
+
 def test_a_job_that_fails_lets_its_part_rest() -> None:
     async def scenario() -> None:
         clock = VirtualClock(message_ms=1000)

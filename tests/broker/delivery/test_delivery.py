@@ -7,12 +7,9 @@ from pathlib import Path
 from tests.broker.running import run, running
 
 
-def test_every_table_is_a_fold(tmp_path: Path) -> None:
+def test_every_request_of_delivery_has_a_handler(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            known = broker.metadata._tables
-            assert all(table in known for table in broker.delivery_tables.all())
-            assert len({table.file for table in known}) == len(known), "two tables would share a snapshot"
             assert all(broker.bursts.handlers[code] for code in broker.delivery.handlers())
 
     run(scenario())

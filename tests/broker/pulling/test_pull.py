@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.pulling import lending
 from kappamq.broker.pulling import pull as pull_module
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.clock import VirtualClock
@@ -48,7 +49,7 @@ async def send(
 @with_each_mode
 def test_entries_and_records_on_disk_only(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several queue files, from everywhere, with and without tags; what is sent now follows what was sent then."""
-    monkeypatch.setattr(pull_module, "_ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(lending, "_ENTRIES_AT_ONCE", 50)
 
     async def test() -> None:
         store = {"queue_file_entries": 64}
@@ -137,24 +138,6 @@ def test_a_queue_sparse_over_the_log(tmp_path: Path, mode: str, monkeypatch: pyt
 
 
 @with_each_kernel
-def test_loans_are_bounded(tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_module, "_LENT_MAX", 3)
-
-    async def test() -> None:
-        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
-            await make_topic(client, "t", 8)
-            for queue_id in range(8):
-                await send(client, 5, queue_id=queue_id)
-        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
-            for _ in range(2):
-                for queue_id in range(8):
-                    assert bodies(await client.pull("t", 1, queue_id, explicit=True)) == [1, 2, 3, 4]
-            assert list(broker.pulls._lent) == [("t", 5), ("t", 6), ("t", 7)]
-
-    run(test())
-
-
-@with_each_kernel
 def test_entries_that_have_to_be_fetched_by_a_worker(tmp_path: Path, kernel: str) -> None:
     """As on a disk whose pages are not in memory: the loop is told so, and does not wait."""
 
@@ -164,13 +147,13 @@ def test_entries_that_have_to_be_fetched_by_a_worker(tmp_path: Path, kernel: str
         async with running(tmp_path, kernel) as broker, speaking(broker) as client:
             broker.store.queues.read_resident = lambda *place: None  # type: ignore[method-assign]
             fetched: list[Any] = []
-            worker = broker.pulls.worker
+            worker = broker.pulls.lending._worker
 
             def watched(work: Any, *arguments: Any) -> Any:
                 fetched.append(work.__name__)
                 return worker(work, *arguments)
 
-            broker.pulls.worker = watched
+            broker.pulls.lending._worker = watched
             ahead = broker.pulls.ahead._blocks
             assert bodies(await client.pull("t", 5, explicit=True, count_max=10)) == list(range(5, 15))
             assert fetched == ["read"]
@@ -476,35 +459,6 @@ def test_codes_of_tags_come_from_the_expression() -> None:
 
 
 @with_each_kernel
-def test_entries_are_read_before_they_are_needed(tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_module, "_ENTRIES_AT_ONCE", 10)
-    monkeypatch.setattr(pull_module, "_ENTRIES_AHEAD", 40)
-
-    async def test() -> None:
-        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
-            await send(client, 200)
-        async with running(tmp_path, kernel) as broker, speaking(broker) as client:
-            fetched: list[tuple[int, int]] = []
-            worker = broker.pulls.worker
-
-            def watched(work: Any, *arguments: Any) -> Any:
-                if work.__name__ == "read":
-                    fetched.append(arguments[2:])
-                return worker(work, *arguments)
-
-            broker.pulls.worker = watched
-            for offset in range(0, 100, 5):
-                assert bodies(await client.pull("t", offset, explicit=True, count_max=5)) == list(
-                    range(offset, offset + 5)
-                )
-            assert fetched == [(10, 40), (50, 40), (90, 40)]
-            await client.pull("t", 5, explicit=True, count_max=5)
-            assert fetched[3:] == [(15, 40)], "who goes back begins anew"
-
-    run(test())
-
-
-@with_each_kernel
 def test_senders_do_not_wait_for_all_who_read_from_disk(tmp_path: Path, kernel: str) -> None:
     """Eight pulls at once that have to ask the disk: each has a turn of the loop to itself."""
 
@@ -516,7 +470,7 @@ def test_senders_do_not_wait_for_all_who_read_from_disk(tmp_path: Path, kernel: 
         async with running(tmp_path, kernel) as broker, speaking(broker) as client:
             await client.pull("t", 0, 0, explicit=True)  # from now on the kernel knows who is asking
             turns: list[int] = []
-            lend = broker.pulls._lend_resident
+            lend = broker.pulls.lending.lend_resident
             loop = asyncio.get_running_loop()
             turn = 0
 
@@ -529,7 +483,7 @@ def test_senders_do_not_wait_for_all_who_read_from_disk(tmp_path: Path, kernel: 
                 turns.append(turn)
                 return lend(request)
 
-            broker.pulls._lend_resident = watched  # type: ignore[method-assign]
+            broker.pulls.lending.lend_resident = watched  # type: ignore[method-assign]
             count()
             answers = await asyncio.gather(*(client.pull("t", 0, queue_id, explicit=True) for queue_id in range(1, 8)))
             assert [bodies(answer) for answer in answers] == [[0, 1, 2, 3, 4]] * 7

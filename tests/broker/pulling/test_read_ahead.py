@@ -67,7 +67,7 @@ class Hands:
 
 def made() -> tuple[ReadAhead, Store, Hands, VirtualClock]:
     store, hands, clock = Store(), Hands(), VirtualClock()
-    return ReadAhead(store, clock, hands), store, hands, clock  # type: ignore[arg-type]
+    return ReadAhead(store, store.kernel, clock, hands), store, hands, clock  # type: ignore[arg-type]
 
 
 async def fetched(ahead: ReadAhead, hands: Hands, low: int, high: int) -> None:

@@ -119,7 +119,7 @@ def test_placers_see_what_is_meant_for_consumers(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            appender = Appender(broker.store, broker.writer, broker.metadata, broker.clock, placers=[elsewhere])
+            appender = Appender(broker.kernel, broker.writer, broker.metadata, broker.clock, placers=[elsewhere])
             appender.append(Draft("tea", 0, b"a"))
             appender.append(Draft("tea", 0, b"committed", sys_flag=8))
             appender.append(Draft("half", 0, b"half", sys_flag=4))

@@ -76,7 +76,7 @@ def test_files_stay_if_the_deletion_does_not_get_to_the_disk(
             with monkeypatch.context() as patch:
                 patch.setattr(broker.writer, "confirmed", lambda end: asyncio.get_running_loop().create_future())
                 assert broker.topics.delete("t")
-                await eventually(lambda: not broker._jobs)
+                await eventually(lambda: not broker._base.jobs)
             assert "queue files of the deleted topic t stay until the next start: no answer" in caplog.text
             assert (tmp_path / "consumequeue" / "t").exists()
             await asyncio.wait_for(broker.upkeep.write_derived(), 10)
@@ -95,7 +95,7 @@ async def test_a_topic_deleted_in_all_its_parts(broker: Broker, client: Speaker)
     folder = broker.store_config.root / "consumequeue" / "t"
     assert folder.exists()
     assert broker.topics.delete("t")
-    await eventually(lambda: not folder.exists() and not broker._jobs)
+    await eventually(lambda: not folder.exists() and not broker._base.jobs)
     assert broker.offsets.get("g", "t", 0) is None
     await make_topic(client, "t")
     assert (await client.send("t", b"again")).ext["queueOffset"] == "3", "numbers are not given twice"

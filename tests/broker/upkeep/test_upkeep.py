@@ -136,7 +136,7 @@ async def test_who_keeps_something_in_the_log_is_asked_to_copy_it_first(broker: 
     await send(client, 60)
     await on_disk(broker)
     keeper = Keeping(able=False)
-    broker.upkeep.keepers.append(keeper)
+    broker.upkeep.keep_for(keeper)
     assert await broker.upkeep.delete_expired(asked=True) == 0, "it could not, so the log stays"
     keeper.able = True
     assert await broker.upkeep.delete_expired(asked=True) > 2

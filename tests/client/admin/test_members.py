@@ -97,7 +97,7 @@ async def both(admin: AsyncAdmin) -> list[Member]:
 async def test_real_brokers_that_know_of_no_copies(tmp_path: Path) -> None:
     async with real_cluster(tmp_path) as cluster, AsyncAdmin(cluster.nameserver) as admin:
         config = BrokerConfig(port=0, listen_host="127.0.0.1", name="broker-0", nameservers=(cluster.nameserver,))
-        second = Broker(config, StoreConfig(root=tmp_path / "second", **SMALL), NetConfig(), SystemClock())
+        second = await Broker.open(config, StoreConfig(root=tmp_path / "second", **SMALL), NetConfig(), SystemClock())
         await second.start()
         try:
             second.registration._role = FixedRole(1)

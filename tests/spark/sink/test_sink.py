@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from kappamq.errors import ConfigError, IllegalMessage, NoSuchTopic, NotConnected
 from kappamq.spark import connection, patience
 from kappamq.spark.sink.options import WriteOptions
-from kappamq.spark.sink.sink import LATER_IN_FLIGHT, write_rows
+from kappamq.spark.sink.sink import LATER_IN_FLIGHT, BatchWriter, StreamWriter, write_rows
 from kappamq.spark.topic import topics
 from kappamq.testing import BrokerKit
 from tests.spark.sink.test_outbox import FakeProducer
@@ -232,3 +233,39 @@ def test_the_largest_row_that_a_batch_can_hold(tea: BrokerKit) -> None:
     assert sorted(map(len, tea.bodies("tea"))) == [5, largest]
     with pytest.raises(ConfigError, match="takes 4194305 bytes"):
         write(tea, body=[b"x" * (largest + 1)])
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience.time, "sleep", lambda _seconds: pytest.fail("it waited"))
+
+
+@pytest.mark.parametrize("topic", ["tea", None])
+def test_an_address_where_nobody_answers_is_told_before_the_tasks(
+    impatient: None, tmp_path: Path, topic: str | None
+) -> None:
+    """They would wait two minutes for it."""
+    options = WriteOptions(nameservers="127.0.0.1:1", topic=topic)
+    for start in (lambda: BatchWriter(options), lambda: StreamWriter(options, tmp_path.as_uri())):
+        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1"):
+            start()
+
+
+def test_a_topic_that_does_not_exist_is_told_before_the_tasks(tea: BrokerKit, tmp_path: Path) -> None:
+    options = WriteOptions(nameservers=tea.nameserver, topic="teas")
+    for start in (lambda: BatchWriter(options), lambda: StreamWriter(options, str(tmp_path))):
+        with pytest.raises(NoSuchTopic, match=r"did you mean tea\?"):
+            start()
+    BatchWriter(WriteOptions(nameservers=tea.nameserver))
+
+
+def test_a_stream_that_has_written_waits_in_its_tasks(tmp_path: Path) -> None:
+    """Its name server was there, and is restarting. So may be that of a checkpoint that cannot be looked at."""
+    options = WriteOptions(nameservers="127.0.0.1:1", topic="tea")
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").touch()
+    for checkpoint in (str(tmp_path), tmp_path.as_uri(), str(tmp_path / "elsewhere"), "hdfs://there/checkpoint", None):
+        StreamWriter(options, checkpoint)
+    (tmp_path / "commits" / "0").rename(tmp_path / "commits" / ".0.crc")
+    with pytest.raises(NotConnected):
+        StreamWriter(options, str(tmp_path))

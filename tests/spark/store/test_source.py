@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from kappamq import Message
 from kappamq.errors import ConfigError, StoreDamaged, StoreError
 from kappamq.spark.columns.schema import STORE_COLUMNS
 from kappamq.spark.store.options import StoreOptions
-from kappamq.spark.store.source import STRETCH_BYTES, LogTableReader, stretch_bytes
+from kappamq.spark.store.source import STRETCH_BYTES, KappaMQStore, LogTableReader, stretch_bytes
 from kappamq.testing import BrokerKit
 
 COUNT = 2000
@@ -168,3 +169,13 @@ def test_stretches_are_equal_and_a_few_are_a_power_of_two(stretches: float, at_l
 
 def test_an_empty_log_has_a_stretch_size() -> None:
     assert stretch_bytes(0, 1) == 1
+
+
+def test_what_the_format_cannot_do_is_said_in_our_words(store: Path) -> None:
+    source = KappaMQStore({"path": str(store)})
+    schema = StructType().add("body", "binary")
+    with pytest.raises(ConfigError, match=r"for batch reads: use spark\.read"):
+        source.streamReader(schema).initialOffset()
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigError, match="only reads: write to the topic with the format kappamq"):
+            write(schema, False)

@@ -26,7 +26,7 @@ from kappamq.spark import patience
 from kappamq.spark.topic import streaming
 from kappamq.spark.topic.options import ReadOptions
 from kappamq.spark.topic.source import BatchReader
-from kappamq.spark.topic.streaming import RefusedStream, StreamReader
+from kappamq.spark.topic.streaming import StreamReader
 from kappamq.testing import BrokerKit
 
 
@@ -177,19 +177,6 @@ def test_the_latest_offset_is_reported(tea: BrokerKit) -> None:
     found = reader(tea).reportLatestOffset()
     assert found is not None
     assert sum(entry["next"] for entry in found["queues"].values()) == 5
-
-
-def test_a_refused_stream_says_why_whatever_it_is_asked() -> None:
-    refused = RefusedStream(ConfigError("the option topic is empty"))
-    for ask in (
-        refused.initialOffset,
-        refused.getDefaultReadLimit,
-        refused.prepareForTriggerAvailableNow,
-        lambda: refused.latestOffset({}, ReadAllAvailable()),
-        lambda: refused.partitions({}, {}),
-    ):
-        with pytest.raises(ConfigError, match="the option topic is empty"):
-            ask()
 
 
 def test_a_batch_that_is_run_again_must_end_with_the_same_message(tea: BrokerKit) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kappamq.broker.admin.client_calls import ClientCalls
@@ -16,26 +15,16 @@ from kappamq.broker.admin.queues import QueueViews
 from kappamq.broker.admin.runtime_info import Others, Runtime
 from kappamq.broker.admin.settings_requests import SettingsRequests
 from kappamq.broker.admin.topics import AdminTopics
-from kappamq.broker.clients.registry import Clients
-from kappamq.broker.naming.address import Address
+from kappamq.broker.foundation import Foundation
 from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.answers import answer_when_stored
 from kappamq.broker.requests.request import Handler, Request, merged
 from kappamq.broker.requests.unsupported import EmptyTables
 from kappamq.broker.sending.appending import Appender
-from kappamq.broker.sending.gate import Gate
-from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.tables import Tables
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.upkeep.topic_files import TopicFiles
 from kappamq.broker.upkeep.upkeep import Upkeep
-from kappamq.broker.upkeep.workers import Workers
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
-from kappamq.net.requests.reader import RequestReader
 from kappamq.protocol.frame import Frame
-from kappamq.state.filters import ConsumerFilters
-from kappamq.store.message_store import MessageStore
 
 
 class Administration:
@@ -43,40 +32,41 @@ class Administration:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        store: MessageStore,
-        clock: Clock,
-        tables: Tables,
-        clients: Clients,
+        base: Foundation,
         pulling: Pulling,
-        filters: ConsumerFilters,
-        writer: LogWriter,
         appender: Appender,
-        gate: Gate,
-        workers: Workers,
         upkeep: Upkeep,
         topic_files: TopicFiles,
-        reader: RequestReader,
         stats: Stats,
-        address: Address,
-        announced: Callable[[], Awaitable[None]],
         others: Others,
     ) -> None:
-        """`announced`: waits until name servers know of every change so far."""
-        self._writer, self._kernel = writer, store.kernel
-        topics, groups, offsets, pulls = tables.topics, tables.groups, tables.offsets, pulling.pulls
-        worker, compute = workers.read, workers.compute
-        resets, turns, beside = tables.pending_resets, reader.turns, reader.beside
-        self.topics = AdminTopics(config, topics, compute, self.when_safe, announced, turns)
-        self.groups = AdminGroups(config, groups, offsets, compute, self.when_safe, turns, resets)
-        self.clients = AdminClients(clients, offsets, clock, compute)
+        config, store, clock, clients, tables = base.config, base.store, base.clock, base.clients, base.tables
+        topics, groups, offsets, resets = tables.topics, tables.groups, tables.offsets, tables.pending_resets
+        worker, pulls = base.workers.read, pulling.pulls
+        reader, turns, beside = base.reader, base.reader.turns, base.reader.beside
+        announced, filters = base.registration.announced, base.delivery_tables.filters
+        self._writer, self._store = base.writer, store
+        self.topics = AdminTopics(config, topics, beside, self.when_safe, announced, turns)
+        self.groups = AdminGroups(config, groups, offsets, beside, self.when_safe, turns, resets)
+        self.clients = AdminClients(clients, offsets, clock, beside)
         self.queues = QueueViews(
             config.name, store, topics, clients, worker, filters.get, pulling.filtering.tag_codes, stats.put_tps
         )
         self.progress = Progress(
-            config.name, lambda: address.of(None), store, clock, topics, groups, clients, offsets, worker, compute,
-            self.when_safe, stats.get_tps, pulls.asked,
-        )  # fmt: skip
+            config.name,
+            lambda: base.address,
+            store,
+            clock,
+            topics,
+            groups,
+            clients,
+            offsets,
+            worker,
+            beside,
+            self.when_safe,
+            stats.get_tps,
+            pulls.asked,
+        )
         self.offset_resets = OffsetResets(
             config,
             store,
@@ -93,19 +83,39 @@ class Administration:
         )
         self.client_calls = ClientCalls(config.name, store, topics, groups, clients, worker, beside)
         self.runtime = Runtime(
-            store, clock, stats, writer.latency, gate, store.kernel_module.NAME, worker, reader.watch, others
+            store,
+            base.kernel,
+            clock,
+            stats,
+            base.writer.latency,
+            base.gate,
+            store.kernel_module.NAME,
+            worker,
+            reader.watch,
+            others,
         )
-        self.maintenance = Maintenance(store, topics, upkeep, workers.write, topic_files.forget)
+        self.maintenance = Maintenance(store, topics, upkeep, base.workers.write, topic_files.forget)
         self.settings = SettingsRequests(tables.settings, upkeep.save_now, beside)
         self.queries = Queries(store, worker, upkeep.write_derived)
         self._parts = (
-            self.topics, self.groups, self.clients, self.queues, self.progress, self.offset_resets, self.client_calls, self.runtime, stats,
-            self.maintenance, self.settings, self.queries, EmptyTables(),
-        )  # fmt: skip
+            self.topics,
+            self.groups,
+            self.clients,
+            self.queues,
+            self.progress,
+            self.offset_resets,
+            self.client_calls,
+            self.runtime,
+            stats,
+            self.maintenance,
+            self.settings,
+            self.queries,
+            EmptyTables(),
+        )
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:
         # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
-        answer_when_stored(self._writer, request, response, self._kernel.append_offset)
+        answer_when_stored(self._writer, request, response, self._store.append_offset)
 
     def handlers(self) -> dict[int, Handler]:
         return merged(part.handlers() for part in self._parts)

@@ -34,8 +34,15 @@ _VERSION_STATUS = 28  # the first client version that tells its offsets
 
 class ClientCalls:
     def __init__(
-        self, broker_name: str, store: MessageStore, topics: Topics, groups: Groups, clients: Clients, worker: Worker, beside: Beside
-    ) -> None:  # fmt: skip
+        self,
+        broker_name: str,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        worker: Worker,
+        beside: Beside,
+    ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._topics = topics

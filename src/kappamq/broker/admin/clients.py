@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from kappamq.broker.clients.registry import Client, Clients
 from kappamq.broker.requests.request import Handler, Request
-from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.errors import BrokerError, ConsumerOffline
+from kappamq.net.requests.beside import Beside
 from kappamq.protocol import address
 from kappamq.protocol.bodies.admin import Connection as ConnectionInfo
 from kappamq.protocol.bodies.admin import (
@@ -18,7 +18,7 @@ from kappamq.protocol.bodies.admin import (
     ProducerInfo,
     ProducerTable,
     QuerySubscriptionResponse,
-)  # fmt: skip
+)
 from kappamq.protocol.bodies.topics import TopicList
 from kappamq.protocol.codes import Language, RequestCode
 from kappamq.protocol.frame import Frame
@@ -29,16 +29,16 @@ from kappamq.protocol.headers.admin import (
     QueryGroupsOfTopic,
     QuerySubscription,
     QueryTopicsOfGroup,
-)  # fmt: skip
+)
 from kappamq.state.offsets import Offsets
 
 
 class AdminClients:
-    def __init__(self, clients: Clients, offsets: Offsets, clock: Clock, worker: Worker) -> None:
+    def __init__(self, clients: Clients, offsets: Offsets, clock: Clock, beside: Beside) -> None:
         self._clients = clients
         self._offsets = offsets
         self._clock = clock
-        self._worker = worker  # for answers that may list thousands
+        self._beside = beside  # for answers that may list thousands
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -56,27 +56,27 @@ class AdminClients:
         if group is None or not group.members:
             raise ConsumerOffline(f"the consumer group[{name}] not online")
         body = ConsumerConnection(
-            connections=await self._worker(_connections, list(group.members.values())),
+            connections=await self._beside.run(request.connection, _connections, list(group.members.values())),
             subscriptions=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
             from_where=group.from_where,
             conflicts=group.agreement.conflicts or None,
         )
-        return request.reply(body=await self._worker(body.encode))
+        return request.reply(body=await self._beside.run(request.connection, body.encode))
 
     async def producers(self, request: Request[GetProducerConnections]) -> Frame:
         name = request.header.producer_group
         members = self._clients.producers.get(name)
         if not members:
             raise BrokerError(f"the producer group[{name}] not exist")
-        listed = await self._worker(_connections, list(members.values()))
-        return request.reply(body=await self._worker(ProducerConnection(listed).encode))
+        listed = await self._beside.run(request.connection, _connections, list(members.values()))
+        return request.reply(body=await self._beside.run(request.connection, ProducerConnection(listed).encode))
 
     async def all_producers(self, request: Request[GetAllProducers]) -> Frame:
         groups = [(name, list(members.values())) for name, members in self._clients.producers.items()]
         now_ms, now = self._clock.message_ms(), self._clock.liveness()
-        return request.reply(body=await self._worker(_producer_table, groups, now_ms, now))
+        return request.reply(body=await self._beside.run(request.connection, _producer_table, groups, now_ms, now))
 
     def groups_of_topic(self, request: Request[QueryGroupsOfTopic]) -> Frame:
         """Groups that subscribe to a topic now, and those that have read from it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kappamq.broker.admin.topics import WhenSafe, page_start
 from kappamq.broker.requests.request import Handler, Request
-from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import GroupNotFound, InvalidParameter
+from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.admin import GroupForbidden
@@ -32,13 +32,19 @@ _GROUPS_AT_ONCE_MAX = 10_000
 
 class AdminGroups:
     def __init__(
-        self, config: BrokerConfig, groups: Groups, offsets: Offsets, worker: Worker, when_safe: WhenSafe, turns: FairTurns,
+        self,
+        config: BrokerConfig,
+        groups: Groups,
+        offsets: Offsets,
+        beside: Beside,
+        when_safe: WhenSafe,
+        turns: FairTurns,
         pending: PendingResets,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._groups = groups
         self._offsets = offsets
-        self._worker = worker
+        self._beside = beside
         self._when_safe = when_safe
         self._turns = turns
         self._pending = pending
@@ -119,12 +125,17 @@ class AdminGroups:
 
     async def all(self, request: Request[GetAllGroups]) -> Frame:
         """Every group, or a page of them; see AdminTopics.all."""
-        header = request.header
-        version, total = self._groups.version, len(self._groups.table)
-        listed = sorted(self._groups.table.items())
+        total, body = await self._beside.run(request.connection, self._page, request.header)
+        return request.reply(header=GetAllGroupsResponse(total=total), body=body)
+
+    def _page(self, header: GetAllGroups) -> tuple[int, bytes]:
+        """Beside the loop: how many groups there are, and the answer."""
+        version = self._groups.version  # before the table, see AdminTopics
+        groups = self._groups.table.copy()
+        forbidden = {group: topics.copy() for group, topics in self._groups.forbidden.copy().items()}
+        listed = sorted(groups.items())
         if header.count_max is not None:
             start = page_start(header.start, header.data_version, version)
             listed = listed[start : start + max(0, header.count_max)]
-        forbidden = {group: dict(topics) for group, topics in self._groups.forbidden.items()}
         table = SubscriptionGroupTable(groups=dict(listed), forbidden=forbidden, data_version=version)
-        return request.reply(header=GetAllGroupsResponse(total=total), body=await self._worker(table.encode))
+        return len(groups), table.encode()

@@ -39,10 +39,20 @@ _VERSION_RESETS = 28  # the first client version that can be told to
 
 class OffsetResets:
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        pending: PendingResets, appender: Appender, worker: Worker, when_safe: WhenSafe,
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        offsets: Offsets,
+        pending: PendingResets,
+        appender: Appender,
+        worker: Worker,
+        when_safe: WhenSafe,
         on_reset: Callable[[str, int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._store = store
         self._clock = clock
@@ -67,7 +77,7 @@ class OffsetResets:
         self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
         known = self._clients.consumers.get(group)
         members = known.client_ids if known is not None else []
-        self._pending.expect(group, topic, offsets, members, self._clock.liveness(), self._store.kernel.append_offset)
+        self._pending.expect(group, topic, offsets, members, self._clock.liveness(), self._store.append_offset)
         self._pending.changed(group, topic)
         return [(topic, queue_id) for queue_id in offsets]
 
@@ -75,7 +85,7 @@ class OffsetResets:
         """Pulls that wait at these queues hear of it, but not before nobody can take the reset back: a consumer cannot be called
         back. If the disk fails, nobody hears of it."""
         try:
-            await self._appender.confirmed(self._store.kernel.append_offset)
+            await self._appender.confirmed(self._store.append_offset)
         except NotAvailable as error:
             log.warning("consumers are not told of a reset yet: %s", error)
             return
@@ -129,7 +139,7 @@ class OffsetResets:
         return {queue_ids[0]: self._checked(topic.name, queue_ids[0], header.offset)}
 
     def _checked(self, topic: str, queue_id: int, offset: int) -> int:
-        low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+        low, end, _next, _stored = self._store.queue_state(topic, queue_id)
         if not low <= offset <= end:
             raise BrokerError(f"Target offset {offset} not in consume queue range [{low}-{end}]")
         return offset
@@ -138,7 +148,7 @@ class OffsetResets:
         found: dict[int, int] = {}
         async for some in in_slices(queue_ids):
             if ms < 0:
-                offsets = [self._store.kernel.queue_state(topic, queue_id).end for queue_id in some]
+                offsets = [self._store.queue_state(topic, queue_id).end for queue_id in some]
             else:
                 offsets = await self._worker(lambda ids=some: [self._store.search(topic, q, ms) for q in ids])
             found.update(zip(some, offsets, strict=True))
@@ -160,8 +170,13 @@ class OffsetResets:
             {MessageQueue(header.topic, self._config.name, queue_id): offset for queue_id, offset in targets.items()}
         )
         told = ResetClientOffset(
-            topic=header.topic, group=header.group, queue_id=ALL_QUEUES, timestamp=header.timestamp, force=header.force, offset=BY_TIME
-        )  # fmt: skip
+            topic=header.topic,
+            group=header.group,
+            queue_id=ALL_QUEUES,
+            timestamp=header.timestamp,
+            force=header.force,
+            offset=BY_TIME,
+        )
         plain, listed = (
             request_frame(told, data, oneway=True).encode() for data in (body.encode(), body.encode_list())
         )

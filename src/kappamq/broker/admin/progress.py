@@ -13,6 +13,7 @@ from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.slices import Worker, in_slices, rows, spliced
 from kappamq.clock import Clock
 from kappamq.message import MessageQueue
+from kappamq.net.requests.beside import Beside
 from kappamq.protocol import fastjson
 from kappamq.protocol.bodies.admin import (
     ConsumeOffset,
@@ -21,7 +22,7 @@ from kappamq.protocol.bodies.admin import (
     ConsumeTimeSpans,
     CorrectionOffsets,
     QueueTimeSpan,
-)  # fmt: skip
+)
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.admin import (
@@ -30,7 +31,7 @@ from kappamq.protocol.headers.admin import (
     GetConsumeStats,
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
-)  # fmt: skip
+)
 from kappamq.state.groups import Groups
 from kappamq.state.offsets import Offsets
 from kappamq.state.topics import Topics
@@ -50,10 +51,21 @@ class _Progress:
 
 class Progress:
     def __init__(
-        self, broker_name: str, address: Callable[[], str], store: MessageStore, clock: Clock, topics: Topics, groups: Groups,
-        clients: Clients, offsets: Offsets, worker: Worker, compute: Worker,
-        when_safe: WhenSafe, get_tps: Callable[[str, str], float], asked: Callable[[str, str, int], int],
-    ) -> None:  # fmt: skip
+        self,
+        broker_name: str,
+        address: Callable[[], str],
+        store: MessageStore,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        offsets: Offsets,
+        worker: Worker,
+        beside: Beside,
+        when_safe: WhenSafe,
+        get_tps: Callable[[str, str], float],
+        asked: Callable[[str, str, int], int],
+    ) -> None:
         self._broker_name = broker_name
         self._address = address
         self._store = store
@@ -63,7 +75,7 @@ class Progress:
         self._clients = clients
         self._offsets = offsets
         self._worker = worker
-        self._compute = compute
+        self._beside = beside
         self._when_safe = when_safe
         self._get_tps = get_tps
         self._asked = asked  # where the last pull of a queue began
@@ -119,7 +131,7 @@ class Progress:
         async for ids in in_slices(range(config.read_queues)):
             some: list[tuple[int, ConsumeOffset]] = []
             for queue_id in ids:
-                end = self._store.kernel.queue_state(topic, queue_id).end
+                end = self._store.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
                 asked = min(max(self._asked(group, topic, queue_id), consumed), max(end, consumed))
@@ -144,7 +156,7 @@ class Progress:
         async for ids in in_slices(range(topic.write_queues)):
             states = []
             for queue_id in ids:
-                low, end, _next, _stored = self._store.kernel.queue_state(topic.name, queue_id)
+                low, end, _next, _stored = self._store.queue_state(topic.name, queue_id)
                 states.append((queue_id, low, end, self._offsets.get(header.group, topic.name, queue_id) or 0))
             parts.append(await self._worker(self._span_rows, topic.name, states, self._clock.message_ms()))
         return request.reply(body=spliced(ConsumeTimeSpans().encode(), "consumeTimeSpanSet", parts))
@@ -163,8 +175,8 @@ class Progress:
 
     async def all_offsets(self, request: Request[GetAllConsumerOffsets]) -> Frame:
         """The text of consumerOffset.json, for slaves."""
-        table = self._offsets.with_overlay()
-        return request.reply(body=await self._compute(fastjson.dumps, table))
+        body = await self._beside.run(request.connection, lambda: fastjson.dumps(self._offsets.with_overlay()))
+        return request.reply(body=body)
 
     def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:
         """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to
@@ -174,7 +186,7 @@ class Progress:
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of(header.topic) - left_out:
             for queue_id, offset in self._offsets.queues(group, header.topic).items():
-                if offset >= self._store.kernel.queue_state(header.topic, queue_id).first:
+                if offset >= self._store.queue_state(header.topic, queue_id).first:
                     smallest[queue_id] = min(offset, smallest.get(queue_id, _NEVER))
         for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
             if smallest.get(queue_id, _NEVER) > offset:
@@ -184,7 +196,7 @@ class Progress:
 
 def _span(
     queue: MessageQueue, first: int | None, last: int | None, read: int | None, following: int | None, now: int
-) -> QueueTimeSpan:  # fmt: skip
+) -> QueueTimeSpan:
     first, last = -1 if first is None else first, -1 if last is None else last
     consumed = first if read is None else read
     return QueueTimeSpan(

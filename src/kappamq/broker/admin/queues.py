@@ -26,10 +26,16 @@ QueueAt = tuple[str, int, int]  # topic, queue id, offset of a message in it
 
 class QueueViews:
     def __init__(
-        self, broker_name: str, store: MessageStore, topics: Topics, clients: Clients, worker: Worker,
-        filter_of: Callable[[str, str], FilterData | None], tag_codes: Callable[[SubscriptionData], frozenset[int] | None],
+        self,
+        broker_name: str,
+        store: MessageStore,
+        topics: Topics,
+        clients: Clients,
+        worker: Worker,
+        filter_of: Callable[[str, str], FilterData | None],
+        tag_codes: Callable[[SubscriptionData], frozenset[int] | None],
         put_tps: Callable[[str], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._topics = topics
@@ -51,7 +57,7 @@ class QueueViews:
         topic = self._topics.existing(name)
         parts: list[bytes] = []
         async for ids in in_slices(range(max(topic.read_queues, topic.write_queues))):
-            states = [(queue_id, *self._store.kernel.queue_state(name, queue_id)[:2]) for queue_id in ids]
+            states = [(queue_id, *self._store.queue_state(name, queue_id)[:2]) for queue_id in ids]
             parts.append(await self._worker(self._status_rows, name, states))
         return request.reply(body=spliced(TopicStatsTable(put_tps=self._put_tps(name)).encode(), "offsetTable", parts))
 
@@ -72,7 +78,7 @@ class QueueViews:
         topic = self._topics.existing(name)
         if not 0 <= queue_id < max(topic.read_queues, topic.write_queues):
             raise InvalidParameter(f"topic {name} has no queue {queue_id}")
-        low, end, _next, _stored = self._store.kernel.queue_state(name, queue_id)
+        low, end, _next, _stored = self._store.queue_state(name, queue_id)
         answer = QueryConsumeQueueResponse(min_index=low, max_index=end)
         group = self._clients.consumers.get(header.consumer_group or "")
         wanted = answer.subscription = group.subscriptions.get(name) if group is not None else None
@@ -95,7 +101,7 @@ class QueueViews:
 
     def _read(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
         """Worker: entries from memory or, up to the end of their file, from disk."""
-        data = self._store.kernel.tail_entries(topic, queue_id, first, count)
+        data = self._store.tail_entries(topic, queue_id, first, count)
         data = data or self._store.queues.read(topic, queue_id, first, count)
         return bytes(data[: len(data) - len(data) % ENTRY.size])
 

@@ -13,6 +13,7 @@ from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import Clock
 from kappamq.config.shapes import CAUTION, Caution
+from kappamq.native.interface import Kernel
 from kappamq.net.requests.loop_watch import LoopWatch
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import KVTable
@@ -53,10 +54,20 @@ class Others(NamedTuple):
 
 class Runtime:
     def __init__(
-        self, store: MessageStore, clock: Clock, stats: Stats, latency: PutLatency, gate: Gate, kernel_name: str, worker: Worker,
-        watch: LoopWatch, others: Others,
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        kernel: Kernel,
+        clock: Clock,
+        stats: Stats,
+        latency: PutLatency,
+        gate: Gate,
+        kernel_name: str,
+        worker: Worker,
+        watch: LoopWatch,
+        others: Others,
+    ) -> None:
         self._store = store
+        self._kernel = kernel
         self._clock = clock
         self._stats = stats
         self._latency = latency
@@ -108,7 +119,7 @@ class Runtime:
         }
 
     def _about_messages(self) -> dict[str, str]:
-        kernel, stats = self._store.kernel, self._stats
+        kernel, stats = self._kernel, self._stats
         transferred = stats.rates(lambda sample: sample.get_count)
         missed = stats.rates(lambda sample: sample.missed)
         put_count = kernel.put_count
@@ -153,12 +164,12 @@ class Runtime:
             table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         for level in range(1, DELAY_LEVELS + 1):
-            end = self._store.kernel.queue_state(names.SCHEDULE_TOPIC, level - 1).end
+            end = self._store.queue_state(names.SCHEDULE_TOPIC, level - 1).end
             table[f"scheduleMessageOffset_{level}"] = f"{self._others.delay_position(level)},{end}"
         return table
 
     def _about_us(self) -> dict[str, str]:
-        kernel = self._store.kernel
+        kernel = self._kernel
         return {
             "kappamqKernel": self._kernel_name,
             "kappamqFastFrames": str(kernel.fast_frames),

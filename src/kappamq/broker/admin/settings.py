@@ -69,8 +69,11 @@ class Settings:
             if self._at_start.get(name) != instead_of:
                 log.warning(
                     "%s=%s, set while the broker ran, no longer holds: the configuration now says %s where it said %s",
-                    name, text, self._at_start.get(name), instead_of,
-                )  # fmt: skip
+                    name,
+                    text,
+                    self._at_start.get(name),
+                    instead_of,
+                )
                 del self._changes[name]
                 self.dirty = True
                 continue

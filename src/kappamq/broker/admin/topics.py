@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kappamq.broker.requests.request import Handler, Request
-from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, ProtocolError
+from kappamq.net.requests.beside import Beside
 from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigList, TopicList, TopicTable
@@ -22,7 +22,7 @@ from kappamq.protocol.headers.admin import (
     GetTopicConfig,
     UpdateTopic,
     UpdateTopicList,
-)  # fmt: skip
+)
 from kappamq.state import attributes
 from kappamq.state.topics import Topics
 
@@ -35,12 +35,17 @@ _TOPICS_AT_ONCE_MAX = 10_000
 
 class AdminTopics:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, worker: Worker, when_safe: WhenSafe, announced: Callable[[], Awaitable[Any]],
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        beside: Beside,
+        when_safe: WhenSafe,
+        announced: Callable[[], Awaitable[Any]],
         turns: FairTurns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._topics = topics
-        self._worker = worker
+        self._beside = beside
         self._when_safe = when_safe
         self._turns = turns
         self._announced = announced  # waits, a while, until the name servers have heard of the change
@@ -60,9 +65,14 @@ class AdminTopics:
     async def update(self, request: Request[UpdateTopic]) -> None:
         header = request.header
         wanted = TopicConfig(
-            header.topic, header.read_queues, header.write_queues, header.permission, header.filter_type,
-            header.sys_flag or 0, header.order,
-        )  # fmt: skip
+            header.topic,
+            header.read_queues,
+            header.write_queues,
+            header.permission,
+            header.filter_type,
+            header.sys_flag or 0,
+            header.order,
+        )
         self._check(wanted)
         known = self._topics.get(header.topic)
         wanted.attributes = attributes.altered_topic(
@@ -120,15 +130,19 @@ class AdminTopics:
 
     async def all(self, request: Request[GetAllTopicConfig]) -> Frame:
         """Every topic, or a page of them: the page begins anew when the table has changed since the first one."""
-        header = request.header
-        version, total = self._topics.version, len(self._topics.table)
-        listed = sorted(self._topics.table.items())
+        total, body = await self._beside.run(request.connection, self._page, request.header)
+        return request.reply(header=GetAllTopicConfigResponse(total=total), body=body)
+
+    def _page(self, header: GetAllTopicConfig) -> tuple[int, bytes]:
+        """Beside the loop: how many topics there are, and the answer."""
+        version = self._topics.version  # before the table: what changes in between has the next version
+        topics = self._topics.table.copy()
+        listed = sorted(topics.items())
         if header.count_max is not None:
             start = page_start(header.start, header.data_version, version)
             listed = listed[start : start + max(0, header.count_max)]
         table = TopicTable(topics=dict(listed), data_version=version, mapping_data_version=DataVersion())
-        body = await self._worker(table.encode)
-        return request.reply(header=GetAllTopicConfigResponse(total=total), body=body)
+        return len(topics), table.encode()
 
     def system(self, request: Request[GetSystemTopicsFromBroker]) -> Frame:
         """The topics that belong to the system, ours included."""

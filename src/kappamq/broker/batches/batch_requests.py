@@ -13,7 +13,7 @@ from kappamq.broker.sending.send import Sends
 from kappamq.broker.sending.send import Sent as SentMessages
 from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
-from kappamq.errors import IllegalMessage, IllegalOperation
+from kappamq.errors import BrokerNotFound, IllegalMessage, IllegalOperation, NotAvailable
 from kappamq.net.requests.beside import Beside
 from kappamq.protocol import names
 from kappamq.protocol.bodies.batches import ChunkList, FinishedBatches, ScopeList, ScopeState
@@ -42,8 +42,8 @@ from kappamq.protocol.headers.client import SendMessage
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
 from kappamq.protocol.timing import number
-from kappamq.state.scopes import Scopes
-from kappamq.state.staged import StagedChunks
+from kappamq.state.scopes import Scope, Scopes
+from kappamq.state.staged import Staged, StagedChunks
 from kappamq.store.message_store import MessageStore
 
 _WAIT_MS_MAX = 30_000
@@ -64,11 +64,13 @@ class BatchRequests:
         participant: Participant,
         sends: Sends,
         beside: Beside,
-        confirmed: Callable[[int], Awaitable[None]],
+        kept: Callable[[int], Awaitable[None]],
         clock: Clock,
         due_ms: Callable[[Draft, int], int | None],
     ) -> None:
-        """`due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
+        """`kept`: waits until nobody can take back the log up to an offset.
+
+        `due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
         self._config = config
         self._store = store
         self._scopes = scopes
@@ -77,7 +79,7 @@ class BatchRequests:
         self._participant = participant
         self._sends = sends
         self._beside = beside
-        self._confirmed = confirmed
+        self._kept = kept
         self._clock = clock
         self._due_ms = due_ms
         self._added_bytes = len(properties.encode(sends.ours()).encode()) + _ADDED_BYTES_MAX
@@ -137,7 +139,7 @@ class BatchRequests:
         if rows != header.rows:
             raise IllegalMessage(f"the chunk has {rows} messages, its header says {header.rows}")
         place, placed = self._participant.stage(sent, target.queue_id)
-        await self._confirmed(placed.end)
+        await self._kept(placed.end)
         return request.reply(header=StageChunkResponse(place=place))
 
     def _check_times(self, draft: Draft) -> None:
@@ -184,9 +186,9 @@ class BatchRequests:
 
     # -- of other brokers --------------------------------------------------------------------------------------------------
 
-    def check_chunks(self, request: Request[CheckChunks]) -> Frame:
+    async def check_chunks(self, request: Request[CheckChunks]) -> Frame:
         listed = request.parse(ChunkList).chunks.get(self._config.name) or []
-        rows = self._participant.rows_of(request.header.scope, request.header.transaction, listed)
+        rows = await self._participant.rows_of(request.header.scope, request.header.transaction, listed)
         return request.reply(header=CheckChunksResponse(rows=rows))
 
     def settle(self, request: Request[SettleScope]) -> Frame:
@@ -204,8 +206,11 @@ class BatchRequests:
         wanted = request.header.scope
         found = [scope for scope in self._scopes.table.values() if wanted in (None, scope.name)]
         states = []
+        staged_of: dict[str, list[Staged]] = {}
+        for one in self._staged.table.values():
+            staged_of.setdefault(one.scope, []).append(one)
         for scope in found:
-            mine = self._staged.of_scope(scope.name)
+            mine = staged_of.get(scope.name, [])
             states.append(
                 ScopeState(
                     name=scope.name,
@@ -222,14 +227,29 @@ class BatchRequests:
         return request.reply(body=ScopeList(states).encode())
 
     async def remove(self, request: Request[RemoveScope]) -> Frame:
-        name = request.header.scope
-        scope = self._scopes.get(name)
-        if scope is not None and scope.coordinator != self._config.name and not await self._participant.settled(name):
-            raise IllegalOperation(
-                f"chunks of an open transaction of scope {name} are staged here: remove the scope on {scope.coordinator} first"
-            )
-        await self._coordinator.remove_scope(name, request.header.owner)
+        header = request.header
+        scope = self._scopes.get(header.scope)
+        if scope is not None and scope.coordinator != self._config.name:
+            await self._check_settled(scope, force=bool(header.force))
+        await self._coordinator.remove_scope(header.scope, header.owner, force=bool(header.force))
         return request.reply()
+
+    async def _check_settled(self, scope: Scope, *, force: bool) -> None:
+        """Of a scope that another broker coordinates: raises IllegalOperation if something is staged here whose fate is open."""
+        try:
+            settled = await self._participant.settled(scope.name)
+        except (NotAvailable, BrokerNotFound) as error:
+            if force:
+                return
+            raise NotAvailable(
+                f"{error}. It has to say what becomes of the chunks of scope {scope.name} that are staged here; if it is gone for "
+                f"good: `kappamq scope reset {scope.name} --force`"
+            ) from error
+        if not settled:
+            raise IllegalOperation(
+                f"chunks of an open transaction of scope {scope.name}, or of one that is not published yet, are staged here: remove "
+                f"the scope on {scope.coordinator} first"
+            )
 
 
 def _as_send(header: StageChunk) -> SendMessage:

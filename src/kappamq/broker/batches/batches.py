@@ -56,7 +56,7 @@ class BatchTransactions:
             around.commit,
             appender,
             self.peers,
-            lambda: store.kernel.append_offset,
+            lambda: store.append_offset,
             around.run,
             around.agenda.wake,
         )
@@ -81,7 +81,7 @@ class BatchTransactions:
             self.participant,
             around.sends,
             around.beside,
-            appender.confirmed,
+            appender.kept,
             around.clock,
             around.due_ms,
         )
@@ -101,8 +101,8 @@ class BatchTransactions:
     async def decisions(self, scope: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions:
         return await self.coordinator.decisions(scope, broker, finished)
 
-    def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
-        return self.participant.rows_of(scope, transaction, chunks)
+    async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
+        return await self.participant.rows_of(scope, transaction, chunks)
 
     def settle(self, scope: str) -> None:
         self.participant.settle(scope)

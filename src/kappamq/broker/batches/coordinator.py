@@ -1,6 +1,7 @@
 """The coordinator of scopes: begins a transaction, decides it or aborts it, and remembers the decision until all have published.
 
-What is answered here cannot be taken back: every answer waits until the log is confirmed up to what it speaks of.
+What is answered here cannot be taken back: every answer waits until the log is confirmed, and copied as a send would be, up to
+what it speaks of.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 OWNER_CHARACTERS_MAX: Final = 200
 ATTEMPT_CHARACTERS_MAX: Final = 64
+BROKERS_MAX: Final = 256
+"""Of one batch: each of them is asked, all at once."""
 
 
 class Participants(Protocol):
@@ -80,14 +83,14 @@ class Coordinator:
         await self._confirmed()
         return self._owned(name, owner)
 
-    async def remove_scope(self, name: str, owner: str) -> None:
-        """Forget a scope. Raises IllegalOperation while messages of it are still to be published."""
+    async def remove_scope(self, name: str, owner: str, *, force: bool = False) -> None:
+        """Forget a scope. Raises IllegalOperation while messages of it are still to be published, unless with `force`."""
         scope = self._owned(name, owner)
-        if scope.publishing:
+        if scope.publishing and not force:
             raise IllegalOperation(
                 f"scope {name} has {len(scope.publishing)} decided batches that are not published on all brokers "
                 f"({', '.join(sorted({broker for one in scope.publishing.values() for broker in one.chunks}))}): "
-                "wait until they are"
+                f"wait until they are. If such a broker is gone for good: `kappamq scope reset {name} --force`"
             )
         self._commit("scope-removed", [name])
         await self._confirmed()
@@ -149,6 +152,8 @@ class Coordinator:
         if number > scope.last:
             self._check_open(scope, number, transaction)
             chunks = {broker: listed for broker, listed in chunks.items() if listed}
+            if len(chunks) > BROKERS_MAX:
+                raise InvalidParameter(f"the decision names {len(chunks)} brokers, the limit is {BROKERS_MAX}")
             try:
                 await self._check_chunks(name, transaction, rows, chunks)
             except KappaError:
@@ -279,7 +284,7 @@ class Coordinator:
         self._commit("batch-aborted", [oldest.name, oldest.open.transaction])
 
     async def _confirmed(self) -> None:
-        await self._appender.confirmed(self._end())
+        await self._appender.kept(self._end())
 
 
 def _check_names(scope: str, owner: str) -> None:

@@ -15,12 +15,12 @@ from weakref import WeakValueDictionary
 from kappamq.broker.sending.appending import Appender, Draft, Placed
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import Busy, IllegalMessage, IllegalOperation, InvalidParameter, KappaError, TransactionFailed
-from kappamq.protocol.bodies.batches import Decisions
+from kappamq.protocol.bodies.batches import DecidedChunks, Decisions
 from kappamq.protocol.headers.batches import StageChunk
 from kappamq.protocol.names import STAGED_TOPIC
 from kappamq.state.metadata import Commit
-from kappamq.state.scopes import Scopes
-from kappamq.state.staged import Chunk, Staged, StagedChunks, row
+from kappamq.state.scopes import Scope, Scopes
+from kappamq.state.staged import LOST_CHUNKS, Chunk, Staged, StagedChunks, row
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,13 @@ CHUNK_BYTES_MAX: Final = 256 << 10
 CHUNK_ROWS_MAX: Final = 1000
 CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
+UNDECIDED_MAX: Final = 100
+"""Transactions of one scope whose chunks wait for a decision: one is open at a time, the others wait to be dropped."""
+TRANSACTION_CHUNKS_MAX: Final = 20_000
+"""A decision lists about 10,000 at most (list_bytes_max); attempts that do not count may have staged some, too."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
-LOST_CHUNKS: Final = "(lost chunks)"
-"""Stands for a topic where chunks are counted that this broker no longer has."""
+_CHECKED_AT_ONCE: Final = 1000
+"""Of the chunks that a decision lists."""
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
 
@@ -109,11 +113,25 @@ class Participant:
             raise IllegalMessage(
                 "the CRC of the chunk is not the one in its header: it was damaged on its way, send it again"
             )
+        self._check_room(header)
         limit = self._config.staged_bytes_max
         if self._staged.charged_bytes + len(body) > limit:
             raise Busy(
                 f"{self._staged.charged_bytes} bytes are staged for batch transactions, the limit is {limit} (staged_bytes_max): "
                 "try again when they are decided"
+            )
+
+    def _check_room(self, header: StageChunk) -> None:
+        staged = self._staged.get(header.transaction)
+        if staged is None and self._staged.undecided(header.scope) >= UNDECIDED_MAX:
+            raise Busy(
+                f"{UNDECIDED_MAX} transactions of scope {header.scope} are staged and not decided: try again when its coordinator has "
+                "said what becomes of them (the broker's log tells if it cannot be asked)"
+            )
+        if staged is not None and len(staged.chunks) >= TRANSACTION_CHUNKS_MAX:
+            raise IllegalOperation(
+                f"transaction {header.transaction} has {TRANSACTION_CHUNKS_MAX} chunks on broker {self._config.name} already, more than "
+                "can be decided: write smaller batches"
             )
 
     def _check_transaction(self, header: StageChunk) -> None:
@@ -133,9 +151,8 @@ class Participant:
     def stage(self, sent: Sent, queue_id: int) -> tuple[int, Placed]:
         """Store a chunk that was checked and read; returns its place, and where its record is."""
         header, body = sent.header, sent.body
-        kernel = self._store.kernel
-        place = kernel.queue_state(STAGED_TOPIC, 0).next
-        chunk = Chunk(place, kernel.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
+        place = self._store.queue_state(STAGED_TOPIC, 0).next
+        chunk = Chunk(place, self._store.append_offset, header.crc, header.rows, len(body), header.topic, queue_id)
         pairs = {
             "scope": header.scope,
             "number": str(header.number),
@@ -143,18 +160,28 @@ class Participant:
             "partition": f"{header.partition}.{header.attempt}.{header.sequence}",
         }
         draft = Draft(STAGED_TOPIC, 0, body, pairs, born_ms=header.born_ms, born=sent.born, waited=True)
+        replaces = self._staged.get(header.transaction) is None and any(
+            staged.waiting is None for staged in self._staged.of_scope(header.scope)
+        )
         change = "chunk-staged", [header.transaction, header.scope, header.number, row(chunk)]
         (placed,) = self._appender.append_group([draft], [change])
         assert placed.queue_offset == place
-        self._ask_at[header.scope] = self._liveness() + ASK_S
+        if replaces:  # what an earlier attempt has left need not lie here until this one is over
+            self.settle(header.scope)
+        else:
+            self._ask_at[header.scope] = self._liveness() + ASK_S
         return place, placed
 
-    def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
-        """How many rows these chunks have together. Raises TransactionFailed if they are not what is staged here."""
+    async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
+        """How many rows these chunks have together. Raises TransactionFailed if they are not what is staged here.
+
+        Others have their turn meanwhile, which changes nothing: of an open transaction no chunk goes."""
         staged = self._staged.get(transaction)
         rows = 0
         seen: set[int] = set()
-        for listed in chunks:
+        for number, listed in enumerate(chunks):
+            if number % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
             place, crc = listed if len(listed) == 2 else (-1, 0)
             chunk = staged.chunks.get(place) if staged is not None and staged.scope == scope else None
             if chunk is None or chunk.crc != crc or place in seen:
@@ -171,7 +198,7 @@ class Participant:
     def tick(self) -> None:
         """About once a second: ask about chunks that lie for a while, and report what was published."""
         now = self._liveness()
-        for scope in dict.fromkeys(staged.scope for staged in self._staged.table.values()):
+        for scope in self._staged.scopes():
             if now >= self._ask_at.setdefault(scope, now):
                 self.settle(scope)
 
@@ -203,10 +230,10 @@ class Participant:
                 self._ask_at.pop(scope, None)
 
     async def settled(self, scope: str) -> bool:
-        """Ask now; whether nothing is staged any more whose fate is open. Raises KappaError if the coordinator cannot be asked."""
+        """Ask now; whether nothing is staged any more. Raises KappaError if the coordinator cannot be asked."""
         async with self._turn(scope):
             await self._ask(scope)
-        return all(staged.waiting is not None for staged in self._staged.of_scope(scope))
+        return not self._staged.of_scope(scope)
 
     def _turn(self, scope: str) -> asyncio.Lock:
         return self._asking.setdefault(scope, asyncio.Lock())
@@ -216,7 +243,7 @@ class Participant:
         finished = {one.transaction: one.dropped for one in self._staged.of_scope(name) if one.is_published}
         if finished:
             # The coordinator forgets what is published: before that nobody may be able to take the messages back.
-            await self._appender.confirmed(self._store.kernel.append_offset)
+            await self._appender.kept(self._store.append_offset)
         mine = [staged.transaction for staged in self._staged.of_scope(name)]
         if scope is None:
             answer = Decisions()  # it was removed, by an operator
@@ -238,25 +265,34 @@ class Participant:
                         "scope %s: %d staged chunks of batch %d are dropped", name, len(staged.chunks), staged.number
                     )
                     self._commit("chunks-dropped", [transaction])
-        # Not by `mine`: a chunk that was staged while we asked may be decided already.
-        lost = [one for one in answer.decided if self._staged.get(one.transaction) is None]
-        if lost and scope is not None:
-            for one in lost:
-                log.error(
-                    "scope %s: batch %d is decided, but its %d chunks are not in this store: was its disk replaced? They are lost",
-                    name,
-                    one.number,
-                    len(one.chunks),
-                )
-            dropped = {one.transaction: {LOST_CHUNKS: len(one.chunks)} for one in lost}
-            await self._coordinators.decisions(scope.coordinator, name, dropped)
+        if scope is not None:
+            await self._report_lost(scope, answer.decided)
+
+    async def _report_lost(self, scope: Scope, decided: list[DecidedChunks]) -> None:
+        """Tell the coordinator of decided transactions of which nothing is here, so that nobody waits for them."""
+        # Not by what was here when it was asked: a chunk that was staged meanwhile may be decided already.
+        if all(self._staged.get(one.transaction) is not None for one in decided):
+            return
+        # A node that was deposed and has not noticed lacks what its successor has: only who can still have something recorded may say
+        # that chunks are lost. The coordinator forgets them then, and the successor would drop them.
+        self._commit("scope-asked", [scope.name])
+        await self._appender.kept(self._store.append_offset)
+        lost = [one for one in decided if self._staged.get(one.transaction) is None]
+        for one in lost:
+            _log_lost(scope.name, one.number, len(one.chunks))
+        dropped = {one.transaction: {LOST_CHUNKS: len(one.chunks)} for one in lost}
+        await self._coordinators.decisions(scope.coordinator, scope.name, dropped)
 
     def _publish(self, staged: Staged, chunks: list[list[int]]) -> None:
-        if not any(place in staged.chunks for place, _crc in chunks):
-            # They are published already; these came later, from an attempt that does not count.
+        here = [place for place, crc in chunks if place in staged.chunks and staged.chunks[place].crc == crc]
+        if not here:
+            # What is here came later, from an attempt that does not count; what was decided is reported as lost.
             self._commit("chunks-dropped", [staged.transaction])
             return
-        self._commit("chunks-decided", [staged.transaction, [place for place, _crc in chunks]])
+        lost = len(chunks) - len(here)
+        if lost:
+            _log_lost(staged.scope, staged.number, lost)
+        self._commit("chunks-decided", [staged.transaction, here, lost])
         self._on_decided()
 
     # -- what the log must keep --------------------------------------------------------------------------------------------
@@ -264,7 +300,17 @@ class Participant:
     @property
     def needed_from(self) -> int:
         first = self._staged.needed_from()
-        return self._store.kernel.append_offset if first is None else first
+        return self._store.append_offset if first is None else first
 
     async def renew_below(self, log_min: int) -> None:
         """Nothing is copied: chunks live for an hour, and keep their files."""
+
+
+def _log_lost(scope: str, number: int, chunks: int) -> None:
+    log.error(
+        "scope %s: batch %d is decided, but %d of its chunks are not in this store: was its disk replaced, or is it a copy that was "
+        "behind? They are lost",
+        scope,
+        number,
+        chunks,
+    )

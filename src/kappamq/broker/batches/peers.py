@@ -26,7 +26,7 @@ class Local(Protocol):
 
     async def decisions(self, scope: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions: ...
 
-    def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int: ...
+    async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int: ...
 
     def settle(self, scope: str) -> None: ...
 
@@ -60,7 +60,7 @@ class Peers:
 
     async def check_chunks(self, broker: str, scope: str, transaction: str, chunks: list[list[int]]) -> int:
         if broker == self._name:
-            return self._local().rows_of(scope, transaction, chunks)
+            return await self._local().rows_of(scope, transaction, chunks)
         body = ChunkList({broker: chunks}).encode()
         answer = await self._call(broker, CheckChunks(scope=scope, transaction=transaction), body)
         return CheckChunksResponse.decode(answer.ext).rows
@@ -111,7 +111,7 @@ class Peers:
                 if channel is None or not channel.is_open:
                     channel = self._channels[nameserver] = await Channel.connect(nameserver, tls=self._tls)
                 answer = await channel.request(GetClusterInfo(), timeout=_TIMEOUT_S)
-            except NotConnected as error:
+            except (NotConnected, RequestTimeout) as error:  # another one may know
                 reasons.append(str(error))
                 continue
             found = ClusterInfo.decode(answer.body).brokers.get(broker) if answer.code == 0 else None

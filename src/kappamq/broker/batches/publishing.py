@@ -60,11 +60,8 @@ class Publishing:
         return None if self._reading or self._next() is None else self._not_before_ms
 
     def _next(self) -> tuple[Staged, Chunk] | None:
-        first: Staged | None = None
-        for staged in self._staged.table.values():
-            if staged.waiting and (first is None or (staged.scope == first.scope and staged.number < first.number)):
-                first = staged
-        if first is None or first.waiting is None:
+        first = self._staged.next_to_publish()
+        if first is None or not first.waiting:
             return None
         return first, first.chunks[first.waiting[0]]
 
@@ -95,7 +92,7 @@ class Publishing:
         """It was appended, but is not in its queue yet."""
         try:
             self._not_before_ms = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
-            await self._appender.visible(self._store.kernel.append_offset)
+            await self._appender.visible(self._store.append_offset)
             self._not_before_ms = _AT_ONCE_MS
         finally:
             self._reading = False

@@ -5,28 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
-from kappamq.broker.clients.registry import Clients
 from kappamq.broker.delivery.retry import retry_topic
 from kappamq.broker.events import Subscribed
-from kappamq.broker.pulling.filtering import SQL92, Filtering
-from kappamq.broker.pulling.kernel_rows import Subscriptions
+from kappamq.broker.foundation import Foundation
+from kappamq.broker.pulling.filtering import SQL92
+from kappamq.broker.pulling.pulling import Pulling
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.upkeep import HOT_BYTES
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
 from kappamq.errors import BrokerError, GroupNotFound, InvalidParameter, NotMaster, QueryNotFound
-from kappamq.net.requests.fair_turns import FairTurns
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import (
     ConsumerData,
     ConsumerList,
     HeartbeatData,
     MessageModel,
-    SubscriptionData,
     SubscriptionGroupConfig,
-)  # fmt: skip
+)
 from kappamq.protocol.codes import RequestCode
 from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import (
@@ -43,12 +38,7 @@ from kappamq.protocol.headers.client import (
     TimestampResponse,
     UnregisterClient,
     UpdateConsumerOffset,
-)  # fmt: skip
-from kappamq.state.groups import Groups
-from kappamq.state.offsets import Offsets
-from kappamq.state.resets import PendingResets
-from kappamq.state.topics import Topics
-from kappamq.store.message_store import MessageStore
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,26 +49,15 @@ _REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
 
 
 class Consumers:
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, topics: Topics, groups: Groups, clients: Clients, offsets: Offsets,
-        resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, worker: Callable[..., Awaitable[Any]],
-        turns: FairTurns, asked: Asked, on_condition: Callable[[str, SubscriptionData], None],
-    ) -> None:  # fmt: skip
-        """`asked`: told when a consumer has asked where to begin, and what it was told."""
-        self._config = config
-        self._store = store
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._resets = resets
-        self._subscriptions = subscriptions
-        self._filtering = filtering
-        self._worker = worker
-        self._turns = turns
+    def __init__(self, base: Foundation, pulling: Pulling, asked: Asked) -> None:
+        """`asked`: called when a consumer has asked where to begin, with what it was answered."""
+        self._config, self._store, self._clock, self._clients = base.config, base.store, base.clock, base.clients
+        self._topics, self._groups, self._offsets = base.tables.topics, base.tables.groups, base.tables.offsets
+        self._resets = base.tables.pending_resets
+        self._subscriptions, self._filtering = pulling.subscriptions, pulling.filtering
+        self._worker, self._turns = base.workers.read, base.reader.turns
         self._asked = asked
-        self._on_condition = on_condition  # a group filters by SQL
+        self._on_condition = base.delivery_tables.filters.subscribed  # a group filters by SQL
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -201,7 +180,7 @@ class Consumers:
     async def _first_offset(self, request: Request[QueryConsumerOffset]) -> Frame:
         """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
         header = request.header
-        low, end, _next, _stored = self._store.kernel.queue_state(header.topic, header.queue_id)
+        low, end, _next, _stored = self._store.queue_state(header.topic, header.queue_id)
         first = self._topics.first_offset(header.topic, header.queue_id)
         whole = low == first and header.zero_if_not_found is not False
         if whole and end > first:
@@ -228,7 +207,7 @@ class Consumers:
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= header.queue_id < queues:
             raise InvalidParameter(f"queue id {header.queue_id}: topic {topic.name} has {queues} queues, from 0 on")
-        end = self._store.kernel.queue_state(topic.name, header.queue_id).end
+        end = self._store.queue_state(topic.name, header.queue_id).end
         if not 0 <= header.commit_offset <= end:
             raise InvalidParameter(
                 f"offset {header.commit_offset} is outside queue {header.queue_id} of topic {topic.name}, which ends at {end}"
@@ -245,15 +224,11 @@ class Consumers:
 
     def max_offset(self, request: Request[GetMaxOffset]) -> Frame:
         header = request.header
-        return request.reply(
-            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).end)
-        )
+        return request.reply(header=OffsetResponse(offset=self._store.queue_state(header.topic, header.queue_id).end))
 
     def min_offset(self, request: Request[GetMinOffset]) -> Frame:
         header = request.header
-        return request.reply(
-            header=OffsetResponse(offset=self._store.kernel.queue_state(header.topic, header.queue_id).first)
-        )
+        return request.reply(header=OffsetResponse(offset=self._store.queue_state(header.topic, header.queue_id).first))
 
     async def search(self, request: Request[SearchOffset]) -> Frame:
         header = request.header
@@ -263,6 +238,6 @@ class Consumers:
 
     async def earliest(self, request: Request[GetEarliestStoreTime]) -> Frame:
         header = request.header
-        low = self._store.kernel.queue_state(header.topic, header.queue_id).first
+        low = self._store.queue_state(header.topic, header.queue_id).first
         stored = await self._worker(self._store.store_ms, header.topic, header.queue_id, low)
         return request.reply(header=TimestampResponse(timestamp=-1 if stored is None else stored))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 
 from kappamq.broker.copies.apache.adopting import Adopting
@@ -16,32 +15,21 @@ from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.members.operations import GroupOperations
 from kappamq.broker.copies.mending.giving import RangeGiver
 from kappamq.broker.copies.mending.mender import Mender
-from kappamq.broker.copies.node_role import NodeRole
-from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.question import Questions
-from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.copies.status import CopiesStatus
+from kappamq.broker.copies.suggesting import Suggesting
 from kappamq.broker.events import MasterFound, Tick
-from kappamq.broker.sending.gate import Gate
-from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.tables import Tables
-from kappamq.broker.upkeep.damage import Counts, LostPages, Run
-from kappamq.broker.upkeep.next_file import NextLogFile
-from kappamq.broker.upkeep.slices import Worker
+from kappamq.broker.foundation import Foundation
+from kappamq.broker.upkeep.damage import Counts, LostPages
 from kappamq.broker.upkeep.upkeep import Keeper, Upkeep
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
-from kappamq.config.copies import KAPPAMQ, CopiesConfig
+from kappamq.config.copies import KAPPAMQ
 from kappamq.errors import StoreError
-from kappamq.events import Events
 from kappamq.replication.frames import Kind
 from kappamq.replication.greeting import Hello, Refusal
 from kappamq.replication.ranges import RangeQuestion
-from kappamq.state.metadata import Metadata
 from kappamq.store.log.marks import Follower, Mode, RaftGroup, SyncCopies, mode_of
-from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered, fingerprint
 
 
@@ -50,32 +38,21 @@ class Copies:
 
     def __init__(
         self,
-        config: CopiesConfig,
-        broker: BrokerConfig,
-        store: MessageStore,
-        writer: LogWriter,
-        metadata: Metadata,
-        tables: Tables,
+        base: Foundation,
         upkeep: Upkeep,
-        next_file: NextLogFile,
-        gate: Gate,
-        clock: Clock,
-        outlet: Outlet,
-        role: NodeRole,
-        address: Callable[[], str],
-        worker: Worker,
-        events: Events,
-        tls: ssl.SSLContext | None,
-        seeding: Seeding,
-        unfit: Callable[[StoreError], None],
         counts: Counts,
         lost_pages: LostPages,
-        write: Worker,
-        run: Run,
-        copies_port: int,
+        unfit: Callable[[StoreError], None],
     ) -> None:
-        """`address`: where our clients reach us. `tls`: for questions to an Apache master. `unfit`: told that this node cannot go on, and
-        is to be started again. `copies_port`: where we listen for copies."""
+        """`unfit`: called when this node cannot go on, and is to be started again."""
+        config, broker, store, writer = base.setup.copies, base.config, base.store, base.writer
+        metadata, tables, gate, clock = base.metadata, base.tables, base.gate, base.clock
+        outlet, role, seeding, events, tls = base.outlet, base.node_role, base.seeding, base.events, base.tls
+        next_file, worker, write, run = base.next_file, base.workers.read, base.workers.write, base.run
+
+        def address() -> str:
+            return base.address
+
         self.config = config
         self._broker = broker
         self._store = store
@@ -83,7 +60,7 @@ class Copies:
         self._metadata = metadata
         self._upkeep = upkeep
         self._address = address
-        self._copies_port = copies_port
+        self._copies_port = base.copies_port
         self._tables = tables
         self._seeding = seeding
         self._unfit = unfit
@@ -107,7 +84,9 @@ class Copies:
             ApacheMaster(Adopting(metadata, tables, events, worker), lambda: self._master_clients, tls),
             self.too_far_behind,
         )  # fmt: skip
+        self.suggesting = Suggesting(config, store, self._reader)
         operations = GroupOperations(self.group, store, clock) if self.group is not None else None
+        self._operations = operations
         changes = MemberChanges(self.group, tables.member_places, clock) if self.group is not None else None
         self.status = CopiesStatus(
             config, broker, store, clock, role, self.followers, self.following, operations, changes
@@ -148,6 +127,17 @@ class Copies:
         if self.following.place is not None and self.following.speaks == KAPPAMQ:
             return [self.following.place]
         return self.followers.places()
+
+    def _reader(self) -> int:
+        """Who may read old messages for the master: we, or a copy that keeps up; 0: nobody."""
+        end, lag = self._store.log.end, self.config.lag_bytes_max
+        if self._operations is not None:
+            return self._operations.reader(self._role.broker_id)
+        if self.following.is_active:
+            near = self.following.is_connected and self.following.master_end - end <= lag
+            return self._role.broker_id if near else 0
+        links = [link for link in self.followers.following if link.feed and end - link.feed.written <= lag]
+        return min((link.broker_id for link in links if link.broker_id), default=0)
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
 
@@ -238,6 +228,7 @@ class Copies:
     def ticked(self, event: Tick) -> None:
         self.followers.ticked(event)
         self.following.ticked()
+        self.suggesting.look()
         self.mender.ticked(event)
         if self._seeding.ticked(self._store):
             self._tables.filled()

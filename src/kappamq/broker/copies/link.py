@@ -70,7 +70,8 @@ class Link(LogSender):
             if news:
                 self._reported()
         except Refusal as error:
-            log.warning("copies: %s may not follow this broker: %.1000s", self.peer, error)
+            if self._master.told.is_news(self.peer, str(error)):
+                log.warning("copies: %s may not follow this broker: %.1000s", self.peer, error)
             self._say(Kind.REFUSED, {"why": str(error)[:1000], **self._to_seed(error)})
             self.close()
         except KappaError as error:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from kappamq.broker.copies.question import Questions
+from kappamq.broker.copies.told import Told
 from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.native.interface import KernelModule
@@ -38,6 +39,7 @@ class Master(Protocol):
     clock: Clock
     term: int
     questions: Questions
+    told: Told
 
     def greet(self, hello: Hello) -> None:
         """Raises Refusal for a broker that may not follow us."""

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from kappamq.broker.copies.apache.link import ApacheLink
 from kappamq.broker.copies.log_sender import LogSender
+from kappamq.broker.copies.missing_slaves import MissingSlaves
 from kappamq.broker.copies.opening import NoRoom, Opening
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.question import Questions
+from kappamq.broker.copies.told import Told
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.upkeep.slices import Worker
@@ -47,11 +49,13 @@ class Followers:
     ) -> None:
         """`ours`: this broker, as it would greet. `questions`: who answers those who do not follow, but ask."""
         self.questions = questions
+        self.told = Told()
         self.config = config
         self.store = store
         self.term = 0
         self.ours = ours
         self.held = Held(config.copies_awaited, config.lag_bytes_max)
+        self._missing = MissingSlaves()
         self._writer = writer
         self.clock = clock
         self._worker = worker
@@ -102,6 +106,7 @@ class Followers:
     def end(self) -> None:
         """This node is not the master any more: followers go and look for the one that is."""
         self._serving = False
+        self._missing.forget()
         for link in list(self._links):
             link.close()
 
@@ -219,9 +224,11 @@ class Followers:
     # -- what it hears -----------------------------------------------------------------------------------------------------
 
     def ticked(self, event: Tick) -> None:
+        now, marks = self.clock.liveness(), self.store.marks
+        if self._serving:
+            self._missing.look(self.held.missing(), now)
         if not self._following:
             return
-        now, marks = self.clock.liveness(), self.store.marks
         due = now >= self._beat_at
         if due:
             self._beat_at = now + _BEAT_S

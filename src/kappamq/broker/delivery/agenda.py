@@ -109,7 +109,11 @@ class Agenda:
                 if now < self._resting[part]:
                     continue
                 del self._resting[part]
-            due = part.due_ms()
+            try:
+                due = part.due_ms()
+            except Exception as error:  # the others go on
+                self._rest(part, error)
+                continue
             if due is not None and (first[0] is None or due < first[0]):
                 first = due, part
         return first

@@ -96,9 +96,15 @@ class _Level:
 
 class Delays:
     def __init__(
-        self, store: MessageStore, topics: Topics, appender: Appender, agenda: Agenda, positions: DelayPositions,
-        delays_ms: Sequence[int], worker: Worker,
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        topics: Topics,
+        appender: Appender,
+        agenda: Agenda,
+        positions: DelayPositions,
+        delays_ms: Sequence[int],
+        worker: Worker,
+    ) -> None:
         self._store = store
         self._unparking = Unparking(topics)
         self._appender = appender
@@ -115,7 +121,7 @@ class Delays:
     def begin(self) -> None:
         """This node may write: positions are brought into their queues, and what waits there is looked at."""
         for level in self._levels:
-            low, end, _next, _stored = self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id)
+            low, end, _next, _stored = self._store.queue_state(SCHEDULE_TOPIC, level.queue_id)
             at = self.position(level.number)
             if not low <= at <= end:
                 self._appender.change("delay", [level.number, min(max(at, low), end)])
@@ -168,7 +174,7 @@ class Delays:
             return
         if not places:
             level.due = None
-            if at < self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id).next:
+            if at < self._store.queue_state(SCHEDULE_TOPIC, level.queue_id).next:
                 self._agenda.spawn(self, self._wait_for_sight(level, now_ms))
             return
         due = self._due(level, places, now_ms)
@@ -182,7 +188,7 @@ class Delays:
     async def _wait_for_sight(self, level: _Level, now_ms: int) -> None:
         """Something was appended that nobody may see yet."""
         level.due = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
-        await self._appender.visible(self._store.kernel.append_offset)
+        await self._appender.visible(self._store.append_offset)
         level.due = _AT_ONCE_MS
 
     def _due(self, level: _Level, places: Sequence[Place], now_ms: int) -> list[Place]:
@@ -212,7 +218,7 @@ class Delays:
             try:
                 places = due
                 if places is None:
-                    end = self._store.kernel.queue_state(SCHEDULE_TOPIC, level.queue_id).end
+                    end = self._store.queue_state(SCHEDULE_TOPIC, level.queue_id).end
                     count = min(_COLD_MAX, end - at)
                     found = await self._worker(self._sources.read_entries, SCHEDULE_TOPIC, level.queue_id, at, count)
                     places = self._due(level, found, now_ms)

@@ -25,9 +25,15 @@ _SETTINGS = frozenset({"broker.reject_transactions", "broker.timers", "broker.ti
 
 class KernelWaits:
     def __init__(
-        self, kernel: Kernel, config: BrokerConfig, halves: HalfLog, timers: Timers, delays: Delays, events: Events,
+        self,
+        kernel: Kernel,
+        config: BrokerConfig,
+        halves: HalfLog,
+        timers: Timers,
+        delays: Delays,
+        events: Events,
         now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kernel = kernel
         self._config = config
         self._halves = halves

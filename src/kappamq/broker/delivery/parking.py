@@ -45,9 +45,22 @@ class Unparking:
         is delivered at `timed_ms`, that and when it was parked are added."""
         record = view_at(data, check_crc=False)
         (
-            _size, _magic, _crc, _queue_id, flag, _offset, log_offset, sys_flag, born_ms, born, stored_ms, _store, reconsume_times,
-            _prepared, _body_bytes,
-        ) = record.head  # fmt: skip
+            _size,
+            _magic,
+            _crc,
+            _queue_id,
+            flag,
+            _offset,
+            log_offset,
+            sys_flag,
+            born_ms,
+            born,
+            stored_ms,
+            _store,
+            reconsume_times,
+            _prepared,
+            _body_bytes,
+        ) = record.head
         text = record.property_bytes
         if (
             b"__BATCH#" in text or b"__CRC32#" in text

@@ -41,9 +41,16 @@ _INTERNAL = frozenset((names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.HALF_OP_TOP
 
 class Retries:
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, topics: Topics, groups: Groups, appender: Appender, worker: Worker,
-        holds_locks: Callable[[str], bool], events: Events,
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        appender: Appender,
+        worker: Worker,
+        holds_locks: Callable[[str], bool],
+        events: Events,
+    ) -> None:
         self._config = config
         self._store = store
         self._topics = topics

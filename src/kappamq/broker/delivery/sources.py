@@ -18,11 +18,11 @@ class Sources:
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[Place] | None:
         """Up to `count` entries of a queue from `first` on that consumers may see; None if the disk has to be asked."""
-        _low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+        _low, end, _next, _stored = self._store.queue_state(topic, queue_id)
         count = min(count, end - first)
         if count <= 0:
             return []
-        data: bytes | None = self._store.kernel.tail_entries(topic, queue_id, first, count)
+        data: bytes | None = self._store.tail_entries(topic, queue_id, first, count)
         if not data:
             data = self._store.queues.read_resident(topic, queue_id, first, count)
         return None if data is None else _places(data)
@@ -35,7 +35,7 @@ class Sources:
 
     def are_warm(self, places: Sequence[Place]) -> bool:
         """Whether the records are in memory for sure."""
-        hot_from = self._store.kernel.hot_from
+        hot_from = self._store.hot_from
         return all(place[0] >= hot_from for place in places)
 
     def read(self, places: Sequence[Place]) -> list[bytes | None]:

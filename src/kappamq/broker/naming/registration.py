@@ -108,9 +108,16 @@ class _NameServer:
 
 class Registration:
     def __init__(
-        self, config: BrokerConfig, topics: Topics, address: Address, ha_port: int, worker: Worker, tls: ssl.SSLContext | None,
-        role: RoleNow, events: Events,
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        address: Address,
+        ha_port: int,
+        worker: Worker,
+        tls: ssl.SSLContext | None,
+        role: RoleNow,
+        events: Events,
+    ) -> None:
         self._config = config
         self._role = role
         self._events = events
@@ -268,9 +275,13 @@ class Registration:
         channel, role = server.channel, self._role
         assert channel is not None
         beat = BrokerHeartbeat(
-            broker_name=self._config.name, broker_address=self._address.of(local_ip(channel)), cluster=self._config.cluster,
-            broker_id=role.broker_id, epoch=role.version, timeout_ms=_TIMEOUT_MS,
-        )  # fmt: skip
+            broker_name=self._config.name,
+            broker_address=self._address.of(local_ip(channel)),
+            cluster=self._config.cluster,
+            broker_id=role.broker_id,
+            epoch=role.version,
+            timeout_ms=_TIMEOUT_MS,
+        )
         try:
             answer = await channel.request(request(beat), timeout=BEAT_S)
         except RequestTimeout:
@@ -367,10 +378,16 @@ class Registration:
     async def _register(self, channel: Channel, body: bytes, role: tuple[int, int]) -> None:
         ours = self._address.of(local_ip(channel))
         header = RegisterBroker(
-            broker_name=self._config.name, broker_address=ours, cluster=self._config.cluster,
-            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}", broker_id=role[0],
-            timeout_ms=_TIMEOUT_MS, acting_master=False, compressed=False, body_crc=0,
-        )  # fmt: skip
+            broker_name=self._config.name,
+            broker_address=ours,
+            cluster=self._config.cluster,
+            ha_address=f"{ours.rpartition(':')[0]}:{self._ha_port}",
+            broker_id=role[0],
+            timeout_ms=_TIMEOUT_MS,
+            acting_master=False,
+            compressed=False,
+            body_crc=0,
+        )
         answer = await channel.request(request(header, body), timeout=self._config.register_timeout_ms / 1000)
         if answer.code != 0:
             raise KappaError(f"code {answer.code}: {answer.remark}")
@@ -394,9 +411,11 @@ class Registration:
         try:
             if server.registered:
                 header = UnregisterBroker(
-                    broker_name=self._config.name, broker_address=self._address.of(server.local_ip),
-                    cluster=self._config.cluster, broker_id=self._role.broker_id,
-                )  # fmt: skip
+                    broker_name=self._config.name,
+                    broker_address=self._address.of(server.local_ip),
+                    cluster=self._config.cluster,
+                    broker_id=self._role.broker_id,
+                )
                 await server.channel.request(request(header), timeout=_UNREGISTER_S)
         except (KappaError, OSError) as error:
             log.info("could not sign off at name server %s: %s", server.address, error)
@@ -416,9 +435,15 @@ def _as_allowed(topic: TopicConfig, permission: int) -> TopicConfig:
     if allowed == PERMISSION_READ | PERMISSION_WRITE:
         return topic
     return TopicConfig(
-        topic.name, topic.read_queues, topic.write_queues, topic.permission & allowed, topic.filter_type, topic.sys_flag,
-        topic.order, topic.attributes,
-    )  # fmt: skip
+        topic.name,
+        topic.read_queues,
+        topic.write_queues,
+        topic.permission & allowed,
+        topic.filter_type,
+        topic.sys_flag,
+        topic.order,
+        topic.attributes,
+    )
 
 
 def local_ip(channel: Channel) -> str:

@@ -7,34 +7,29 @@ not be in memory are warmed by a worker first. In each case the kernel then make
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Coroutine
 from typing import Any
 
-from kappamq.broker.clients.registry import Clients
 from kappamq.broker.events import ConnectionLost, Resubscribed, Tick
+from kappamq.broker.foundation import Foundation
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
 from kappamq.broker.pulling.last_pulls import LastPulls
+from kappamq.broker.pulling.lending import Lending
 from kappamq.broker.pulling.long_poll import OWNER_QUEUE_MAX
-from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pull_subscriptions import expressions_of, subscription_of
 from kappamq.broker.pulling.read_ahead import COMPACT_BYTES, ReadAhead
 from kappamq.broker.pulling.sql_pull import Sieve
-from kappamq.broker.pulling.waking import PullRequest, Run
+from kappamq.broker.pulling.waking import PullRequest
 from kappamq.broker.requests.request import Handler, Request
 from kappamq.broker.upkeep.damage import EntryRepair
-from kappamq.broker.upkeep.slices import Worker
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
 from kappamq.errors import InvalidParameter, NoPermission
 from kappamq.native.layout import (
     BROKEN,
     COLD,
     EMPTY,
-    ENTRY,
     FOUND,
     GONE,
     NEED_ENTRIES,
@@ -46,7 +41,7 @@ from kappamq.native.layout import (
     TOO_LARGE,
     TOO_SMALL,
     PullTuple,
-)  # fmt: skip
+)
 from kappamq.net.requests.reader import InOrder
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.bodies.clients import SubscriptionData
@@ -55,17 +50,10 @@ from kappamq.protocol.frame import Frame
 from kappamq.protocol.headers.client import PullMessage, PullMessageResponse
 from kappamq.protocol.names import is_retry_topic
 from kappamq.protocol.records.tags import ALL
-from kappamq.state.groups import Groups
-from kappamq.state.offsets import Offsets
-from kappamq.state.resets import PendingResets
-from kappamq.state.topics import Topics
-from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_AT_ONCE = 4096
-_ENTRIES_AHEAD = 4 * _ENTRIES_AT_ONCE  # brought to memory by a worker before they are needed
-_LENT_MAX = _BEHIND_MAX = 1024
+_BEHIND_MAX = 1024
 _TRIES = 4
 _COLD_PULL_BYTES = 512 << 10
 
@@ -83,33 +71,28 @@ _REMARKS = {
 
 class Pulls:
     def __init__(
-        self, store: MessageStore, config: BrokerConfig, clock: Clock, topics: Topics, groups: Groups, clients: Clients,
-        offsets: Offsets, resets: PendingResets, subscriptions: Subscriptions, filtering: Filtering, run: Run,
-        worker: Worker, parked: ParkedPulls, ahead: ReadAhead, repairs: EntryRepair, may_lag: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._kernel = store.kernel
-        self._config = config
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._resets = resets
-        self._subscriptions = subscriptions
-        self._filtering = filtering
-        self._run = run
-        self._may_lag = may_lag  # our queues may end before those of the master that a consumer comes from
-        self.waiting = parked
-        self._lent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        # Up to where entries were read ahead: (group, topic, queue id) -> queue offset.
-        self._read_to: OrderedDict[tuple[str, str, int], int] = OrderedDict()
+        self,
+        base: Foundation,
+        subscriptions: Subscriptions,
+        filtering: Filtering,
+        ahead: ReadAhead,
+        repairs: EntryRepair,
+    ) -> None:
+        self._store, self._kernel, self._config, self._clock = base.store, base.kernel, base.config, base.clock
+        self._clients, self._topics, self._groups = base.clients, base.tables.topics, base.tables.groups
+        self._offsets, self._resets = base.tables.offsets, base.tables.pending_resets
+        self._subscriptions, self._filtering = subscriptions, filtering
+        self._run = base.run
+        # Without the role our queues may end before those of the master that a consumer comes from.
+        self._may_lag = base.is_without_role
+        self.waiting = base.parked
         self._behind: deque[tuple[PullRequest, int, Any]] = deque()
         self._is_serving_behind = False
-        self.worker = worker
+        self.worker = base.workers.read
+        self.lending = Lending(base.store, base.kernel, base.workers.read, base.run)
         self.ahead = ahead
         self.repairs = repairs
-        self.last = LastPulls(groups)
+        self.last = LastPulls(self._groups)
         self.missed = 0  # pulls that were answered without a message
 
     # -- from the kernel ---------------------------------------------------------------------------------------------------
@@ -119,8 +102,18 @@ class Pulls:
             row = self._subscriptions.row(number)
             suspend = suspend_ms if sys_flag & PULL_SUSPEND else 0
             request = PullRequest(
-                connection, row.group, row.topic, queue_id, offset, count, row.codes, suspend, opaque, binary, self._again
-            )  # fmt: skip
+                connection,
+                row.group,
+                row.topic,
+                queue_id,
+                offset,
+                count,
+                row.codes,
+                suspend,
+                opaque,
+                binary,
+                self._again,
+            )
             if verdict in (NEED_ENTRIES, COLD, BROKEN) and len(self._behind) < _BEHIND_MAX:
                 self._behind.append((request, verdict, payload))
             else:
@@ -198,11 +191,19 @@ class Pulls:
         else:
             codes, sieve = self._by_tags(header, subscription)
         pull = PullRequest(
-            request.connection, group.name, topic.name, header.queue_id, header.queue_offset,
-            min(header.count_max, self._store.config.transfer_count_max), codes,
-            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0, request.opaque, request.is_binary, self._again,
+            request.connection,
+            group.name,
+            topic.name,
+            header.queue_id,
+            header.queue_offset,
+            min(header.count_max, self._store.config.transfer_count_max),
+            codes,
+            header.hold_ms if header.sys_flag & PULL_SUSPEND else 0,
+            request.opaque,
+            request.is_binary,
+            self._again,
             sieve=sieve,
-        )  # fmt: skip
+        )
         self.last.note(group.name, topic.name, header.queue_id, header.queue_offset)
         if not request.is_oneway and self._moved(pull):
             return None
@@ -248,8 +249,15 @@ class Pulls:
     def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
         if request.sieve is None:
             verdict, payload = self._kernel.pull(
-                request.topic, request.queue_id, request.offset, request.count, request.codes, request.opaque, request.binary, warm
-            )  # fmt: skip
+                request.topic,
+                request.queue_id,
+                request.offset,
+                request.count,
+                request.codes,
+                request.opaque,
+                request.binary,
+                warm,
+            )
         else:
             bytes_max = self._store.config.transfer_bytes_max
             verdict, payload = request.sieve.pull(self._kernel, request, bytes_max, warm, self.ahead.has)
@@ -266,7 +274,7 @@ class Pulls:
             request.offset = payload[0]
             self._try(request, False, tries + 1)
         elif verdict == NEED_ENTRIES and tries < _TRIES:
-            if self._lend_resident(request):
+            if self.lending.lend_resident(request):
                 self._try(request, False, tries + 1)
             else:
                 self._work_for(request, self._fetch_entries(request, tries))
@@ -324,77 +332,25 @@ class Pulls:
 
         self._run(work())
 
-    def _lend_resident(self, request: PullRequest) -> bool:
-        """Lend entries that can be read without waiting for the disk; False if there are none."""
-        try:
-            entries = self._store.queues.read_resident(
-                request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
-            )
-        except OSError:
-            return False  # whoever fetches them will tell
-        return entries is not None and self._lend(request, entries)
-
-    def _lend(self, request: PullRequest, entries: bytes) -> bool:
-        """Let the kernel have entries read from disk; False if they have not got there yet."""
-        usable = len(entries) - len(entries) % ENTRY.size
-        end = self._kernel.queue_state(request.topic, request.queue_id).stored
-        usable = min(usable, max(0, (end - request.offset) * ENTRY.size))
-        # Entries on their way to the file read as zeros: only what is real may be lent.
-        while usable and int.from_bytes(entries[usable - 12 : usable - 8], "big") == 0:
-            usable -= ENTRY.size
-        if not usable:
-            return False
-        key = (request.topic, request.queue_id)
-        self._kernel.lend_entries(request.topic, request.queue_id, request.offset, entries[:usable])
-        self._lent[key] = None
-        self._lent.move_to_end(key)
-        lent_to = request.offset + usable // ENTRY.size
-        if lent_to < end:
-            self._read_on(request, lent_to)
-        if len(self._lent) > _LENT_MAX:
-            (topic, queue_id), _ = self._lent.popitem(last=False)
-            self._kernel.lend_entries(topic, queue_id, 0, b"")
-        return True
-
-    def _read_on(self, request: PullRequest, lent_to: int) -> None:
-        """Who has read so far will want what follows: have it in memory by then."""
-        key = (request.group, request.topic, request.queue_id)
-        read_to = self._read_to.pop(key, 0)
-        if not lent_to <= read_to <= lent_to + _ENTRIES_AHEAD:
-            read_to = lent_to  # what was read ahead is not what is wanted now
-        if read_to - lent_to < _ENTRIES_AT_ONCE:
-            self._run(self._warm_entries(request.topic, request.queue_id, read_to))
-            read_to += _ENTRIES_AHEAD
-        self._read_to[key] = read_to
-        if len(self._read_to) > _LENT_MAX:
-            self._read_to.popitem(last=False)
-
-    async def _warm_entries(self, topic: str, queue_id: int, first: int) -> None:
-        with contextlib.suppress(OSError):  # whoever needs them will be told
-            await self.worker(self._store.queues.read, topic, queue_id, first, _ENTRIES_AHEAD)
-
     async def _fetch_entries(self, request: PullRequest, tries: int) -> None:
         try:
-            entries = await self.worker(
-                self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
-            )
+            lent = await self.lending.fetch(request)
         except OSError as error:
             self._unreadable(request, error)
             return
         if request.connection.is_open:
-            lent = self._lend(request, entries)
             self._try(request, False, tries + 1 if lent else _TRIES)
 
     async def _fetch_records(self, request: PullRequest, span: tuple[int, int], tries: int) -> None:
         low, high = span
         try:
             if high - low > COMPACT_BYTES:
-                await self.worker(self._read_records, request)
+                await self.worker(self.lending.read_records, request)
             else:
                 try:
                     await self.ahead.fetch(low, high)
                 except OSError:  # something near it cannot be read, maybe nothing that is asked for
-                    await self.worker(self._read_records, request)
+                    await self.worker(self.lending.read_records, request)
         except OSError as error:
             if self._store.log.fd_at(low) is not None:
                 self._unreadable(request, error)
@@ -408,15 +364,6 @@ class Pulls:
         text = f"messages of {request.topic}/{request.queue_id} from {request.offset} on cannot be read: {why}"
         log.error("%s", text, exc_info=None if isinstance(error, OSError) else error)
         self._answer(request, ResponseCode.SYSTEM_ERROR, f"{text}; check the broker's disk", {})
-
-    def _read_records(self, request: PullRequest) -> None:
-        """Worker: read just the records of one pull, so that they are in memory when the loop gathers them."""
-        data = self._kernel.tail_entries(request.topic, request.queue_id, request.offset, request.count)
-        data = data or self._store.queues.read(request.topic, request.queue_id, request.offset, request.count)
-        segment_bytes = self._store.config.segment_bytes
-        for log_offset, size, _code in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
-            if 0 < size <= segment_bytes:
-                self._store.warm(log_offset, size)
 
     # -- waiting and refusing ----------------------------------------------------------------------------------------------
 

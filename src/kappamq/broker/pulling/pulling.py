@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from kappamq.broker.clients.registry import Clients
 from kappamq.broker.events import ConnectionLost, Resubscribed
+from kappamq.broker.foundation import Foundation
 from kappamq.broker.pulling.filtering import Filtering
 from kappamq.broker.pulling.kernel_rows import Subscriptions
-from kappamq.broker.pulling.parked import ParkedPulls
 from kappamq.broker.pulling.pull import Pulls
 from kappamq.broker.pulling.read_ahead import ReadAhead
-from kappamq.broker.pulling.waking import Run
-from kappamq.broker.tables import Tables
 from kappamq.broker.upkeep.damage import EntryRepair
-from kappamq.broker.upkeep.slices import Worker
-from kappamq.clock import Clock
-from kappamq.config.broker import BrokerConfig
-from kappamq.events import Events
-from kappamq.net.requests.reader import RequestReader
 from kappamq.state.events import GroupChanged, ResetChanged, TopicChanged, TopicDeleted
-from kappamq.store.message_store import MessageStore
 
 
 class Pulling:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        clock: Clock,
-        tables: Tables,
-        clients: Clients,
-        parked: ParkedPulls,
-        repairs: EntryRepair,
-        reader: RequestReader,
-        read: Worker,
-        run: Run,
-        events: Events,
-        may_lag: Callable[[], bool],
-    ) -> None:
-        self._resets = tables.pending_resets
-        self._clients = clients
-        self.subscriptions = Subscriptions(store.kernel, self._may_allow)
-        self.filtering = Filtering(config, reader.beside.run)
-        self.pulls = Pulls(
-            store, config, clock, tables.topics, tables.groups, clients, tables.offsets, tables.pending_resets,
-            self.subscriptions, self.filtering, run, read, parked, ReadAhead(store, clock, read), repairs, may_lag,
-        )  # fmt: skip
+    def __init__(self, base: Foundation, repairs: EntryRepair) -> None:
+        self._resets, self._clients = base.tables.pending_resets, base.clients
+        self.subscriptions = Subscriptions(base.kernel, self._may_allow)
+        self.filtering = Filtering(base.config, base.reader.beside.run)
+        ahead = ReadAhead(base.store, base.kernel, base.clock, base.workers.read)
+        self.pulls = Pulls(base, self.subscriptions, self.filtering, ahead, repairs)
+        events = base.events
         events.on(TopicChanged, self.subscriptions.topic_changed)
         events.on(TopicDeleted, self.subscriptions.topic_deleted)
         events.on(TopicDeleted, self.pulls.last.topic_deleted)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from kappamq.clock import Clock
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import WARM_BLOCK_BYTES, WARM_BLOCKS
 from kappamq.store.message_store import MessageStore
 
@@ -36,9 +37,9 @@ class Block:
 
 
 class ReadAhead:
-    def __init__(self, store: MessageStore, clock: Clock, worker: Worker) -> None:
+    def __init__(self, store: MessageStore, kernel: Kernel, clock: Clock, worker: Worker) -> None:
         self._store = store
-        self._kernel = store.kernel
+        self._kernel = kernel
         self._clock = clock
         self._worker = worker
         self._blocks: OrderedDict[int, Block] = OrderedDict()  # the one read longest ago first

@@ -111,7 +111,9 @@ class Sieve:
         low, end, _next, _stored = kernel.queue_state(request.topic, request.queue_id)
         if not scan.kept:
             return NO_MATCH, (scan.at, low, end)
-        header = PullMessageResponse(suggested_broker_id=0, next_offset=scan.at, min_offset=low, max_offset=end)
+        last = Front(scan.kept[-1]).log_offset
+        suggested = kernel.suggested if last < kernel.suggested_below else 0
+        header = PullMessageResponse(suggested_broker_id=suggested, next_offset=scan.at, min_offset=low, max_offset=end)
         answer = Frame(
             code=ResponseCode.SUCCESS, opaque=request.opaque, flag=FLAG_RESPONSE, remark="FOUND", ext=header.encode(),
             body=b"".join(scan.kept), binary=request.binary,

@@ -21,13 +21,13 @@ from kappamq.clock import Clock
 from kappamq.config.net import NetConfig
 from kappamq.errors import NotAvailable, NotSupported
 from kappamq.events import Events
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import BAD, DONE, FULL, LEFT, PAUSE, PullTuple
 from kappamq.net.requests.failures import failure
 from kappamq.net.requests.reader import Answer, RequestReader
 from kappamq.net.requests.unfinished import Unfinished, send_answer
 from kappamq.net.serving.connection import Connection
 from kappamq.protocol.frame import Frame
-from kappamq.store.message_store import MessageStore
 
 _LARGE_READ_BYTES: Final = 512 << 10
 _ANSWER_S: Final = 0.001
@@ -47,7 +47,7 @@ class Bursts:
 
     def __init__(
         self,
-        store: MessageStore,
+        kernel: Kernel,
         writer: LogWriter,
         clock: Clock,
         net: NetConfig,
@@ -55,7 +55,7 @@ class Bursts:
         pulls: PullsOfKernel,
         events: Events,
     ) -> None:
-        self._kernel = store.kernel
+        self._kernel = kernel
         self._writer = writer
         self._clock = clock
         self.reader = reader

@@ -115,7 +115,7 @@ _BATCHES = (
         batches.DecideBatch,
         "Decides that a batch is published, on all brokers.",
         _PUBLISH_BATCH,
-        size=json_body(ChunkList, _LIST),
+        size=json_body(ChunkList, "decision_bytes_max"),
     ),
     _served(batches.AbortBatch, "Aborts a transaction: nothing of it is published.", _PUBLISH_BATCH),
     _served(batches.AwaitBatch, "Waits until a decided batch is published on all brokers.", _PUBLISH_BATCH),
@@ -123,7 +123,7 @@ _BATCHES = (
         batches.CheckChunks,
         "Checks that chunks are staged, before the coordinator decides.",
         _CHANGE_CLUSTER,
-        size=json_body(ChunkList, _LIST),
+        size=json_body(ChunkList, "decision_bytes_max"),
     ),
     _served(batches.SettleScope, "Has a broker ask the coordinator of a scope what was decided.", _CHANGE_CLUSTER),
     _served(

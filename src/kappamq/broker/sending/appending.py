@@ -15,13 +15,13 @@ from kappamq.broker.sending.gate import not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.clock import Clock
 from kappamq.errors import IllegalMessage
+from kappamq.native.interface import Kernel
 from kappamq.native.layout import SYS_TRANSACTION
 from kappamq.native.pure_record import GroupMember
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
 from kappamq.state.metadata import Metadata
-from kappamq.store.message_store import MessageStore
 
 SYS_PREPARED, SYS_COMMIT, SYS_ROLLBACK = 0x4, 0x8, 0xC
 _OF_TRANSACTIONS = frozenset((names.HALF_TOPIC, names.HALF_OP_TOPIC, names.TRANSACTION_GIVEN_UP_TOPIC))
@@ -53,9 +53,17 @@ class Draft:
         for name in properties.OF_THE_RECORD:  # a Java broker stores what a producer puts there
             pairs.pop(name, None)
         return cls(
-            record.topic, record.queue_id, record.body, pairs, record.flag, record.sys_flag, record.born_ms,
-            record.born_host + record.born_port.to_bytes(4, "big"), record.reconsume_times, record.log_offset,
-        )  # fmt: skip
+            record.topic,
+            record.queue_id,
+            record.body,
+            pairs,
+            record.flag,
+            record.sys_flag,
+            record.born_ms,
+            record.born_host + record.born_port.to_bytes(4, "big"),
+            record.reconsume_times,
+            record.log_offset,
+        )
 
     @property
     def is_final(self) -> bool:
@@ -85,9 +93,9 @@ Placer = Callable[[Draft, int], None]
 
 class Appender:
     def __init__(
-        self, store: MessageStore, writer: LogWriter, metadata: Metadata, clock: Clock, placers: Sequence[Placer] = ()
+        self, kernel: Kernel, writer: LogWriter, metadata: Metadata, clock: Clock, placers: Sequence[Placer] = ()
     ) -> None:
-        self._kernel = store.kernel
+        self._kernel = kernel
         self._writer = writer
         self._metadata = metadata
         self._clock = clock
@@ -166,6 +174,12 @@ class Appender:
         """Until nobody can take back the log up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
         return self._writer.confirmed(end)
 
+    async def kept(self, end: int) -> None:
+        """Until nobody can take back the log up to `end`, and it is in as many copies as the mode promises to senders. Raises
+        NotAvailable if it fails."""
+        await self._writer.confirmed(end)
+        await self._writer.answerable(end)
+
     def _place(self, draft: Draft, now_ms: int) -> None:
         if draft.is_final and not draft.waited:
             for placer in self._placers:
@@ -185,6 +199,14 @@ class Appender:
 def member(draft: Draft) -> GroupMember:
     """A draft as the kernel wants it."""
     return (
-        draft.topic, draft.queue_id, draft.flag, draft.sys_flag, draft.born_ms, draft.born, draft.reconsume_times, draft.source,
-        draft.body, properties.encode(draft.properties).encode(),
-    )  # fmt: skip
+        draft.topic,
+        draft.queue_id,
+        draft.flag,
+        draft.sys_flag,
+        draft.born_ms,
+        draft.born,
+        draft.reconsume_times,
+        draft.source,
+        draft.body,
+        properties.encode(draft.properties).encode(),
+    )

@@ -75,13 +75,12 @@ class LogWriter:
     ) -> None:
         """`finish_preparing`: waits for the worker that makes the next log file."""
         self._store = store
-        self._kernel = store.kernel
         self._marks = store.marks
         self._gate = gate
         self._clock = clock
         self._inflight_bytes_max = inflight_bytes_max
         self._loop = asyncio.get_running_loop()
-        self.latency = PutLatency(clock.liveness, self._kernel.put_count)
+        self.latency = PutLatency(clock.liveness, store.put_count)
         self.turn_ms: int | None = None  # message time of the turn, once something was appended in it
         self._congested = False  # as of the end of the last turn: whoever sends more is paused
         self._held: set[Sender] = set()
@@ -236,15 +235,16 @@ class LogWriter:
             self.latency.began()
             self._loop.call_soon(self.end_turn)
 
-    def end_turn(self) -> None:
+    def end_turn(self, now_ms: int | None = None) -> None:
+        """`now_ms`: what it is by the records that were appended, if not by our clock."""
         self.turn_ms = None
         try:
-            reached = self._store.write(self._clock.message_ms())
+            reached = self._store.write(self._clock.message_ms() if now_ms is None else now_ms)
         except StoreReadOnly as error:
             self._fail(str(error))
             return
         release(reached, self._marks.mode)
-        self.latency.written(self._marks.written.offset, self._kernel.put_count)
+        self.latency.written(self._marks.written.offset, self._store.put_count)
         self.latency.reached(self._marks.answerable.offset)
         self._congested = bool(self._congestion())
         if self._store.failed is not None:

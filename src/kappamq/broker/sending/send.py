@@ -210,8 +210,16 @@ class Sends:
         self._add_ours(pairs)
         sys_flag = header.sys_flag | (_SYS_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0)
         return Draft(
-            topic.name, queue_id, body, pairs, header.flag, sys_flag, header.born_ms, sent.born, header.reconsume_times or 0
-        )  # fmt: skip
+            topic.name,
+            queue_id,
+            body,
+            pairs,
+            header.flag,
+            sys_flag,
+            header.born_ms,
+            sent.born,
+            header.reconsume_times or 0,
+        )
 
     def _add_ours(self, pairs: dict[str, str]) -> None:
         """What the broker says about every message; its sender cannot have said it before."""
@@ -226,8 +234,7 @@ class Sends:
         }
 
     def offset_id(self, log_offset: int) -> str:
-        host: bytes = self._store.kernel.store_host
-        return (host + log_offset.to_bytes(8, "big")).hex().upper()
+        return (self._store.host + log_offset.to_bytes(8, "big")).hex().upper()
 
     # -- a batch -----------------------------------------------------------------------------------------------------------
 

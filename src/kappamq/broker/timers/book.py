@@ -67,7 +67,7 @@ class TimerBook:
 
     def open(self, progress: TimerProgress) -> Opened:
         """Find out who was here last and go on from there; what cannot be trusted is built again from the queue."""
-        low, end, _next, _stored = self._store.kernel.queue_state(TIMER_TOPIC, 0)
+        low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         try:
             stamp = self._files.open()
         except (StoreFormatError, StoreDamaged) as error:
@@ -94,7 +94,7 @@ class TimerBook:
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
         """Begin anew: every message of the timer topic that may be pending is to be entered again."""
         self._files.reset()
-        low = self._store.kernel.queue_state(TIMER_TOPIC, 0).first
+        low = self._store.queue_state(TIMER_TOPIC, 0).first
         if progress.due_ms:
             low = max(low, self._store.search(TIMER_TOPIC, 0, progress.due_ms - self.reach_ms(progress)))
         if why:
@@ -149,9 +149,16 @@ class TimerBook:
     # -- entering ------------------------------------------------------------------------------------------------------------
 
     def enter(
-        self, first: int, count: int, entries: bytes, loaded_ms: int, progress: TimerProgress, now_ms: int, pending_ms: int,
+        self,
+        first: int,
+        count: int,
+        entries: bytes,
+        loaded_ms: int,
+        progress: TimerProgress,
+        now_ms: int,
+        pending_ms: int,
         records: bytes = b"",
-    ) -> Entered:  # fmt: skip
+    ) -> Entered:
         """Bring messages [first, first + count) of the timer topic into the files. `entries` if the queue's memory has them, and
         of their `records` those that were at hand, back to back; of those before, all that are due before `pending_ms` are
         delivered."""
@@ -223,7 +230,7 @@ class TimerBook:
 
     def _entries(self, first: int, count: int) -> bytes:
         """Entries of the timer topic from memory, else from the queue's files, as far as one of the two has them."""
-        data: bytes = self._store.kernel.tail_entries(TIMER_TOPIC, 0, first, count)
+        data: bytes = self._store.tail_entries(TIMER_TOPIC, 0, first, count)
         if data:
             return data
         data = self._store.queues.read(TIMER_TOPIC, 0, first, count)
@@ -263,7 +270,7 @@ class TimerBook:
                     record = self._read(unit)
                     if record is not None:
                         cancels.append((record.cancels.decode("utf-8", "replace"), due_ms))
-                if unit.log_offset < self._store.kernel.hot_from:
+                if unit.log_offset < self._store.hot_from:
                     self._store.warm(unit.log_offset, unit.size)
             buckets += [Bucket(due_ms, by_ms[due_ms]) for due_ms in sorted(by_ms)]
             at = slot + PRECISION_MS

@@ -50,8 +50,14 @@ class DueTimers:
     """Belongs to one opening of the timer files: what is still under way when they are let go of comes to nothing."""
 
     def __init__(
-        self, store: MessageStore, topics: Topics, appender: Appender, progress: TimerProgress, metrics: TimerMetrics, worker: Worker
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        topics: Topics,
+        appender: Appender,
+        progress: TimerProgress,
+        metrics: TimerMetrics,
+        worker: Worker,
+    ) -> None:
         self._progress = progress
         self._metrics = metrics
         self._worker = worker

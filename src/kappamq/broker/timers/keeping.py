@@ -25,9 +25,16 @@ _SOON_MS = 5000  # what is about to be delivered is left alone: the log can wait
 
 class TimerKeeper:
     def __init__(
-        self, store: MessageStore, appender: Appender, book: TimerBook, progress: TimerProgress, metrics: TimerMetrics,
-        on_files: Callable[..., Awaitable[Any]], worker: Worker, now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        appender: Appender,
+        book: TimerBook,
+        progress: TimerProgress,
+        metrics: TimerMetrics,
+        on_files: Callable[..., Awaitable[Any]],
+        worker: Worker,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._store = store
         self._appender = appender
         self._book = book
@@ -44,7 +51,7 @@ class TimerKeeper:
         return self._needed_from
 
     async def renew_below(self, log_min: int) -> None:
-        _low, end, next_offset, _stored = self._store.kernel.queue_state(TIMER_TOPIC, 0)
+        _low, end, next_offset, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         log_end = self._store.log.end
         if not next_offset:
             self._needed_from = log_end
@@ -62,7 +69,7 @@ class TimerKeeper:
             if not moved:
                 return
             offset += moved
-            await self._appender.confirmed(self._store.kernel.append_offset)  # the originals go when this returns
+            await self._appender.confirmed(self._store.append_offset)  # the originals go when this returns
             if moved < len(places):
                 self._needed_from = places[moved][0]
                 return

@@ -51,9 +51,18 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}  # no reason
 
 class Timers:
     def __init__(
-        self, store: MessageStore, topics: Topics, appender: Appender, agenda: Agenda, book: TimerBook, progress: TimerProgress,
-        metrics: TimerMetrics, worker: Worker, now_ms: Callable[[], int], is_recalled: IsRecalled,
-    ) -> None:  # fmt: skip
+        self,
+        store: MessageStore,
+        topics: Topics,
+        appender: Appender,
+        agenda: Agenda,
+        book: TimerBook,
+        progress: TimerProgress,
+        metrics: TimerMetrics,
+        worker: Worker,
+        now_ms: Callable[[], int],
+        is_recalled: IsRecalled,
+    ) -> None:
         self._store = store
         self._topics = topics
         self._agenda = agenda
@@ -67,7 +76,7 @@ class Timers:
         self._due = self._new_due()
         self._window = TimerWindow(0)
         # What lies behind is ours, and due later: it is stored by today's clock, from now on.
-        self._began = ClockStep(store.kernel.append_offset, 0, now_ms())
+        self._began = ClockStep(store.append_offset, 0, now_ms())
         self._opened = False
         self._generation = 0  # raised when the files are let go of: what was under way for the ones before is void
         self._broken: str | None = None  # why the files are to be built again
@@ -91,7 +100,7 @@ class Timers:
     @property
     def behind(self) -> int:
         """How many messages of the timer topic are not entered yet."""
-        return self._store.kernel.queue_state(TIMER_TOPIC, 0).next - self._queue_offset
+        return self._store.queue_state(TIMER_TOPIC, 0).next - self._queue_offset
 
     @property
     def delivered(self) -> int:
@@ -177,7 +186,7 @@ class Timers:
     async def _open(self) -> None:
         generation, why = self._generation, self._broken
         if why is None:
-            await self._appender.visible(self._store.kernel.append_offset)  # the first one is in the queue then
+            await self._appender.visible(self._store.append_offset)  # the first one is in the queue then
             opened = await self.on_files(self._book.open, self._progress)
         else:
             opened = await self.on_files(self._book.rebuild, self._progress, why)
@@ -194,7 +203,7 @@ class Timers:
             # Another broker's clock was ahead of ours: what it has delivered is delivered, but what is stored from now on is not.
             step = self._began
             if any(below >= step.log_offset for below, _due, _last in self._progress.passed):  # the clock was set since
-                step = ClockStep(self._store.kernel.append_offset, 0, self._now_ms())
+                step = ClockStep(self._store.append_offset, 0, self._now_ms())
             ahead = {"step": list(step)}
             self._appender.append_group([], [("timer", ahead)], own=True)
             self._build_again("they were delivered by a clock that was ahead of ours")
@@ -244,21 +253,21 @@ class Timers:
     # -- entering, loading, delivering -----------------------------------------------------------------------------------------
 
     async def _enter(self, now_ms: int) -> None:
-        kernel, generation = self._store.kernel, self._generation
-        if kernel.queue_state(TIMER_TOPIC, 0).end <= self._queue_offset:
-            await self._appender.visible(kernel.append_offset)  # it was appended, and is not in the queue yet
+        store, generation = self._store, self._generation
+        if store.queue_state(TIMER_TOPIC, 0).end <= self._queue_offset:
+            await self._appender.visible(store.append_offset)  # it was appended, and is not in the queue yet
             if generation != self._generation:
                 return
-        low, end, _next, _stored = kernel.queue_state(TIMER_TOPIC, 0)
+        low, end, _next, _stored = store.queue_state(TIMER_TOPIC, 0)
         first = max(self._queue_offset, low)
         count = min(_ENTER_MAX, end - first)
         if count <= 0:
             await asyncio.sleep(_LOOK_AGAIN_S)
             return
         self._window.grow(self._reach_ms(now_ms))
-        entries = kernel.tail_entries(TIMER_TOPIC, 0, first, count)
+        entries = store.tail_entries(TIMER_TOPIC, 0, first, count)
         # One call for many of them, as far as they are in memory; the others are read one by one.
-        found = [kernel.fetch(TIMER_TOPIC, 0, at, _FETCH_MAX, False) for at in range(first, first + count, _FETCH_MAX)]
+        found = [store.fetch(TIMER_TOPIC, 0, at, _FETCH_MAX) for at in range(first, first + count, _FETCH_MAX)]
         records = b"".join(payload for verdict, payload in found if verdict == FOUND)
         entered: Entered = await self.on_files(
             self._book.enter,
@@ -336,16 +345,14 @@ class Timers:
 
     async def _save(self, now_ms: int) -> None:
         generation, read_ms = self._generation, self._read_ms(now_ms)
-        await self._appender.answerable(
-            self._store.kernel.append_offset
-        )  # the files do not run ahead of the written log
+        await self._appender.answerable(self._store.append_offset)  # the files do not run ahead of the written log
         if generation == self._generation:
             await self.on_files(self._book.save, now_ms, read_ms)
 
     async def _is_log_safe(self) -> bool:
         """Whether everything that counts as delivered is on disk."""
         try:
-            await asyncio.wait_for(self._appender.confirmed(self._store.kernel.append_offset), _STOP_WAIT_S)
+            await asyncio.wait_for(self._appender.confirmed(self._store.append_offset), _STOP_WAIT_S)
         except (KappaError, TimeoutError) as error:
             log.warning("the timer files are left as after a crash, the log may end before them: %s", error)
             return False

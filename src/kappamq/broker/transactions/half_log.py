@@ -50,8 +50,11 @@ class HalfLog:
         topics: Topics,
         offsets: Offsets,
         reopened_before: Reopened,
+        forget_in_kernel: Callable[[int], None],
         on_due: Callable[[], None] = lambda: None,
     ) -> None:
+        """`forget_in_kernel`: takes the half message at a log offset from the kernel, which may have kept it."""
+        self._forget_in_kernel = forget_in_kernel
         self.halves = Halves()
         self._config = config
         self._clock = clock
@@ -74,7 +77,7 @@ class HalfLog:
         self.halves = Halves()
         half_from = self._position(names.HALF_TOPIC)
         # A little further back than needed: somebody whose answer was lost may ask once more how it was ended.
-        low = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0).first
+        low = self._store.queue_state(names.HALF_OP_TOPIC, 0).first
         op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
         settled = self.halves.fold_ops(self._ops(op_from))
         now_ms = self._clock.message_ms()  # nothing was stored later, whatever it says
@@ -97,7 +100,7 @@ class HalfLog:
             log.info("%d transactions are open", len(self.halves))
 
     def _position(self, topic: str) -> int:
-        low, end, _next, _stored = self._store.kernel.queue_state(topic, 0)
+        low, end, _next, _stored = self._store.queue_state(topic, 0)
         known = self._offsets.get(half_records.GROUP, topic, 0)
         return int(low if known is None else min(max(known, low), end))
 
@@ -112,7 +115,7 @@ class HalfLog:
     def _records(
         self, topic: str, start: int, without: set[int], end: int | None = None
     ) -> Iterator[tuple[Record, int]]:
-        for offset in range(start, self._store.kernel.queue_state(topic, 0).end if end is None else end):
+        for offset in range(start, self._store.queue_state(topic, 0).end if end is None else end):
             if offset in without:
                 continue
             entry = self._store.entry(topic, 0, offset)
@@ -126,7 +129,7 @@ class HalfLog:
         """Remember again how a transaction was ended that is neither open nor remembered, if the log still knows."""
         if self.halves.get(root) is not None or self.halves.ended(root) is not None:
             return
-        end = self._store.kernel.queue_state(names.HALF_OP_TOPIC, 0).end
+        end = self._store.queue_state(names.HALF_OP_TOPIC, 0).end
         start: int = await worker(self._store.first_at_or_behind, names.HALF_OP_TOPIC, 0, root)
         last: Op | None = None
         for at in range(start, min(end, start + _OPS_SEARCHED_MAX), _OPS_AT_ONCE):
@@ -160,7 +163,7 @@ class HalfLog:
         if self._next is None:
             now = self._positions()
             if now != self._told:
-                self._next = self._store.kernel.append_offset, now
+                self._next = self._store.append_offset, now
 
     async def positions_behind(self, log_offset: int) -> None:
         """Return when nothing of the log below `log_offset` is needed any more, even if the power fails."""
@@ -178,9 +181,9 @@ class HalfLog:
         self._moved_on.set()
 
     def _positions(self) -> Positions:
-        kernel = self._store.kernel
-        half_end, op_end = (kernel.queue_state(topic, 0).next for topic in (names.HALF_TOPIC, names.HALF_OP_TOPIC))
-        return self.halves.positions(half_end, op_end, kernel.append_offset)
+        store = self._store
+        half_end, op_end = (store.queue_state(topic, 0).next for topic in (names.HALF_TOPIC, names.HALF_OP_TOPIC))
+        return self.halves.positions(half_end, op_end, store.append_offset)
 
     @property
     def needed_from(self) -> int:
@@ -190,7 +193,7 @@ class HalfLog:
     @property
     def end(self) -> int:
         """Log offset behind everything that has happened so far."""
-        return self._store.kernel.append_offset
+        return self._store.append_offset
 
     @property
     def behind(self) -> int:
@@ -199,7 +202,7 @@ class HalfLog:
         return 0 if oldest is None else self.places_behind(oldest)
 
     def places_behind(self, half: Half) -> int:
-        return self._store.kernel.queue_state(names.HALF_TOPIC, 0).next - half.queue_offset
+        return self._store.queue_state(names.HALF_TOPIC, 0).next - half.queue_offset
 
     # -- what happens to a transaction -------------------------------------------------------------------------------------
 
@@ -278,7 +281,7 @@ class HalfLog:
 
     def _end(self, half: Half, outcome: Outcome, drafts: list[Draft], *, own: bool = False) -> int:
         self._check_open(half)
-        self._store.kernel.forget_half(half.root)
+        self._forget_in_kernel(half.root)
         # The op record first: it bears the mark of the group, and the message stays as its producer made it.
         placed = self._appender.append_group([self._op(half, outcome), *drafts], own=own)
         end = placed[-1].end
@@ -304,7 +307,7 @@ class HalfLog:
 
     def _move(self, half: Half, record: Record, checks: int, due_ms: int) -> Draft:
         self._check_open(half)
-        self._store.kernel.forget_half(half.root)
+        self._forget_in_kernel(half.root)
         draft = half_records.copied(half, record, checks)
         op, placed = self._appender.append_group([self._op(half, Outcome.MOVED), draft], own=True)
         settled = Op(op.queue_offset, (half.queue_offset,), half.root, Outcome.MOVED, op.end)
@@ -321,7 +324,7 @@ class HalfLog:
             raise BrokerError(f"the transaction at log offset {half.root} was ended meanwhile: nothing was changed")
 
     def _op(self, half: Half, outcome: Outcome) -> Draft:
-        return half_records.op_record(half, outcome, self._clock.message_ms(), self._store.kernel.store_host)
+        return half_records.op_record(half, outcome, self._clock.message_ms(), self._store.host)
 
     def _due_ms(self, half: Half, stored_ms: int) -> int:
         """When its producer is to be asked (again), if its newest copy was stored at `stored_ms`."""
@@ -333,11 +336,11 @@ class HalfLog:
 
     def is_hot(self, log_offset: int) -> bool:
         """Can it be read at once? Else a worker should."""
-        return bool(log_offset >= self._store.kernel.hot_from)
+        return bool(log_offset >= self._store.hot_from)
 
     def write_up_to(self, log_offset: int) -> None:
         """What was appended there in this very turn can be read from now on. A quick producer knows it before it is written."""
-        if self._store.log.end <= log_offset < self._store.kernel.append_offset:
+        if self._store.log.end <= log_offset < self._store.append_offset:
             self._writer.end_turn()
 
     def load(self, half: Half) -> Record:

@@ -59,8 +59,14 @@ CheckAsked = Callable[[Draft, int, int], object]
 
 class Transactions:
     def __init__(
-        self, config: BrokerConfig, clock: Clock, writer: LogWriter, half_log: HalfLog, worker: Worker, check_asked: CheckAsked
-    ) -> None:  # fmt: skip
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        writer: LogWriter,
+        half_log: HalfLog,
+        worker: Worker,
+        check_asked: CheckAsked,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._writer = writer

@@ -28,7 +28,7 @@ KIND = "clock"
 _REMEMBER_MS = TOLERANCE_MS // 2
 _PERIOD_S = 10.0
 _TOLD_MAX = 4  # jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
-_REMEDY = "check the time synchronisation of this machine (chronyc tracking, timedatectl)"
+REMEDY = "check the time synchronisation of this machine (chronyc tracking, timedatectl)"
 
 
 class ClockTable:
@@ -86,9 +86,16 @@ class ClockTable:
 
 class ClockWatch:
     def __init__(
-        self, clock: WatchedClock, store: MessageStore, table: ClockTable, progress: TimerProgress, appender: Appender, boot_id: str,
-        events: Events, gate: Gate,
-    ) -> None:  # fmt: skip
+        self,
+        clock: WatchedClock,
+        store: MessageStore,
+        table: ClockTable,
+        progress: TimerProgress,
+        appender: Appender,
+        boot_id: str,
+        events: Events,
+        gate: Gate,
+    ) -> None:
         self._events = events
         self._gate = gate
         self._unmarked_ms = 0  # how far the clock was set while this node was not to write into the log
@@ -122,7 +129,7 @@ class ClockWatch:
             log.warning(
                 "the newest record was stored at %s, but the clock shows %s: the clock was ahead then, or it is behind now. It is "
                 "followed: delays go on from now, timers wait for their time by this clock. If it is behind, %s",
-                *(when(last_ms), when(now_ms), _REMEDY),
+                *(when(last_ms), when(now_ms), REMEDY),
             )
             # Only of a log that we have written is it known that one clock stamped it since the last step.
             self._step(now_ms - last_ms if ours and not witnessed else 0, now_ms)
@@ -131,8 +138,9 @@ class ClockWatch:
             if now_ms - last_ms > SETTLE_MS:
                 log.info(
                     "the newest record was stored at %s: log files that have expired since are deleted when the clock, which shows %s, "
-                    "has been kept for %d s", *(when(last_ms), when(now_ms), SETTLE_MS // 1000)
-                )  # fmt: skip
+                    "has been kept for %d s",
+                    *(when(last_ms), when(now_ms), SETTLE_MS // 1000),
+                )
         self._remember()
 
     def _remember(self) -> None:
@@ -157,7 +165,7 @@ class ClockWatch:
         if self._clock.is_stalled != self._stalled:
             self._stalled = self._clock.is_stalled
             if self._stalled:
-                log.warning("the wall clock stands still: message time goes on by the machine's uptime; %s", _REMEDY)
+                log.warning("the wall clock stands still: message time goes on by the machine's uptime; %s", REMEDY)
             else:
                 log.warning("the wall clock moves again")
         if jump is not None:
@@ -192,7 +200,7 @@ class ClockWatch:
         log.warning(
             "the wall clock was set %s by %s, from %s to %s, %s: message time follows it. %s; %s",
             *("forward" if jump.step_ms > 0 else "back", duration(jump.step_ms), when(jump.from_ms), when(jump.to_ms)),
-            *(when_noticed, _forward(jump) if jump.step_ms > 0 else _BACK, _REMEDY),
+            *(when_noticed, _forward(jump) if jump.step_ms > 0 else _BACK, REMEDY),
         )
 
     def _say_what_is_untold(self) -> None:
@@ -202,21 +210,29 @@ class ClockWatch:
             return
         log.warning(
             "the wall clock was set %d more times in the last %d s, and message time followed it: it shows %s now; %s",
-            *(self._untold, now - self._period_began, when(self._clock.message_ms()), _REMEDY),
+            *(self._untold, now - self._period_began, when(self._clock.message_ms()), REMEDY),
         )
         self._period_began, self._told, self._untold = now, _TOLD_MAX, 0
 
     def catch_up(self) -> None:
-        """This node may write again: what was stored before counts by the clock of then."""
+        """This node may write again: what was stored before counts by the clock of then, be it ours or that of another node."""
         step_ms, self._unmarked_ms = self._unmarked_ms, 0
+        last_ms, now_ms = self._store.last_ms, self._clock.message_ms()
+        if last_ms - now_ms > TOLERANCE_MS:
+            log.warning(
+                "the newest record was stored at %s, by a broker whose clock is ahead of this one's, which shows %s: this one is followed "
+                "from here on; %s",
+                *(when(last_ms), when(now_ms), REMEDY),
+            )
+            step_ms = now_ms - last_ms
         if step_ms:
-            self._step(step_ms, self._clock.message_ms())
+            self._step(step_ms, now_ms)
 
     def _step(self, step_ms: int, to_ms: int) -> None:
         if self._gate.has(NOT_MASTER):
             self._unmarked_ms += step_ms
             return
-        step = ClockStep(self._store.kernel.append_offset, step_ms, to_ms)
+        step = ClockStep(self._store.append_offset, step_ms, to_ms)
         change = self._progress.stepped(step)
         # One group: what was delivered by the clock before, and from where on another one counts.
         self._mark(

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -214,9 +214,12 @@ class EntryRepair:
         read: Worker,
         write: Worker,
         run: Run,
+        delays_ms: Sequence[int],
         from_copy: Callable[[int], Awaitable[bool]],
     ) -> None:
-        """`from_copy`: have what is damaged around a place of the log brought from another copy; whether anything came."""
+        """`delays_ms`: of the delay levels, which the entries of delayed messages tell. `from_copy`: have what is damaged around a place
+        of the log brought from another copy; whether anything came."""
+        self._delays_ms = delays_ms
         self._from_copy = from_copy
         self._store = store
         self._counts = counts
@@ -264,7 +267,7 @@ class EntryRepair:
         return known
 
     async def _repair(self, topic: str, queue_id: int, number: int) -> int | None:
-        low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+        low, end, _next, _stored = self._store.queue_state(topic, queue_id)
         if not low <= number < end:
             return None  # deleted meanwhile: whoever asks again is told where the queue begins
         try:
@@ -307,9 +310,9 @@ class EntryRepair:
     async def _settle(self, topic: str, queue_id: int, number: int, found: Found | int) -> int | None:
         """What the search has found comes into the queue's file, or is kept in mind as lost."""
         if isinstance(found, Found):
-            right = entry_of(found, self._store.kernel.delays_ms)
+            right = entry_of(found, self._delays_ms)
             wrong = await self._write(self._replace, topic, queue_id, number, right)
-            self._store.kernel.lend_entries(topic, queue_id, 0, b"")
+            self._store.entries_were_replaced(topic, queue_id)
             _remember(self._found, (topic, queue_id, number), found.offset)
             if wrong:
                 self._counts.found += 1
@@ -321,7 +324,7 @@ class EntryRepair:
                 )
             return None
         _remember(self._lost, (topic, queue_id, number), found)
-        if self._store.kernel.queue_state(topic, queue_id).first <= number:
+        if self._store.queue_state(topic, queue_id).first <= number:
             self._counts.found += 1
             log.error(
                 "topic %s queue %d: message %d cannot be read, its log record is damaged or gone; consumers are sent on to message %d. "
@@ -378,7 +381,7 @@ class EntryRepair:
 
     def _replace(self, topic: str, queue_id: int, number: int, right: bytes) -> bool:
         """Writer: put the right entry into the queue's file; False if it was there, or its queue is gone meanwhile."""
-        low, _end, _next, stored = self._store.kernel.queue_state(topic, queue_id)
+        low, _end, _next, stored = self._store.queue_state(topic, queue_id)
         if not low <= number < stored or self._store.queues.read(topic, queue_id, number, 1) == right:
             return False
         self._store.queues.replace(topic, queue_id, number, right)

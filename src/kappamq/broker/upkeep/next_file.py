@@ -33,12 +33,20 @@ class NextLogFile:
     def prepare_in_time(self) -> None:
         """From time to time: have the next log file made if it will be needed soon."""
         current = self._log
-        if not current.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
-            used = current.end % current.segment_bytes
-            if used > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
-                loop = asyncio.get_running_loop()
-                self._preparing = self._thread.submit(current.prepare)
-                self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
+        if current.end % current.segment_bytes > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
+            self._prepare()
+
+    def demand(self) -> None:
+        """The next file is needed now: wait until it is there, or the disk has said that it cannot be."""
+        if not self._gate.has(NO_ROOM):
+            self._prepare()
+        self.finish()
+
+    def _prepare(self) -> None:
+        if not self._log.next_is_ready and self._preparing is None and self._clock.liveness() >= self._prepare_at:
+            loop = asyncio.get_running_loop()
+            self._preparing = self._thread.submit(self._log.prepare)
+            self._preparing.add_done_callback(lambda made: loop.call_soon_threadsafe(self._prepared, made))
 
     def finish(self) -> None:
         """The next file is needed now: wait for the worker that makes it, if there is one."""

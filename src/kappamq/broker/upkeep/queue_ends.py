@@ -42,15 +42,15 @@ class QueueEnds:
     def restore(self) -> Ends:
         """After loading: queues of which neither log nor files know anything go on where they ended.
         Returns the topics of which all queues are so."""
-        kernel = self._store.kernel
+        store = self._store
         bare: Ends = {}
         for topic, ends in self._ends.items():
             # What is in the log and not known to be confirmed has numbers, though it is not in its queue yet.
-            if all(kernel.queue_state(topic, queue_id).next == 0 for queue_id in kernel.queue_ids(topic)):
+            if all(store.queue_state(topic, queue_id).next == 0 for queue_id in store.queue_ids(topic)):
                 bare[topic] = dict(ends)
             for queue_id, end in ends.items():
-                if kernel.queue_state(topic, queue_id).next == 0:
-                    kernel.set_queue(topic, queue_id, end, end)
+                if store.queue_state(topic, queue_id).next == 0:
+                    store.restart_queue(topic, queue_id, end)
         return bare
 
     def topic_forgotten(self, event: TopicForgotten) -> None:
@@ -133,7 +133,7 @@ class QueueEndsKeeper:
         ahead = log_min > store.log.min
         found = []
         for topic, queue_id in store.queues.queues():
-            low, end, _next, _stored = store.kernel.queue_state(topic, queue_id)
+            low, end, _next, _stored = store.queue_state(topic, queue_id)
             if not end or end == self._ends.get(topic, queue_id):
                 continue
             last = store.entry(topic, queue_id, end - 1) if ahead and low < end else None

@@ -237,7 +237,7 @@ class Scrubber:
             self._mended.append((start, stop))
             return True
         if isinstance(problem.fix, EntryFix):
-            self._store.kernel.lend_entries(problem.fix.topic, problem.fix.queue_id, 0, b"")
+            self._store.entries_were_replaced(problem.fix.topic, problem.fix.queue_id)
         return problem.fix is not None
 
     async def _mend_timers(self, problem: Problem) -> bool | None:

@@ -38,13 +38,12 @@ class TopicFiles:
 
     def forget(self, name: str) -> None:
         """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files."""
-        kernel = self._store.kernel
-        for queue_id in kernel.queue_ids(name):
-            end = kernel.queue_state(name, queue_id).next  # numbering goes on if the topic is made again
-            kernel.set_queue(name, queue_id, end, end)
+        store = self._store
+        for queue_id in store.queue_ids(name):  # numbering goes on if the topic is made again
+            store.restart_queue(name, queue_id, store.queue_state(name, queue_id).next)
         # Entries of a topic that is made again meanwhile are written after these files are gone.
         gone = self._upkeep.hold_entries()
-        self._run(self._forget_files(name, kernel.append_offset, gone))
+        self._run(self._forget_files(name, store.append_offset, gone))
 
     async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
         """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""

@@ -6,24 +6,17 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from kappamq.broker.events import LogShortened, Tick
-from kappamq.broker.sending.gate import DISK_FULL, FILES, Gate, not_master
-from kappamq.broker.sending.log_writer import LogWriter
-from kappamq.broker.upkeep.next_file import NextLogFile
-from kappamq.broker.upkeep.workers import Workers
-from kappamq.clock import WatchedClock
-from kappamq.config.broker import BrokerConfig
+from kappamq.broker.foundation import Foundation
+from kappamq.broker.sending.gate import DISK_FULL, FILES, not_master
 from kappamq.errors import KappaError, NotAvailable
-from kappamq.events import Events
-from kappamq.state.metadata import Collected, Metadata
-from kappamq.state.offsets import Offsets
+from kappamq.state.metadata import Collected
 from kappamq.store import retention
 from kappamq.store.derived import DerivedWork
-from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -50,41 +43,20 @@ class Keeper(Protocol):
 
 
 class Upkeep:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        writer: LogWriter,
-        next_file: NextLogFile,
-        workers: Workers,
-        gate: Gate,
-        metadata: Metadata,
-        offsets: Offsets,
-        clock: WatchedClock,
-        events: Events,
-        entered: Callable[[DerivedWork], Awaitable[None]],
-        saved_seldom: Collection[str] = (),
-    ) -> None:
-        """`entered`: told when queue entries have got to their files. `saved_seldom`: snapshots, besides that of the offsets, of
-        what changes all the time: written now and then, and at the end."""
-        self._config = config
-        self._events = events
-        self._store = store
-        self._next_file = next_file
-        self._workers = workers
-        self._read, self._write = workers.read, workers.write
+    def __init__(self, base: Foundation, entered: Callable[[DerivedWork], Awaitable[None]]) -> None:
+        """`entered`: called when queue entries have been written to their files."""
+        self._config, self._events, self._clock, self._gate = base.config, base.events, base.clock, base.gate
+        self._store = store = base.store
+        self._log_writer, self._next_file, self._workers = base.writer, base.next_file, base.workers
+        self._read, self._write = base.workers.read, base.workers.write
+        self._metadata, self._offsets = base.metadata, base.tables.offsets
         self._entered = entered
-        self._log_writer = writer
-        self._gate = gate
-        self._metadata = metadata
-        self._offsets = offsets
-        self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self._derived = asyncio.Lock()
         self._held: set[asyncio.Future[None]] = set()
         self._cleaning = asyncio.Lock()
         self._shortening: asyncio.Task[None] | None = None
-        self._synced_at = clock.liveness()
+        self._synced_at = base.clock.liveness()
         self._save_offsets_at = 0.0  # at the first opportunity: what was found at the start may be news
         self._last_work: DerivedWork | None = None
         self._derived_count = store.arrived_count  # messages whose entries were taken to be written
@@ -92,9 +64,10 @@ class Upkeep:
         self._snapshots_fail = False
         self._unwritable_since: float | None = None
         self._guard = retention.DiskGuard(store.config)
-        self.keepers: list[Keeper] = []
+        self._keepers: list[Keeper] = []
         self._role_keepers: Sequence[Keeper] | None = None  # of the role that may write, while this node has it
-        self._saved_seldom = frozenset({offsets.file, *saved_seldom})
+        # What changes all the time: written now and then, and at the end.
+        self._saved_seldom = frozenset({base.tables.offsets.file, *base.delivery_tables.saved_seldom})
 
     def start(self) -> None:
         config = self._store.config
@@ -139,6 +112,10 @@ class Upkeep:
 
     # -- the role that may write -------------------------------------------------------------------------------------------
 
+    def keep_for(self, *keepers: Keeper) -> None:
+        """Old log files are deleted once these no longer need them, whatever the role."""
+        self._keepers += keepers
+
     def begin_role(self, keepers: Sequence[Keeper]) -> None:
         """This node may write: offsets are recorded, and old log files deleted once these keepers no longer need them."""
         self._role_keepers = keepers
@@ -156,7 +133,7 @@ class Upkeep:
         self._events.publish(Tick())
         if self._store.arrived_count - self._derived_count >= _DERIVED_AT_ONCE and not self._derived.locked():
             self._relief = asyncio.create_task(self.write_derived())
-        self._store.kernel.hot_from = max(self._store.kernel.hot_from, self._store.log.end - HOT_BYTES)
+        self._store.keep_hot(HOT_BYTES)
         self._next_file.prepare_in_time()
 
     async def _flush(self) -> None:
@@ -307,7 +284,7 @@ class Upkeep:
                 if asked:
                     raise not_master()
                 return 0
-            keepers = [*self.keepers, *role_keepers]
+            keepers = [*self._keepers, *role_keepers]
             if usage is None:
                 usage = retention.Usage(*await self._read(self._store.files.usage, self._store.config.root))
             plan = self._plan(usage, asked)
@@ -385,14 +362,14 @@ class Upkeep:
         await self.write_derived()  # a queue has its folder then
         log_min = self._store.log.min
         for topic, queue_id in await self._write(lambda: list(self._store.queues.queues())):
-            low, end, _next, _stored = self._store.kernel.queue_state(topic, queue_id)
+            low, end, _next, _stored = self._store.queue_state(topic, queue_id)
             new_low = await self._read(self._store.first_at_or_behind, topic, queue_id, log_min)
             if new_low > low:
-                self._store.kernel.set_queue_min(topic, queue_id, min(new_low, end))
+                self._store.raise_minimum(topic, queue_id, min(new_low, end))
                 if await self._write(self._store.queues.delete_below, topic, queue_id, new_low):
                     self._store.queues.forget_readers(topic, queue_id)
         if log_min == self._store.log.min:
-            self._store.kernel.mins_raised = True
+            self._store.minimums_are_raised()
         await self._write(self._store.index.expire, log_min)
         if ours:
             self._events.publish(LogShortened(log_min))

@@ -141,9 +141,9 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing, Members):
         """Scopes of batch transactions: name -> broker -> what that broker knows of it."""
         return await administration.scopes(self.start(), name)
 
-    async def reset_scope(self, name: str) -> list[str]:
+    async def reset_scope(self, name: str, *, force: bool = False) -> list[str]:
         """Forget a scope on all brokers, so that another owner can use its name; returns the brokers that knew it."""
-        return await administration.reset_scope(self.start(), name)
+        return await administration.reset_scope(self.start(), name, force=force)
 
     async def _address(self, broker: str) -> str:
         arguments.expect("broker", broker, str, "a name or an address")

@@ -22,15 +22,16 @@ async def scopes(core: ClientCore, name: str | None = None) -> dict[str, dict[st
     return dict(sorted(found.items()))
 
 
-async def reset_scope(core: ClientCore, name: str) -> list[str]:
+async def reset_scope(core: ClientCore, name: str, *, force: bool = False) -> list[str]:
     """Forget a scope on all brokers, with what is staged for it, so that another owner can use its name; returns the brokers.
 
-    Raises InvalidParameter if no broker knows it, IllegalOperation if decided batches are still being published."""
+    Raises InvalidParameter if no broker knows it, IllegalOperation if decided batches are still being published, NotAvailable if its
+    coordinator cannot be asked. With `force` it is forgotten all the same: what was decided and is not published may be lost."""
     known = (await scopes(core, name)).get(name)
     if not known:
         raise InvalidParameter(f"no broker knows the scope {name}")
     addresses = await masters(core)
     # The coordinator first: it refuses while something of the scope is still to be published.
     for broker, scope in sorted(known.items(), key=lambda item: item[0] != item[1].coordinator):
-        await core.ask(addresses[broker], RemoveScope(scope=name, owner=scope.owner))
+        await core.ask(addresses[broker], RemoveScope(scope=name, owner=scope.owner, force=force or None))
     return sorted(known)

@@ -16,6 +16,6 @@ def tell() -> None:
     if kind == "twin" and kind not in _said:
         _said.add(kind)
         log.warning(
-            "this client runs without the compiled kernel: everything works, with several times the CPU per message. Install a C compiler and "
-            "kappamq again; `kappamq doctor` says what is missing"
+            "this client runs without the compiled kernel: everything works, with several times the CPU per message. Install a C "
+            "compiler, and kappamq again; `kappamq doctor` says what is missing"
         )

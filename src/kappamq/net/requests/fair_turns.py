@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from typing import Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Generator, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 from kappamq.net.serving.connection import WAITING, Connection
 
@@ -24,6 +24,8 @@ LIGHT_TURN_S: Final = 0.012
 LIGHT_S: Final = 0.004
 SLICE_S: Final = 0.002
 """About the longest that a slice of long work may take; see `FairTurns.next_slice`."""
+LINE_MAX: Final = 64
+"""With so many requests waiting for time a connection is not read from; more may come from what was read before."""
 HALF_LIFE_S: Final = 1.0
 """Half-life of the recorded cost."""
 
@@ -35,6 +37,17 @@ class Account(Protocol):
     cost_at: float  # by the loop's clock
 
 
+class _Line:
+    """The requests of one connection that are under way and wait for time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.waiters: deque[asyncio.Future[None]] = deque()
+        self.woken = 0  # of these, but their steps have not begun
+        self.is_queued = False
+        self.holds_reading = False
+
+
 class FairTurns:
     """Belongs to one loop; all its servers may share it."""
 
@@ -42,22 +55,66 @@ class FairTurns:
         self._loop = asyncio.get_running_loop()
         self._spent = 0.0  # in this turn
         self._is_scheduled = False
-        self._light: deque[Connection] = deque()
-        self._heavy: deque[Connection] = deque()
+        self._light: deque[Connection | _Line] = deque()
+        self._heavy: deque[Connection | _Line] = deque()
+        self._lines: dict[Connection, _Line] = {}
         self._heavy_first = False  # none of the costly ones was served in the last turn
         self._slices: deque[asyncio.Future[None]] = deque()
 
     def has_time_for(self, connection: Connection) -> bool:
         """Return whether a request of this connection may be processed now. If not, it is paused and resumed in a later turn."""
-        if self._spent < TURN_S:
+        line = self._lines.get(connection)
+        if line is not None and len(line.waiters) >= LINE_MAX:
+            line.holds_reading = True
+        elif self._is_time_for(connection):
             return True
-        is_light = self.cost(connection) < LIGHT_S
-        if is_light and self._spent < LIGHT_TURN_S:
-            return True
+        else:
+            self._wait(connection, connection)
         connection.pause(WAITING)
-        (self._light if is_light else self._heavy).append(connection)
-        self._schedule()
         return False
+
+    def waiting(self, connection: Connection) -> int:
+        """How many of its requests that are under way wait for time."""
+        line = self._lines.get(connection)
+        return 0 if line is None else len(line.waiters)
+
+    def wait_for_time(self, connection: Connection) -> Generator[Any, Any, bool]:
+        """For a request of this connection that is under way (`yield from`): wait until a turn has time for its next step.
+
+        Returns whether it had to wait. Those of one connection go on in their order, and connections take turns, however many
+        requests each has sent."""
+        line = self._lines.get(connection)
+        if line is None:
+            if self._is_time_for(connection):
+                return False
+            line = self._lines[connection] = _Line(connection)
+        waiter = self._loop.create_future()
+        line.waiters.append(waiter)
+        self._queue(line)
+        try:
+            yield from waiter
+        finally:
+            if waiter.done() and not waiter.cancelled():
+                line.woken -= 1
+                self._end(line)
+        return True
+
+    def _queue(self, line: _Line) -> None:
+        if not line.is_queued:
+            line.is_queued = True
+            self._wait(line.connection, line)
+
+    def _end(self, line: _Line) -> None:
+        """If nobody is left. As long as somebody is, whoever comes goes behind them."""
+        if not line.waiters and not line.woken:
+            self._lines.pop(line.connection, None)
+
+    def _is_time_for(self, connection: Connection) -> bool:
+        return self._spent < TURN_S or (self._spent < LIGHT_TURN_S and self.cost(connection) < LIGHT_S)
+
+    def _wait(self, connection: Connection, entry: Connection | _Line) -> None:
+        (self._light if self.cost(connection) < LIGHT_S else self._heavy).append(entry)
+        self._schedule()
 
     @property
     def spent(self) -> float:
@@ -138,5 +195,22 @@ class FairTurns:
         if self._light or self._heavy or self._slices or self._spent:
             self._schedule()
 
-    def _resume(self, connection: Connection) -> None:
-        connection.resume(WAITING)
+    def _resume(self, entry: Connection | _Line) -> None:
+        if not isinstance(entry, _Line):
+            entry.resume(WAITING)
+            return
+        entry.is_queued = False
+        waiters = entry.waiters
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                entry.woken += 1
+                self._spent += SLICE_S
+                break
+        if waiters:
+            self._queue(entry)
+        self._end(entry)
+        if entry.holds_reading and len(waiters) <= LINE_MAX // 2:
+            entry.holds_reading = False
+            entry.connection.resume(WAITING)

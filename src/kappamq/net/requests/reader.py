@@ -9,10 +9,12 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from kappamq.config.net import NetConfig
 from kappamq.errors import ProtocolError
+from kappamq.net.requests.charged import Charged
 from kappamq.net.requests.loop_share import LoopShare
 from kappamq.net.requests.sizes import RequestLimit, RequestLimits
 from kappamq.net.serving.connection import Connection
@@ -26,7 +28,8 @@ class InOrder(NamedTuple):
     answer: Awaitable[Frame | None]
 
 
-Answer = Frame | Awaitable[Frame | None] | InOrder | None
+Answered = Frame | Awaitable[Frame | None] | None
+Answer = Answered | InOrder
 Handler = Callable[[Connection, Frame], Answer]
 
 LOOSE_HEADER_BYTES_MAX: Final = 4 << 10
@@ -109,23 +112,38 @@ class RequestReader:
             return
         with data[header_end:] as body:
             handle(connection, frame, body, header_end)
-        seconds = time.perf_counter() - began
+        self._took(connection, frame.code, time.perf_counter() - began)
+
+    def _took(self, connection: Connection, code: int, seconds: float) -> None:
         self.turns.spend(seconds)
         self.turns.charge(connection, seconds)
-        self.watch.took(frame.code, connection, seconds)
+        self.watch.took(code, connection, seconds)
 
     def call(
         self, handler: Handler, connection: Connection, frame: Frame, body: memoryview, header_bytes: int
-    ) -> tuple[Frame | Awaitable[Frame | None] | None, bool]:
+    ) -> tuple[Answered, bool]:
         """Return the handler's answer, and whether later requests of the connection must wait for it.
 
         Raises InvalidParameter, before anything is decoded, if the request is too large."""
         self.limits.check(frame.code, header_bytes, len(body))
         frame.body = bytes(body)
         if self.limits.is_for_beside(frame):
-            return self._read_first(handler, connection, frame), True
+            return self._charged(self._read_first(handler, connection, frame), connection, frame), True
         answer = handler(connection, frame)
-        return (answer.answer, True) if isinstance(answer, InOrder) else (answer, False)
+        if isinstance(answer, InOrder):
+            return self._charged(answer.answer, connection, frame), True
+        return self._charged(answer, connection, frame), False
+
+    def _charged(self, answer: Answered, connection: Connection, frame: Frame) -> Answered:
+        if not inspect.iscoroutine(answer):
+            return answer
+        return Charged(
+            answer,
+            connection,
+            self.turns,
+            partial(self._took, connection, frame.code),
+            is_wanted=lambda: frame.is_oneway or connection.is_open,
+        )
 
     async def _read_first(self, handler: Handler, connection: Connection, frame: Frame) -> Frame | None:
         """Decode a large body in the worker thread, then continue as usual."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from kappamq.config.net import NetConfig
 from kappamq.errors import Busy, NotConnected
+from kappamq.net.requests.charged import Charged
 from kappamq.net.requests.failures import failure
 from kappamq.net.serving.connection import BUSY, Connection
 from kappamq.net.serving.limits import ADDRESS_SHARE
@@ -105,7 +106,7 @@ async def _answer_later(connection: Connection, frame: Frame, answer: Awaitable[
 
 
 def _give_up(answer: Awaitable[Frame | None]) -> None:
-    if inspect.iscoroutine(answer):
+    if inspect.iscoroutine(answer) or isinstance(answer, Charged):
         answer.close()
     elif isinstance(answer, asyncio.Task):
         answer.cancel()

@@ -76,11 +76,41 @@ def host_bytes(address: Address) -> bytes:
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_buffer", "_calls", "_counted", "_header_seen", "_host", "_need", "_opaque", "_opening", "_owed_bytes", "_owing",
-        "_paused", "_read_in_row", "_source", "_stalled", "_transport", "admitted", "born", "cost", "cost_at", "counted_as", "last_read",
-        "last_write", "local", "on_lost", "on_writable", "opened", "partial_since", "peer", "proxy", "slow_since", "spoken", "state",
-        "unsent_seen", "write_stalled_since",
-    )  # fmt: skip
+        "_buffer",
+        "_calls",
+        "_counted",
+        "_header_seen",
+        "_host",
+        "_need",
+        "_opaque",
+        "_opening",
+        "_owed_bytes",
+        "_owing",
+        "_paused",
+        "_read_in_row",
+        "_source",
+        "_stalled",
+        "_transport",
+        "admitted",
+        "born",
+        "cost",
+        "cost_at",
+        "counted_as",
+        "last_read",
+        "last_write",
+        "local",
+        "on_lost",
+        "on_writable",
+        "opened",
+        "partial_since",
+        "peer",
+        "proxy",
+        "slow_since",
+        "spoken",
+        "state",
+        "unsent_seen",
+        "write_stalled_since",
+    )
 
     def __init__(self, host: Host, source: Address | None = None, *, header_seen: bool = False) -> None:
         """`header_seen`: the acceptor has already looked for a PROXY header, and `source` is the address in it."""

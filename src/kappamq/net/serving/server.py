@@ -110,9 +110,14 @@ class Server:
         if connection.is_held or stalled is not None:
             return None  # we are not reading, so we cannot see what it has sent
         return overdue(
-            config, now, opened=connection.opened, last_read=connection.last_read, last_write=connection.last_write,
-            partial_since=connection.partial_since, spoken=connection.spoken,
-        )  # fmt: skip
+            config,
+            now,
+            opened=connection.opened,
+            last_read=connection.last_read,
+            last_write=connection.last_write,
+            partial_since=connection.partial_since,
+            spoken=connection.spoken,
+        )
 
     def admit(self, connection: Connection) -> bool:
         connection.counted_as = self._counted_as(connection)

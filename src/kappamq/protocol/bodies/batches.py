@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Any
 
 from kappamq.protocol.bodies.body import Body
 
@@ -11,6 +12,10 @@ class ChunkList(Body):
     """Chunks of one transaction: broker name -> [place, CRC], in the order in which they are to be published."""
 
     chunks: dict[str, list[list[int]]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is, and not value by value: there may be many thousands."""
+        return {"chunks": self.chunks}
 
 
 class FinishedBatches(Body):
@@ -23,6 +28,10 @@ class DecidedChunks(Body):
     transaction: str = ""
     number: int = 0
     chunks: list[list[int]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """See `ChunkList.to_json`."""
+        return {"transaction": self.transaction, "number": self.number, "chunks": self.chunks}
 
 
 class Decisions(Body):

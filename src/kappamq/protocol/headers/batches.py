@@ -117,7 +117,11 @@ class QueryScopes(Header, code=RequestCode.QUERY_SCOPES):
 
 
 class RemoveScope(Header, code=RequestCode.REMOVE_SCOPE):
-    """Forget a scope and what is staged for it; another owner may use the name then."""
+    """Forget a scope and what is staged for it; another owner may use the name then.
+
+    With `force` although its coordinator cannot be asked, or waits for a broker that has not published all: what was decided and is
+    not published may be lost."""
 
     scope: str
     owner: str
+    force: bool | None = None

@@ -299,7 +299,7 @@ class Cluster:
 
     def _has_queue(self, name: str, broker: Any, topic: str, queue_id: int, records: dict[int, Any]) -> None:
         store = broker.store
-        state: QueueState = store.kernel.queue_state(topic, queue_id)
+        state: QueueState = store.queue_state(topic, queue_id)
         if topic.startswith("gone"):
             return
         shown = [number for number in sorted(records) if records[number].log_offset >= store.log.min]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from kappamq.broker.broker import Broker
 from kappamq.broker.machine import Machine as Given
@@ -68,11 +68,11 @@ class Machine:
         self.streams.down.discard(self.host)
         loop = self.loop = Loop(self.world, self.streams, self.host, lambda: self._turned(self), self.faults.work_ms)  # type: ignore[abstract]
         self.disk.loop = loop
-        loop.run(self._build)
-        loop.create_task(self._live(loop))
+        self.broker = None
+        loop.run(lambda: loop.create_task(self._live()))
 
-    def _build(self) -> None:
-        self.broker = Broker(
+    async def _opened(self) -> Broker:
+        return await Broker.open(
             BrokerConfig(name="g", port=PORT, listen_host=self.host, queue_lock_ms=self.faults.lock_ms),
             StoreConfig(
                 root=ROOT, segment_bytes=self.faults.segment_bytes, queue_file_entries=64, index_slots=101, index_entries=200,
@@ -91,9 +91,9 @@ class Machine:
         assert self.loop is not None
         return [Listener(self.streams, self.loop, host, place) for place in (port, port - 2, copies or port + 1)]
 
-    async def _live(self, loop: Loop) -> None:
-        broker = cast(Broker, self.broker)
+    async def _live(self) -> None:
         try:
+            broker = self.broker = await self._opened()
             await broker.start()
             self.is_up = True
             await broker.unfit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -60,8 +60,9 @@ TYPES: Final[dict[str, pa.DataType]] = {
 class Batches:
     """Makes batches of the wanted columns."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
+    def __init__(self, columns: Sequence[str], required: Collection[str] = ()) -> None:
+        """`required` columns are declared as never null: Spark compares that with its own schema."""
+        self.schema = pa.schema([pa.field(name, TYPES[name], name not in required) for name in columns])
         self._columns = tuple(columns)
         self._wanted = sum(_GATHERED.get(name, 0) for name in columns)
         kernel = record_columns.load()

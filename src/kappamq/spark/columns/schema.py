@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kappamq.errors import ConfigError
 from kappamq.spark.suggestions import nearest
@@ -36,6 +36,16 @@ STORE_COLUMNS: Final = {name: kind for name, kind in COLUMNS.items() if name != 
 """Columns of the log itself: position and size of a record, the addresses (`host:port`) of the client that sent it and of the
 broker that stored it; for an unreadable range, `damage` says why."""
 
+OPTIONAL: Final = frozenset({"keys", "tags", "damage"})
+"""Columns that a message may not have; of the others none is ever null."""
+
+
+class Projection(NamedTuple):
+    """The columns of a read, in order; those that are declared as never null."""
+
+    columns: tuple[str, ...]
+    required: frozenset[str] = frozenset()
+
 
 def ddl(columns: Sequence[str] | None = None, known: Mapping[str, str] = COLUMNS) -> str:
     """Return the schema for Spark: `topic string, queueId int, ...`; by default all known columns."""
@@ -54,8 +64,10 @@ def check_columns(names: Sequence[str], known: Mapping[str, str] = COLUMNS) -> t
     return tuple(names)
 
 
-def check_schema(schema: StructType, known: Mapping[str, str] = COLUMNS) -> tuple[str, ...]:
-    """Return the columns of a user's schema (a projection). Raises ConfigError if it does not fit."""
+def check_schema(
+    schema: StructType, known: Mapping[str, str] = COLUMNS, optional: Collection[str] = OPTIONAL
+) -> Projection:
+    """Return the columns of a user's schema. Raises ConfigError if it does not fit."""
     names = check_columns([field.name for field in schema.fields], known)
     for field in schema.fields:
         if field.dataType.simpleString() != known[field.name]:
@@ -63,4 +75,6 @@ def check_schema(schema: StructType, known: Mapping[str, str] = COLUMNS) -> tupl
                 f"column {field.name} is {known[field.name]}, not {field.dataType.simpleString()}: "
                 f"declare it as {ddl([field.name], known)}, and cast it afterwards"
             )
-    return names
+        if not field.nullable and field.name in optional:
+            raise ConfigError(f"column {field.name} may be null here: declare it without NOT NULL")
+    return Projection(names, frozenset(field.name for field in schema.fields if not field.nullable))

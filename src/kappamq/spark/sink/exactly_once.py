@@ -177,7 +177,7 @@ def count_rows(batches: Iterator[pa.RecordBatch], message_bytes_max: int) -> Par
     def count(batch: pa.RecordBatch, _first_row: int) -> None:
         if not batch.num_rows:
             return
-        prepared, rows, at = prepare(batch, message_bytes_max), np.arange(batch.num_rows, dtype=np.int32), 0
+        prepared, rows, at = prepare(batch, message_bytes_max), np.arange(batch.num_rows, dtype=np.int32).data, 0
         while at < batch.num_rows:
             body, at = kernel.batch_body(prepared.bodies, prepared.texts, rows, at, BATCH_BYTES, BATCH_MEMBERS, b"", 0)
             part.checksum = (part.checksum + kernel.batch_checksum(body)) & CHECKSUM_MASK

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -28,7 +30,9 @@ class Written(WriterCommitMessage):
 
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
+        """On the driver, before any task. Raises NotConnected, NoSuchTopic."""
         self.options = options
+        check_start(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_rows(self.options, iterator)
@@ -38,8 +42,12 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, checkpoint: str | None = None) -> None:
+        """The same, before each batch. Only a stream that has written nothing yet is checked: later a name server that is away
+        restarts, and the tasks wait for it."""
         self.options = options
+        if is_new(checkpoint):
+            check_start(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_rows(self.options, iterator)
@@ -49,6 +57,34 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What was written stays: Spark tries the batch again, and its rows may then be there twice."""
+
+
+def check_start(options: WriteOptions) -> None:
+    """Ask the name servers once: an address that nobody answers at is more likely wrong than restarting, and tasks would wait for
+    it. Raises NotConnected, NoSuchTopic."""
+    from kappamq.spark import connection
+    from kappamq.spark.topic.topics import check_exists
+
+    if options.topic is None:
+        connection.admin(options.nameservers, tls=options.tls).masters()
+    else:
+        check_exists(options.nameservers, options.topic, options.tls, patience_s=0)
+
+
+def is_new(checkpoint: str | None) -> bool:
+    """Whether a stream has committed no batch yet. Of a checkpoint that is no folder of this machine nobody knows: then it is not."""
+    place = local_path(checkpoint) if checkpoint else None
+    if place is None or not place.is_dir():
+        return False
+    return not any(path.name.isdigit() for path in (place / "commits").glob("*"))
+
+
+def local_path(name: str) -> Path | None:
+    """The folder that Spark means by a path or a file: URI; None for any other URI."""
+    parts = urlsplit(name)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(name)
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:

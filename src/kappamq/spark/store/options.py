@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from kappamq.errors import ConfigError
-from kappamq.spark.columns.schema import STORE_COLUMNS, check_columns
+from kappamq.spark.columns.schema import OPTIONAL, STORE_COLUMNS, check_columns
 from kappamq.spark.topic.options import count_option, known_options, topic_options
 from kappamq.store.reader import check_is_store
 
@@ -76,6 +76,11 @@ class StoreOptions:
             on_damage=OnDamage(damage),
             min_partitions=count_option(given, "minPartitions") or 1,
         )
+
+    @property
+    def optional(self) -> Collection[str]:
+        """The columns that may be null: of a damaged stretch only its place is known."""
+        return STORE_COLUMNS.keys() - {"logOffset", "size"} if self.on_damage is OnDamage.ROWS else OPTIONAL
 
     def wants(self, topic: str) -> bool:
         if self.topic_pattern is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,13 +37,13 @@ DELETED_MEANWHILE: Final = "deleted by retention while it was read"
 class StretchReader:
     """Reads stretches of one store for one task."""
 
-    def __init__(self, options: StoreOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: StoreOptions, columns: Sequence[str], required: Collection[str] = ()) -> None:
         self._options = options
         self._reader = StoreReader(Path(options.path))
         self._log = self._reader.log
         self._stretches = Stretches(self._reader)
         self._selection = Selection(options)
-        self._batches = Batches(columns)
+        self._batches = Batches(columns, required)
         self._looked_at = Batches(self._selection.columns)
         self._topics = Batches(("topic",))
         self._locate = record_columns.load().locate

@@ -5,15 +5,24 @@ Reads files, so it is for local mode, a shared file system, or a copy. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
+from kappamq.errors import ConfigError
 from kappamq.spark.columns.schema import STORE_COLUMNS, check_schema, ddl
 from kappamq.spark.failures import without_traceback
+from kappamq.spark.refused_stream import RefusedStream
 from kappamq.spark.store.options import StoreOptions
 from kappamq.spark.worker_process import begin_task
 from kappamq.store.log.stretches import Stretch, Stretches
@@ -26,6 +35,12 @@ if TYPE_CHECKING:
 STRETCH_BYTES: Final = 128 << 20
 """What one task reads at most; a task costs Spark some 35 ms."""
 STRETCHES_FEW: Final = 16
+NO_STREAM: Final = (
+    "the format kappamq.store is for batch reads: use spark.read, or read the topic as a stream with the format kappamq"
+)
+NO_WRITING: Final = (
+    "the format kappamq.store only reads: write to the topic with the format kappamq, through its brokers"
+)
 
 
 @dataclass
@@ -51,16 +66,25 @@ class KappaMQStore(DataSource):
 
         options = StoreOptions.parse(self.options)
         compile_filter(options.filter)
-        return LogTableReader(options, check_schema(schema, STORE_COLUMNS))
+        return LogTableReader(options, *check_schema(schema, STORE_COLUMNS, options.optional))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return RefusedStream(ConfigError(NO_STREAM))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise ConfigError(NO_WRITING)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise ConfigError(NO_WRITING)
 
 
 @without_traceback
 class LogTableReader(DataSourceReader):
     """One read of what the log holds when the query begins."""
 
-    def __init__(self, options: StoreOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: StoreOptions, columns: Sequence[str], required: Collection[str] = ()) -> None:
         self.options = options
-        self.columns = tuple(columns)
+        self.columns, self.required = tuple(columns), frozenset(required)
 
     def partitions(self) -> Sequence[InputPartition]:
         with StoreReader(Path(self.options.path)) as store:
@@ -73,7 +97,7 @@ class LogTableReader(DataSourceReader):
         from kappamq.spark.store.reading import StretchReader
 
         if isinstance(partition, StoreTask):
-            reader = StretchReader(self.options, self.columns)
+            reader = StretchReader(self.options, self.columns, self.required)
             begin_task()
             yield from reader.read([partition.stretch])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 class RangeReader:
     """Reads ranges for one task."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[str], required: Collection[str] = ()) -> None:
         self._options = options
         self._selection = Selection(options)
         self._tags = options.tags or "*"
         self.gaps: list[Gap] = []
         """What was passed over so far, because the option onDataLoss allows it."""
-        self._batches = Batches(columns)
+        self._batches = Batches(columns, required)
         self._looked_at = Batches(self._selection.columns)
         self._client = connection.reader(options.nameservers, tls=options.tls)
         # Others want to use the broker, too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -19,13 +19,14 @@ from pyspark.sql.datasource import (
 from kappamq.errors import ConfigError, KappaError
 from kappamq.spark.columns import schema as schemas
 from kappamq.spark.failures import without_traceback
+from kappamq.spark.refused_stream import RefusedStream
 from kappamq.spark.sink.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from kappamq.spark.sink.options import WriteOptions
 from kappamq.spark.sink.sink import BatchWriter, StreamWriter
 from kappamq.spark.topic.options import BATCH_ONLY, STREAM_ONLY, ReadOptions, refuse_options
 from kappamq.spark.topic.planning import ranges_between, refuse_gaps, resolve, tasks
 from kappamq.spark.topic.pruning import Pruning, TimeBounds, filters_are_pushed, prune
-from kappamq.spark.topic.streaming import RefusedStream, StreamReader
+from kappamq.spark.topic.streaming import StreamReader
 from kappamq.spark.topic.tasks import Task
 from kappamq.spark.worker_process import begin_task
 
@@ -53,14 +54,14 @@ class KappaMQSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         refuse_options(self.options, STREAM_ONLY, "is for streams: leave it out, or use spark.readStream")
         kind = PushingReader if filters_are_pushed() else BatchReader
-        return kind(self._read_options(), schemas.check_schema(schema))
+        return kind(self._read_options(), *schemas.check_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             refuse_options(
                 self.options, BATCH_ONLY, "is for batch reads, and a stream has no end: leave it out, or use spark.read"
             )
-            return StreamReader(self._read_options(), schemas.check_schema(schema))
+            return StreamReader(self._read_options(), *schemas.check_schema(schema))
         except KappaError as error:
             # PySpark 4.3 would replace an error raised here by one of its own ("cannot access local variable 'reader'").
             return RefusedStream(error)
@@ -79,7 +80,7 @@ class KappaMQSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = self._write_options(schema, overwrite=False, streaming=True)
         if options.exactly_once is None:
-            return StreamWriter(options)
+            return StreamWriter(options, self.options.get("checkpointLocation"))
         # For a commit Spark asks a copy of this source: brokers that are not needed for it may be away then.
         return ExactlyOnceStreamWriter(options, starting=self._process == os.getpid())
 
@@ -97,9 +98,9 @@ class KappaMQSource(DataSource):
 class BatchReader(DataSourceReader):
     """One read of what the queues hold when the query begins."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[str], required: Collection[str] = ()) -> None:
         self.options = options
-        self.columns = tuple(columns)
+        self.columns, self.required = tuple(columns), frozenset(required)
         self.pruning = Pruning()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -123,7 +124,7 @@ class BatchReader(DataSourceReader):
 
         # Where there is nothing to read Spark makes up a partition of its own.
         if isinstance(partition, Task):
-            reader = RangeReader(self.options, self.columns)
+            reader = RangeReader(self.options, self.columns, self.required)
             begin_task()
             yield from reader.read(partition.ranges)
 
@@ -138,5 +139,5 @@ class PushingReader(BatchReader):
         return filters  # all of them: what is read may still hold other rows
 
 
-for _kind in (RefusedStream, StreamReader, BatchWriter, StreamWriter, ExactlyOnceBatchWriter, ExactlyOnceStreamWriter):
+for _kind in (StreamReader, BatchWriter, StreamWriter, ExactlyOnceBatchWriter, ExactlyOnceStreamWriter):
     without_traceback(_kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,7 +19,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kappamq.errors import KappaError
 from kappamq.message import MessageQueue
 from kappamq.spark.topic.checkpoints import (
     Checkpoint,
@@ -50,9 +49,16 @@ COMPARE_ALL_S: Final = 60.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: ReadOptions, columns: Sequence[str], *, topics_may_change: bool = False) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: Sequence[str],
+        required: Collection[str] = (),
+        *,
+        topics_may_change: bool = False,
+    ) -> None:
         self.options = options
-        self.columns = tuple(columns)
+        self.columns, self.required = tuple(columns), frozenset(required)
         self._compare_topics = not topics_may_change  # with those of the checkpoint, once
         self._filter = filter_name(options)
         self._target: dict[MessageQueue, int] | None = None  # what is there when `availableNow` begins: not beyond
@@ -244,31 +250,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kappamq.spark.topic.reading import RangeReader
 
         if isinstance(partition, Task):
-            reader = RangeReader(self.options, self.columns)
+            reader = RangeReader(self.options, self.columns, self.required)
             begin_task()
             yield from reader.read(partition.ranges)
-
-
-class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose options or schema are wrong: it says so as soon as Spark asks it anything."""
-
-    def __init__(self, error: KappaError) -> None:
-        self._error = error
-
-    def initialOffset(self) -> dict[str, Any]:
-        raise self._error
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error

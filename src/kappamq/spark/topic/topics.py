@@ -35,12 +35,12 @@ _answered: set[str] = set()
 Later it is a restart, and worth some patience."""
 
 
-def check_exists(nameservers: str, topic: str, tls: Tls | None = None) -> None:
+def check_exists(nameservers: str, topic: str, tls: Tls | None = None, *, patience_s: float = PATIENCE_S) -> None:
     """Before the first send to a topic: a broker that creates topics by itself would create a misspelt one. Raises NoSuchTopic.
 
     Brokers or name servers that are away may be restarting: waits some time for them."""
     admin = connection.admin(nameservers, tls=tls)
-    patience = Patience(f"looking for topic {topic}")
+    patience = Patience(f"looking for topic {topic}", patience_s)
     while True:
         try:
             admin.route(topic)

@@ -10,9 +10,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kappamq.errors import StoreDamaged
+from kappamq.native.pure_record import Buffer
 from kappamq.protocol.records.view import FRONT_BYTES, Front
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
@@ -24,7 +25,7 @@ POSITION_NAME: Final = "kappamq.position"
 _FOREVER: Final = 1 << 62
 _LOOK_BYTES: Final = 8 << 20
 
-Scan = Callable[[Any, int, bool], tuple[int, int, int, int]]
+Scan = Callable[[Buffer, int, bool], tuple[int, int, int, int]]
 """Kernel's scan: (bytes, log offset, whether checksums are compared) -> (good bytes, why it stopped, records, store time of the last)."""
 
 

@@ -144,11 +144,11 @@ class RangeReader:
                 f"Check the disk; if bytes stay unreadable, restore the file from a copy"
             ) from error
         if not part.refused:
-            part.queues = kernel.take_entries(_FOREVER)
+            part.queues = list(kernel.take_entries(_FOREVER))
             part.keys = kernel.take_index()
         return part
 
-    def _kernel(self) -> Any:
+    def _kernel(self) -> Kernel:
         """A new one: its queues begin with the first message that it dispatches."""
         kernel = self._module.Kernel(
             segment_bytes=self._log.segment_bytes,

@@ -58,7 +58,7 @@ class TimerFiles:
             raise StoreFormatError("timerwheel or config/timercheck is missing")
         self._wheel.open()
         self.checkpoint = TimerCheckpoint.decode(data)
-        self._log.end = self.checkpoint.log_position
+        self._log.go_on_at(self.checkpoint.log_position)
         stamp = read_stamp(data, self._boot_id)
         if stamp.ours and self._log.min > stamp.first:
             raise StoreFormatError(f"the timer log begins at {self._log.min}, expected {stamp.first}")
@@ -168,7 +168,7 @@ class TimerFiles:
                 if known != unit.log_offset:
                     raise StoreDamaged(f"the unit at {unit.position} does not belong to message {queue_offset}")
                 self._revise(unit)
-                self._log.end = unit.position + UNIT.size
+                self._log.go_on_at(unit.position + UNIT.size)
                 queue_offset += 1
         self._log.cut(self._log.end)
         self._write_slots()

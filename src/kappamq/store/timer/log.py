@@ -87,6 +87,10 @@ class TimerLog:
             self._files.pwrite(fd, wait, unit.position - start + WAIT_AT)
             self._window = (0, b"")
 
+    def go_on_at(self, end: int) -> None:
+        """The next unit is written there; what lies behind it is not looked at yet."""
+        self.end = end
+
     def cut(self, end: int) -> None:
         """Truncate the log to `end`."""
         for start in reversed(self._starts):

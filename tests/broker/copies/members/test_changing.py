@@ -141,6 +141,26 @@ def test_members_find_each_other_after_a_restart_of_all(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_member_that_was_not_told_of_the_leader_is_taken_in(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            if leader is not group.running["n2"]:
+                async with speaking(leader) as speaker:
+                    assert (await speaker.ask(TransferLeader(member="n2"))).code == 0
+                leader = await group.leader(but=leader)
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            free_port(group, "n3")
+            await changed(group, "add", "n3")
+            await start(group, "n3", ["n0", "n1", "n3"])
+            await all_vote(group, "n0", "n1", "n2", "n3")
+            await group.agree()
+            same_logs(*group.running.values())
+
+    run(test())
+
+
 def test_a_lost_member_begins_anew_at_another_address(tmp_path: Path) -> None:
     async def test() -> None:
         async with members(tmp_path) as group:

@@ -45,11 +45,12 @@ class Members:
         self.running: dict[str, Broker] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
 
-    async def start(self, name: str, **changes: Any) -> Broker:
+    async def start(self, name: str, *, copies_changes: dict[str, Any] | None = None, **changes: Any) -> Broker:
         copies = CopiesConfig(
             group="g",
             members={each: f"{HOST}:{port + 1}" for each, port in self.ports.items()},
             member=name,
+            **(copies_changes or {}),
         )
         own = self._stacks[name] = AsyncExitStack()
         self._stack.push_async_callback(own.aclose)

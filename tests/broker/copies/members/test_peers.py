@@ -16,6 +16,7 @@ import pytest
 from kappamq.broker.broker import Broker
 from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.broker.copies.question import Questions
+from kappamq.broker.copies.told import Told
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.raft import MemberId
@@ -185,8 +186,13 @@ class Side:
 async def connected() -> AsyncIterator[tuple[Side, Side, Peer]]:
     here, there = Side("n0"), Side("n1")
     loop = asyncio.get_running_loop()
-    knows = there.config.members.__contains__
-    server = await loop.create_server(lambda: MemberLink(there, knows, crc32, lambda link: None), "127.0.0.1", 0)
+
+    def knows(hello: MemberHello) -> bool:
+        return hello.member in there.config.members
+
+    server = await loop.create_server(
+        lambda: MemberLink(there, knows, crc32, lambda link: None, Told()), "127.0.0.1", 0
+    )
     port = server.sockets[0].getsockname()[1]
     peer = Peer(here, "n1", f"127.0.0.1:{port}", crc32)
     try:

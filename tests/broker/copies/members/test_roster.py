@@ -5,6 +5,7 @@ from __future__ import annotations
 from kappamq.broker.copies.members.roster import Roster
 from kappamq.config.copies import CopiesConfig
 from kappamq.raft import Ballot, Log, MemberId, Members, Node, TermRecord, Terms
+from kappamq.replication.greeting import MemberHello
 from kappamq.state.member_places import MemberPlaces
 
 FOUNDERS = {"n0": "a:1", "n1": "b:1", "n2": "c:1"}
@@ -30,3 +31,33 @@ def test_later_the_log_says_who_they_are_and_operators_where() -> None:
     assert roster.others() == {"n1": "e:1", "n3": "d:1"}, "where n4 is nobody has said yet"
     assert not roster.knows("n2"), "it was taken out"
     assert roster.place_of("n2") == "c:1"
+    assert [roster.elsewhere(name) for name in ("n1", "n2", "n3")] == ["b:1", None, None]
+    told.apply("member-place", {"member": "n0", "place": "f:1"})
+    assert roster.place_of("n0") == "a:1", "where we are ourselves, nobody knows better"
+
+
+def said(member: str, place: str, group_id: str = "g:1") -> MemberHello:
+    return MemberHello(
+        cluster="c", name="n", group="g", members="", member=member, address="h:9", segment_bytes=1, delay_levels="1s",
+        term=1, end=1, group_id=group_id, place=place,
+    )  # fmt: skip
+
+
+def test_a_newcomer_believes_those_of_its_group_that_come() -> None:
+    config = CopiesConfig(group="g", members={"n0": "a:1", "n1": "b:1", "n3": "d:1"}, member="n3")
+    node: list[Node] = []
+    roster = Roster(config, MemberPlaces(lambda *_: None), lambda: node[0] if node else None)
+    assert not roster.meets(said("n2", "c:1")), "there is no group yet"
+    me = MemberId("n3", 7)
+    node.append(Node(me, Ballot(0, None), Log(Terms(TermRecord(0, 0, Members())), 0, 0), now=0, dice=lambda: 0.5))
+    assert not roster.meets(said("n2", "nowhere"))
+    assert not roster.meets(said("n2", "c:1", group_id=""))
+    assert roster.meets(said("n2", "c:1"))
+    assert roster.others() == {"n0": "a:1", "n1": "b:1", "n2": "c:1"}
+    for number in range(100):
+        roster.meets(said(f"x{number}", "c:2"))
+    assert len(roster.others()) <= 20, "what strangers say is bounded"
+    listed = Members(frozenset({MemberId("n0", 1), MemberId("n1", 1)}), frozenset({me}))
+    node[0] = Node(me, Ballot(0, None), Log(Terms(TermRecord(0, 0, listed)), 0, 0), now=0, dice=lambda: 0.5)
+    assert roster.others() == {"n0": "a:1", "n1": "b:1"}
+    assert not roster.meets(said("n2", "c:1"))

@@ -8,6 +8,7 @@ from typing import Final
 
 from kappamq.broker.copies.members.peers import Member, MemberLink, Peer
 from kappamq.broker.copies.opening import NoRoom
+from kappamq.broker.copies.told import Told
 from kappamq.replication.frames import Checksum
 from kappamq.replication.greeting import MemberHello
 
@@ -15,8 +16,17 @@ _LINKS_MAX: Final = 64
 
 
 class Connections:
-    def __init__(self, member: Member, knows: Callable[[str], bool], checksum: Checksum) -> None:
+    def __init__(
+        self,
+        member: Member,
+        knows: Callable[[MemberHello], bool],
+        checksum: Checksum,
+        elsewhere: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
+        """`elsewhere`: where a member may be, too, if it cannot be reached where it is said to be."""
         self._knows = knows
+        self._told = Told()
+        self._elsewhere = elsewhere
         self._member = member
         self._checksum = checksum
         self._peers: dict[str, Peer] = {}
@@ -31,7 +41,7 @@ class Connections:
                 peer.end()
         for name, place in places.items():
             if name not in self._peers:
-                self._peers[name] = Peer(self._member, name, place, self._checksum)
+                self._peers[name] = Peer(self._member, name, place, self._checksum, self._elsewhere)
 
     def peer(self, name: str) -> Peer | None:
         return self._peers.get(name)
@@ -47,7 +57,9 @@ class Connections:
             if stranger is None:
                 return NoRoom()
             self._links.pop(stranger).abort()
-        made = MemberLink(self._member, self._knows, self._checksum, lambda link: self._links.pop(link, None))
+        made = MemberLink(
+            self._member, self._knows, self._checksum, lambda link: self._links.pop(link, None), self._told
+        )
         self._links[made] = made
         return made
 

@@ -1,4 +1,5 @@
-"""How a member begins: with what it finds on its disk, as a founder of a new group, or as the newcomer of one that exists."""
+"""How a member begins: with what it finds on its disk, as a founder of a new group, as a group of one with the log of a broker of its
+own, or as the newcomer of a group that exists."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from kappamq.broker.copies.members.member_files import AS_NEW, MemberFiles
-from kappamq.broker.copies.members.term_records import find_terms
+from kappamq.broker.copies.members.term_records import find_terms, term_change
+from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.raft import Log, MemberId, Members, Node, TermRecord, Terms
@@ -16,8 +19,32 @@ from kappamq.raft.effects import Ballot
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
 from kappamq.store.message_store import MessageStore
+from kappamq.store.recovery import Recovered
 
 log = logging.getLogger(__name__)
+
+
+def introduction(
+    config: CopiesConfig, broker: BrokerConfig, store: MessageStore, vote: Vote | None, address: str, now_ms: int
+) -> MemberHello:
+    """What this member says of itself to another. `vote`: None before it belongs to the group. `address`: where its clients reach it."""
+    return MemberHello(
+        cluster=broker.cluster,
+        name=broker.name,
+        group=config.group or "",
+        members=",".join(sorted(config.members)),
+        member=config.member or "",
+        address=address,
+        segment_bytes=store.config.segment_bytes,
+        delay_levels=broker.delay_levels,
+        term=vote.ballot.term if vote is not None else 0,
+        end=store.log.end,
+        group_id=vote.group_id if vote is not None else "",
+        incarnation=vote.member.incarnation if vote is not None else 0,
+        broker_id=broker.broker_id or config.member_id,
+        place=config.members.get(config.member or "", ""),
+        now_ms=now_ms,
+    )
 
 
 def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vote | None:
@@ -26,7 +53,7 @@ def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vo
     assert config.member is not None
     known = next((hello for hello in others if hello is not None and not hello.is_new), None)
     if known is not None:
-        group_id, member = known.group_id, MemberId(config.member, time.time_ns() // 1_000_000)
+        group_id, member = known.group_id, _new_member(config.member)
         log.warning("raft: the group exists, and this member is new in it: it joins as %s and gets everything", member)
     elif all(hello is not None for hello in others):
         group_id, member = f"{config.group}:{','.join(sorted(config.members))}", MemberId(config.member, 1)
@@ -34,6 +61,50 @@ def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vo
     else:
         return None
     return Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
+
+
+def demand_no_log(config: CopiesConfig, store: MessageStore, files: MemberFiles) -> None:
+    """A member without a past, of a group of several, cannot bring messages along. Raises StoreError."""
+    me = config.member or ""
+    if store.log.end:
+        raise StoreError(
+            f"{store.config.root} holds messages that no Raft group has written ({files.vote_path.name} is missing). To make a group of "
+            f"it, start it with dLegerPeers={me}-{config.members[me]} alone, and add the others with `kappamq member add`. To have it "
+            f"join a group that exists, start it with an empty data directory"
+        )
+
+
+def vote_alone(
+    config: CopiesConfig, store: MessageStore, files: MemberFiles, found: Recovered
+) -> tuple[Vote, dict[str, Any]]:
+    """What a group of one begins with: the vote, and the change that is to be on disk before it. Bytes that are there already stay what
+    they are: of term 0, or of the terms of a group that this log was in once. Raises StoreError if nobody can vouch for this log."""
+    assert config.member is not None
+    root, loaded = store.config.root, files.load_terms()
+    if loaded is not None and loaded[0].records:
+        raise StoreError(
+            f"{root} belongs to a member of a Raft group ({files.terms_path.name} is there), but {files.vote_path.name} is missing: it "
+            f"does not know what it has promised. {AS_NEW}. To found a new group with this log, for good, delete {files.terms_path.name}"
+        )
+    if found.damage:
+        start, end = found.damage[0]
+        raise StoreError(
+            f"the log in {root} is damaged from {start} to {end}: a group does not begin with it. Start it as a broker of its own; or "
+            f"look at it with `kappamq store verify`"
+        )
+    terms = Terms(TermRecord(0, 0, Members()))
+    find_terms(store, terms)
+    me, term, end = _new_member(config.member), terms.last.term + 1, store.log.end
+    group_id = f"{config.group}:{me.name}#{me.incarnation}"
+    log.warning(
+        "raft: %s begins group %s, with its log up to %d; `kappamq member add` adds others", me, config.group, end
+    )
+    change = term_change(term, me, Members(frozenset({me})), group_id, end)
+    return Vote(counter=1, ballot=Ballot(term, me), member=me, group_id=group_id), change
+
+
+def _new_member(name: str) -> MemberId:
+    return MemberId(name, time.time_ns() // 1_000_000)
 
 
 def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles, vote: Vote, now: float) -> Node:

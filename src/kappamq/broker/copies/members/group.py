@@ -16,11 +16,13 @@ from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.connections import Connections
-from kappamq.broker.copies.members.founding import first_vote, node_at_start
+from kappamq.broker.copies.members.fitness import Fitness
+from kappamq.broker.copies.members.founding import demand_no_log, first_vote, introduction, node_at_start, vote_alone
 from kappamq.broker.copies.members.member_files import MemberFiles, demand_own_log
 from kappamq.broker.copies.members.reading import pieces, require_good, whole_end
+from kappamq.broker.copies.members.room import Room
 from kappamq.broker.copies.members.roster import Roster
-from kappamq.broker.copies.members.term_records import TERM_KIND, term_change
+from kappamq.broker.copies.members.term_records import append_term, term_change
 from kappamq.broker.copies.mending.mender import Mender
 from kappamq.broker.copies.node_role import NodeRole
 from kappamq.broker.copies.outlet import Outlet
@@ -114,7 +116,9 @@ class Group:
         self.node: Node | None = None
         self.confirmed = store.marks.confirmed.offset
         self.roster = Roster(config, tables.member_places, lambda: self.node)
-        self.connections = Connections(self, self.roster.knows, self._checksum)
+        self.connections = Connections(self, self.roster.meets, self._checksum, self.roster.elsewhere)
+        self._room = Room(store.log, next_file)
+        self._fitness = Fitness(clock, gate, mender)
         self._todo: deque[Effect] = deque()
         self._doing = False
         self._ordering = False  # an append of our own that the node has ordered
@@ -140,11 +144,10 @@ class Group:
         if self._vote is not None:
             demand_own_log(self._store.config.root, found)
             self._begin(self._vote)
-        elif self._store.log.end:
-            raise StoreError(
-                f"{self._store.config.root} holds messages that no Raft group has written ({self._files.vote_path.name} is missing). Start "
-                f"the member with an empty data directory; or start this store as a broker of its own"
-            )
+        elif self.config.is_first_voter:
+            self._found_alone(found)
+        else:
+            demand_no_log(self.config, self._store, self._files)
         self._outlet.followers.append(self)
         self._outlet.groups.append(self)
         self._tick()
@@ -169,24 +172,13 @@ class Group:
     # -- what connections ask and tell -------------------------------------------------------------------------------------
 
     def ours(self) -> MemberHello:
-        vote = self._vote
-        return MemberHello(
-            cluster=self._broker.cluster,
-            name=self._broker.name,
-            group=self.config.group or "",
-            members=",".join(sorted(self.config.members)),
-            member=self.me,
-            address=self._address(),
-            segment_bytes=self._store.config.segment_bytes,
-            delay_levels=self._broker.delay_levels,
-            term=vote.ballot.term if vote is not None else 0,
-            end=self._store.log.end,
-            group_id=self.group_id,
-            incarnation=vote.member.incarnation if vote is not None else 0,
+        return introduction(
+            self.config, self._broker, self._store, self._vote, self._address(), self._clock.message_ms()
         )
 
     def connected(self, hello: MemberHello) -> None:
         self.connections.greeted(hello)
+        self._fitness.clock_of(hello.member, hello.now_ms)
         if self._vote is None:
             self._found_or_join()
         node = self.node
@@ -209,10 +201,11 @@ class Group:
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         hello = replace(hello, incarnation=message.source.incarnation)
-        if self.seeding.ignores(message):
+        taken = None if self.seeding.ignores(message) else self._room.taken(message)
+        if taken is None:
             return hello
         self._incoming = said.data
-        self.event(lambda: node.step(message, self.now()))
+        self.event(lambda: node.step(taken, self.now()))
         if said.log_min and node.leader == message.source:
             self._upkeep.delete_with_master(said.log_min)
         return hello
@@ -224,6 +217,23 @@ class Group:
         )
         if vote is None:
             return
+        self._promise(vote)
+
+    def _found_alone(self, found: Recovered) -> None:
+        """A group of one begins with what the log holds. Its first record says so, and is on disk before the vote is."""
+        vote, change = vote_alone(self.config, self._store, self._files, found)
+        self.seeding.demand_whole()
+        end = append_term(self._store, self._writer, self._metadata, change, self._clock.message_ms())
+        self._writer.when_flushed(end, lambda: self._found_flushed(end, vote))
+
+    def _found_flushed(self, end: int, vote: Vote) -> None:
+        if self._store.marks.flushed.offset >= end:  # else the store has failed, and says so
+            try:
+                self._promise(vote)
+            except OSError as error:
+                self._stop_taking_part(str(error))
+
+    def _promise(self, vote: Vote) -> None:
         self._files.save_vote(vote)
         self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
         self._begin(vote)
@@ -239,7 +249,7 @@ class Group:
         if self.why_stopped is None:
             self.connections.meet(self.roster.others())
         if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
-            node.may_lead(not self._mender.is_unfit)
+            node.may_lead(self._fitness.may_lead(node, self.now()))
             self.event(lambda: node.tick(self.now()))
 
     def written(self, start: int, data: bytes) -> None:
@@ -348,7 +358,7 @@ class Group:
         assert node is not None
         if peer is None:
             return
-        if append.start >= store.kernel.hot_from:
+        if append.start >= store.hot_from:
             end = whole_end(store, append)
             data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
@@ -387,25 +397,16 @@ class Group:
 
     def _append_record(self, effect: AppendRecord) -> None:
         """The first record of our term, or a change of members."""
-        node, kernel = self.node, self._store.kernel
+        node = self.node
         assert node is not None
-        now_ms = max(self._clock.message_ms(), self._store.last_ms)
         begin = node.log.end
         change = term_change(effect.term, node.me, effect.members, self.group_id, begin)
-        member = self._metadata.member(TERM_KIND, change, now_ms)
         self._ordering = True
         try:
-            try:
-                start, _number, size = kernel.append(*member, now_ms)
-            except self._store.kernel_module.SegmentFull:
-                if not self._writer.make_room():
-                    raise StoreError("there is no room for the record of a new term") from None
-                # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
-                start, _number, size = kernel.append(*member, now_ms)
-            self._writer.end_turn()
+            end = append_term(self._store, self._writer, self._metadata, change, self._clock.message_ms())
         finally:
             self._ordering = False
-        self._do(node.record_appended(begin, start + size, effect.members, self.now()))
+        self._do(node.record_appended(begin, end, effect.members, self.now()))
         self._save_terms()
 
     def _save_terms(self) -> None:

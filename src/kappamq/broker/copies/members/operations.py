@@ -58,6 +58,22 @@ class GroupOperations:
             for peer in leadership.peers.values()
         ]
 
+    def reader(self, own_id: int) -> int:
+        """The broker id of a member that may read old messages for the leader: one that keeps up. 0: none."""
+        group, node, lag = self._group, self._group.node, self._group.config.lag_bytes_max
+        if node is None or node.leader is None:
+            return 0
+        if node.leadership is None:
+            return own_id if node.leader.name in group.connections.connected_to() else 0
+        connected = group.connections.connected_to()
+        near = [
+            peer.member.name
+            for peer in node.leadership.peers.values()
+            if peer.member.name in connected and self._store.log.end - peer.flushed <= lag
+        ]
+        hellos = [hello for name in near if (hello := group.connections.hello(name)) is not None]
+        return min((hello.broker_id for hello in hellos if hello.broker_id), default=0)
+
     def terms(self) -> list[tuple[int, int]]:
         """The terms of the log, and where each begins."""
         if self._group.node is None:

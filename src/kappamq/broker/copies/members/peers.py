@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.member import MemberSeeding
+from kappamq.broker.copies.told import Told
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address
@@ -52,8 +53,17 @@ class Member(Protocol):
 class Peer:
     """Our connection to one other member: kept up for ever, and what is to be said on it, in order."""
 
-    def __init__(self, member: Member, name: str, place: str, checksum: Checksum) -> None:
+    def __init__(
+        self,
+        member: Member,
+        name: str,
+        place: str,
+        checksum: Checksum,
+        elsewhere: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
         self._member = member
+        self._elsewhere = elsewhere
+        self._tries = 0  # since the member was reached
         self.name = name
         self.place = place
         self._checksum = checksum
@@ -154,12 +164,17 @@ class Peer:
         self._told = self._away_since = None
 
     async def _once(self) -> None:
-        host, port = address.split(self.place)
+        place = self.place
+        if self._tries % 2 == 1:
+            place = self._elsewhere(self.name) or place
+        self._tries += 1
+        host, port = address.split(place)
         async with asyncio.timeout(_CONNECT_S):
             reader, out = await asyncio.open_connection(host, port)
         try:
             async with asyncio.timeout(_GREETING_S):
                 theirs = await self._greet(reader, out)
+            self._tries -= 1  # that place is the right one, also for the next time
             self._is_back()
             self._out = out
             self._member.connected(theirs)
@@ -217,10 +232,16 @@ class MemberLink(asyncio.Protocol):
     """A connection that another member has made to us."""
 
     def __init__(
-        self, member: Member, knows: Callable[[str], bool], checksum: Checksum, lost: Callable[[MemberLink], object]
+        self,
+        member: Member,
+        knows: Callable[[MemberHello], bool],
+        checksum: Checksum,
+        lost: Callable[[MemberLink], object],
+        told: Told,
     ) -> None:
         """`knows`: whether that is one of the members, or one that founds the group with us."""
         self._knows = knows
+        self._told = told
         self._member = member
         self._checksum = checksum
         self._lost = lost
@@ -255,7 +276,8 @@ class MemberLink(asyncio.Protocol):
             for kind, content in self._frames.feed(data):
                 self._take(kind, content)
         except Refusal as error:
-            log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
+            if self._told.is_news(self.peer, str(error)):
+                log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
             self._say(Kind.REFUSED, {"why": str(error)[:1000]})
             self.close()
         except KappaError as error:
@@ -333,7 +355,7 @@ class MemberLink(asyncio.Protocol):
     def _welcome(self, hello: MemberHello, proved: str) -> None:
         ours = self._member.ours()
         check_member(hello, ours)
-        if not self._knows(hello.member):
+        if not self._knows(hello):
             raise Refusal(
                 f"there is no member {hello.member} in this group: if there is to be one, say so to its leader (`kappamq member add`)"
             )

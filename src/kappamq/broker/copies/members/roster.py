@@ -1,12 +1,21 @@
-"""Who the other members are, and where: by the log's last list, by what operators have said since, and by what the founders were told."""
+"""Who the other members are, and where: by the log's last list, by what operators have said since, and by what the founders were told.
+
+A member that the group has not taken in yet has no list, and was perhaps not told of all: it believes those that come, if they are of
+its group, for the one that leads may be among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from kappamq.config.checks import address
 from kappamq.config.copies import CopiesConfig
+from kappamq.errors import ConfigError
 from kappamq.raft import Node
+from kappamq.replication.greeting import MemberHello
 from kappamq.state.member_places import MemberPlaces
+
+_MET_MAX: Final = 16
 
 
 class Roster:
@@ -15,17 +24,44 @@ class Roster:
         self._config = config
         self._told = told
         self._node = node
+        self._met: dict[str, str] = {}  # as a newcomer: where those are that have come
 
     def place_of(self, name: str) -> str | None:
-        """Where the copies of that member are reached."""
-        return self._told.place(name) or self._config.members.get(name)
+        """Where the copies of that member are reached. Where we are ourselves, nobody knows better."""
+        ours = self._config.members.get(name)
+        return ours if ours is not None and name == self._config.member else self._told.place(name) or ours
+
+    def elsewhere(self, name: str) -> str | None:
+        """Where it may be, too: the log may not have come to the record yet that says where it is now."""
+        listed = self._config.members.get(name)
+        return listed if listed != self.place_of(name) else None
 
     def others(self) -> dict[str, str]:
         """The other members; of a group that we have not heard of yet, those that we were started with."""
         node, me = self._node(), self._config.member
         listed = [member.name for member in node.members.all] if node is not None else []
-        places = {name: self.place_of(name) for name in (listed or self._config.members) if name != me}
+        names = dict.fromkeys([*(listed or self._config.members), *(self._met if self._is_newcomer else ())])
+        places = {name: self.place_of(name) or self._met.get(name) for name in names if name != me}
         return {name: place for name, place in places.items() if place is not None}
 
     def knows(self, name: str) -> bool:
         return name in self.others()
+
+    def meets(self, hello: MemberHello) -> bool:
+        """Whether somebody who comes, and fits our group, is one of the members."""
+        if self.knows(hello.member):
+            return True
+        if not self._is_newcomer or not hello.group_id or len(self._met) >= _MET_MAX:
+            return False
+        try:
+            address("place", hello.place)
+        except ConfigError:
+            return False
+        self._met[hello.member] = hello.place
+        return True
+
+    @property
+    def _is_newcomer(self) -> bool:
+        """The group exists, and has not taken us in yet, as far as our log goes."""
+        node = self._node()
+        return node is not None and node.me not in node.members.all

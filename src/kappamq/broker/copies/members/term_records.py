@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from kappamq.errors import ProtocolError
+from kappamq.broker.sending.log_writer import LogWriter
+from kappamq.errors import ProtocolError, StoreError
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.record import Record, decode, iter_records
 from kappamq.raft import MemberId, Members, TermRecord, Terms
 from kappamq.replication.vote_file import member_from
+from kappamq.state.metadata import Metadata
 from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,21 @@ def term_change(term: int, leader: MemberId, members: Members, group_id: str, be
     }
 
 
+def append_term(store: MessageStore, writer: LogWriter, metadata: Metadata, change: dict[str, Any], now_ms: int) -> int:
+    """Write a term record, whatever the gate says of others' records; returns where it ends. Raises StoreError."""
+    now_ms = max(now_ms, store.last_ms)
+    member = metadata.member(TERM_KIND, change, now_ms)
+    try:
+        start, _number, size = store.append(member, now_ms)
+    except store.kernel_module.SegmentFull:
+        if not writer.make_room():
+            raise StoreError("there is no room for the record of a new term") from None
+        # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
+        start, _number, size = store.append(member, now_ms)
+    writer.end_turn(now_ms)
+    return start + size
+
+
 def find_terms(store: MessageStore, terms: Terms) -> None:
     """Add the term records of the log that are behind the last one in `terms`: the file of terms may be older than the log."""
     known = terms.last.start if terms.records else terms.base.start - 1
@@ -44,7 +61,7 @@ def find_terms(store: MessageStore, terms: Terms) -> None:
 
 
 def _in_queue(store: MessageStore, known: int) -> Iterator[TermRecord | None]:
-    first, end, _next, _stored = store.kernel.queue_state(METADATA_TOPIC, 0)
+    first, end, _next, _stored = store.queue_state(METADATA_TOPIC, 0)
     for number in range(end - 1, first - 1, -1):
         entry = store.entry(METADATA_TOPIC, 0, number)
         if entry is None:

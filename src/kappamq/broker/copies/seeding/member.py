@@ -44,6 +44,10 @@ class MemberSeeding:
     def is_pending(self) -> bool:
         return self._seeding.is_pending
 
+    def demand_whole(self) -> None:
+        """Raises StoreError if this member's store cannot be what a group begins with."""
+        self._seeding.demand_whole()
+
     def ignores(self, message: Message) -> bool:
         """Who has only a part of the log neither votes nor stands."""
         return self.is_pending and isinstance(message, _ELECTING)

@@ -1,0 +1,45 @@
+"""A member whose disk is full: it waits, and stays a member. What would need another log file is not taken, as if it had been lost on the
+way; the leader hears that we live, and is asked for the rest when there is room."""
+
+from __future__ import annotations
+
+import logging
+
+from kappamq.broker.upkeep.next_file import NextLogFile
+from kappamq.raft import Message
+from kappamq.raft.messages import Append, Beat
+from kappamq.store.log.commit_log import CommitLog
+
+log = logging.getLogger(__name__)
+
+
+class Room:
+    def __init__(self, log_files: CommitLog, next_file: NextLogFile) -> None:
+        self._log = log_files
+        self._next_file = next_file
+        self._waiting = False
+
+    def taken(self, message: Message) -> Message | None:
+        """What of a leader's message can be taken now. None: it has to come again."""
+        if isinstance(message, Append) and message.end >= self._log.segment_end and message.end > message.start:
+            if self._has_next():
+                return message
+            if not self._waiting:
+                self._waiting = True
+                log.error(
+                    "raft: there is no room for the next log file, so this member waits at %d; free some space, it goes on by itself",
+                    self._log.end,
+                )
+            return None
+        if isinstance(message, Beat) and self._waiting:
+            if not self._has_next():
+                # Were we to say how far we are, the same would be sent to us again, ten times a second.
+                return message._replace(sent=min(message.sent, self._log.end))
+            self._waiting = False
+            log.warning("raft: there is room again, this member goes on at %d", self._log.end)
+        return message
+
+    def _has_next(self) -> bool:
+        if not self._log.next_is_ready:
+            self._next_file.demand()
+        return self._log.next_is_ready

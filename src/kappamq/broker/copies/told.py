@@ -1,0 +1,26 @@
+"""What is told once, and again only after a while: brokers that are refused come back several times a second, for as long as they run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+AGAIN_S: Final = 60.0
+_REMEMBERED_MAX: Final = 256
+
+
+class Told:
+    def __init__(self) -> None:
+        self._at: dict[tuple[str, str], float] = {}
+
+    def is_news(self, peer: str, what: str) -> bool:
+        """Whether that was not said within the last minute. `peer`: host:port; its port is another one each time."""
+        now = asyncio.get_running_loop().time()
+        key = (peer.rpartition(":")[0], what[:500])
+        if key in self._at and now < self._at[key] + AGAIN_S:
+            return False
+        self._at.pop(key, None)
+        while len(self._at) >= _REMEMBERED_MAX:
+            del self._at[next(iter(self._at))]
+        self._at[key] = now
+        return True
