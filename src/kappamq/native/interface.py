@@ -22,8 +22,8 @@ from kappamq.native.layout import (
     PullVerdict,
     QueueState,
 )
+from kappamq.native.pure_batches import SendEntry as Entry
 from kappamq.native.pure_record import Buffer, GroupMember, Member
-from kappamq.native.pure_sends import SendEntry as Entry
 
 
 @runtime_checkable
@@ -248,7 +248,6 @@ class KernelModule(Protocol):
     index_plain: Callable[[Buffer, int, int], bytes | None]
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
-    # pure_sends
     SendEntry: type[Entry]
     front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
     settle_entries: Callable[[list[Entry], list[Any], set[Entry]], list[tuple[Any, int, int]]]
