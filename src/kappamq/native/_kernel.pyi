@@ -13,6 +13,7 @@ from kappamq.native.pure_batches import front_entries as front_entries
 from kappamq.native.pure_batches import property_texts as property_texts
 from kappamq.native.pure_batches import settle_entries as settle_entries
 from kappamq.native.pure_batches import unique_ids as unique_ids
+from kappamq.native.pure_columns import bodies_of as bodies_of
 from kappamq.native.pure_columns import columns as columns
 from kappamq.native.pure_columns import index_plain as index_plain
 from kappamq.native.pure_columns import locate as locate

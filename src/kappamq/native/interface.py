@@ -245,6 +245,7 @@ class KernelModule(Protocol):
     property_texts: Callable[[int, Sequence[tuple[bytes, Column]], MapInput | None, Iterable[bytes]], Column]
     # pure_columns
     locate: Locate
+    bodies_of: Callable[[bytes, bytes, int, int], list[bytes]]
     index_plain: Callable[[Buffer, int, int], bytes | None]
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]

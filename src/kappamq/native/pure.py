@@ -47,7 +47,7 @@ from kappamq.native.pure_batches import (
     settle_entries,
     unique_ids,
 )
-from kappamq.native.pure_columns import columns, index_plain, locate, property_rows
+from kappamq.native.pure_columns import bodies_of, columns, index_plain, locate, property_rows
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Topic
 from kappamq.native.pure_record import Buffer, check_host, encode, plain_batch, scan, split_batch
@@ -395,6 +395,7 @@ __all__ = [
     "SendEntry",
     "batch_body",
     "batch_checksum",
+    "bodies_of",
     "column_of",
     "columns",
     "crc32",
