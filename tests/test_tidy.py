@@ -85,7 +85,7 @@ SET_FROM_OUTSIDE: dict[str, dict[str, str]] = {
         "settings of the kernel",
     ),
     "broker/clients/lock_requests.py": {"self._locks.safe_up_to": "a number that only the waiter for the log knows"},
-    "broker/pulling/read_ahead.py": {"self._blocks[number].told": "a value of its own"},
+    "broker/pulling/read_ahead.py": {"self._blocks[number].is_known": "a value of its own"},
     "broker/pulling/sql_pull.py": dict.fromkeys(("kernel.get_bytes", "kernel.get_count"), "counters of the kernel"),
     "broker/copies/mending/mender.py": dict.fromkeys(
         ("self._counts.found", "self._counts.repaired"), "counters that several add to"

@@ -59,14 +59,16 @@ def test_batches(capsys: pytest.CaptureFixture[str]) -> None:
     show_batch(Output(), Batch("bronze", 3, 1200, 4800.4, 250, 7, 2400))
     show_batch(Output(), Batch("silver", 0, 1, 2.0, 500, None, 1))
     show_batch(Output(), Batch("silver", 1, 0, 0.0, 5, None, 1))
+    show_batch(Output(), Batch("quarantine", 0, 201, 8.0, 2500, None, 201, 1))
     show_batch(Output(Format.JSON), Batch("silver", 0, 1, 2.0, 500, None, 1))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "bronze: batch 3, 1200 rows in 250 ms, 4,800 rows/s, lag 7"
     assert lines[1] == "silver: batch 0, 1 row in 500 ms, 2 rows/s"
-    assert json.loads(lines[2]) == {
-        "dataset": "silver", "batch": 0, "rows": 1, "rows_per_s": 2.0, "batch_ms": 500, "lag": None, "total_rows": 1
+    assert lines[2] == "quarantine: batch 0, 201 rows, 1 written, in 2500 ms, 8 rows/s"
+    assert json.loads(lines[3]) == {
+        "dataset": "silver", "batch": 0, "rows": 1, "rows_per_s": 2.0, "batch_ms": 500, "lag": None, "total_rows": 1, "written": None
     }  # fmt: skip
-    assert len(lines) == 3
+    assert len(lines) == 4
 
 
 def test_the_cluster_is_handed_on_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,3 +125,27 @@ def test_nobody_makes_way_for_those_who_do_not_answer() -> None:
     leader.it.count()
     leader.it.make_way(5000)
     assert not leader.it.transferring
+
+
+def test_a_position_that_is_answered_already_begins_no_other_stream() -> None:
+    """It was repeated on its way, or told again with the next beat while the answer was under way."""
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.record()
+    leader.it.on_position(Position(B, A, 5, 5, 110, 110))
+    assert leader.it.peers[B].stream == 1
+    leader.effects.clear()
+    for _ in range(3):
+        leader.it.on_position(Position(B, A, 5, 5, 110, 110))
+    assert (leader.it.peers[B].stream, leader.effects) == (1, [])
+    leader.it.on_position(Position(B, A, 5, 5, 110, 110, stream=1))
+    assert leader.it.peers[B].stream == 2, "it has heard of the first one, and has not got it"
+    leader.it.disconnected(B)
+    leader.it.on_position(Position(B, A, 5, 5, 110, 110))
+    assert leader.it.peers[B].stream == 3, "nothing is under way any more"
+
+
+def test_a_member_that_was_away_knows_larger_streams() -> None:
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.record()
+    leader.it.on_position(Position(B, A, 5, 5, 110, 110, stream=7))
+    assert leader.it.peers[B].stream == 8

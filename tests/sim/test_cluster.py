@@ -62,6 +62,10 @@ def test_a_group_without_a_majority_is_not_called_well() -> None:
     assert cluster.world.now >= HEALING_MS
 
 
-@pytest.mark.parametrize("seed", range(40))
+# What failed when it was drawn: repeated positions that began ever more streams.
+ONCE_FAILED = (900104,)
+
+
+@pytest.mark.parametrize("seed", [*range(40), *ONCE_FAILED])
 def test_histories(seed: int) -> None:
     run(seed)

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kappamq.raft import MemberId, Message
 from kappamq.raft.messages import TimeoutNow
+from kappamq.sim.checkers import Violation
 from kappamq.sim.disk import Piece
-from kappamq.sim.network import Network
+from kappamq.sim.network import STORM, Network
 from kappamq.sim.settings import Faults
 from kappamq.sim.world import World
 
@@ -69,3 +72,8 @@ def test_a_healed_network_loses_nothing() -> None:
     net = Net(loss=1.0, ordered=False)
     net.network.healed = True
     assert net.send(20) == list(range(20))
+
+
+def test_a_storm_is_noticed() -> None:
+    with pytest.raises(Violation, match="a storm"):
+        Net().send(STORM)

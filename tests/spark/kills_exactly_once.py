@@ -134,6 +134,7 @@ def _driver(nameserver: str, folder: Path, *more: str) -> subprocess.Popen[bytes
 
 
 def found(admin: Admin, folder: Path) -> Found:
+    committed = batches(folder, "commits")  # first: Spark commits what is decided within some milliseconds
     states = admin.scopes().get(SCOPE, {}).values()
     begun_ms = max((state.open_since for state in states), default=0)
     return Found(
@@ -141,7 +142,7 @@ def found(admin: Admin, folder: Path) -> Found:
         own=sum(state.staged_chunks for state in states if begun_ms and state.staged_since >= begun_ms),
         begun_ms=begun_ms,
         decided=max((state.last for state in states), default=-1),
-        committed=batches(folder, "commits"),
+        committed=committed,
     )
 
 

@@ -295,3 +295,51 @@ class OffsetsMachine(RuleBasedStateMachine):
 
 TestOffsets = OffsetsMachine.TestCase
 TestOffsets.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+def test_beside_the_log_the_larger_one_wins_and_a_reset_wins_over_both() -> None:
+    """On a node that does not write: what others have recorded comes with the log."""
+    log = Log()
+    offsets = make(log)
+    for queue in range(4):
+        offsets.commit("g", "t", queue, 50)
+    offsets.apply("offsets", [["t", "g", {"0": 40, "1": 50, "2": 60}]])
+    assert [offsets.get("g", "t", queue) for queue in range(4)] == [50, 50, 60, 50]
+    assert offsets.beside() == [("t", "g", 0, 50), ("t", "g", 3, 50)], (
+        "what the log knows, or knows better, is forgotten"
+    )
+    offsets.apply("offsets-reset", ["t", "g", {"0": 7}])
+    assert offsets.get("g", "t", 0) == 7
+    offsets.record_commits()
+    assert log.records == [("offsets", [["t", "g", {"3": 50}]])], "it goes back nowhere when this node writes"
+
+
+def test_what_a_former_leader_has_answered_counts_where_its_log_has_lost_it() -> None:
+    offsets = make(Log())
+    offsets.commit("g", "t", 0, 5)
+    offsets.commit("g", "t", 1, 5)
+    offsets.record_commits()
+    offsets.commit("g", "t", 1, 6)
+    answered = offsets.answered()
+    offsets.reset()
+    assert offsets.queues("g", "t") == {}
+    offsets.apply("offsets", [["t", "g", {"0": 9}]])
+    offsets.keep(answered)
+    assert offsets.queues("g", "t") == {0: 9, 1: 6}
+    for _ in range(100):
+        offsets.commit("g", "t", 1, offsets.queues("g", "t")[1] + 1)
+        offsets.record_commits()
+    assert len(offsets._recent) <= 10, "what is remembered is bounded"
+
+
+def test_commits_that_no_table_takes_any_more_are_not_lost() -> None:
+    """A leader that was deposed changes nothing until its tables are what the log says."""
+
+    def refused(kind: str, change: Any, *, anyway: bool = False) -> int:
+        raise NotAvailable("this broker is not the master now")
+
+    offsets = Offsets(lambda: 1_700_000_000_000, refused)
+    offsets.commit("g", "t", 0, 5)
+    with pytest.raises(NotAvailable):
+        offsets.record_commits()
+    assert offsets.answered() == [("t", "g", 0, 5)]

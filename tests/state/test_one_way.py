@@ -52,7 +52,7 @@ FOLDS: dict[type, set[str]] = {
     MemberPlaces: {"_places"},
     ClockTable: {"clock_steps", "jumps"},  # not what was seen of this machine's clock
     DelayPositions: {"offsets", "version"},
-    TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "wishes", "passed", "built_behind"},
+    TimerProgress: {"due_ms", "log_offset", "moved_below", "late", "foreign_ms", "recalls", "passed", "built_behind"},
     Reopened: {"places"},
     Scopes: {"table", "open", "decided", "publishing", "dropped"},
     StagedChunks: {"table", "bytes", "count", "chunks", "waiting", "dropped"},

@@ -133,11 +133,11 @@ def test_it_is_open_until_everybody_has_heard_or_had_time_to() -> None:
 def test_a_question_counts_with_the_pull_that_follows_it() -> None:
     table = committing(PendingResets, Log())
     table.add("g", "t", {0: 5})
-    table.asked("c", QUEUE, 5, 0, member=True)
+    table.offset_queried("c", QUEUE, 5, 0, member=True)
     assert not commit(table, "c"), "it may ask for the sake of asking, and go on where it was"
     assert not pull(table, "c", 5, stored=5)
     assert commit(table, "c")
-    table.asked("tool", QUEUE, 5, 0, member=False)
+    table.offset_queried("tool", QUEUE, 5, 0, member=False)
     assert not table.is_pending("g", "t"), "whoever only looks does not slow anybody down"
 
 
@@ -190,7 +190,7 @@ def test_clients_that_come_and_go_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
     table.add("g", "t", {0: 5})
     for number in range(10):
         assert pull(table, f"p{number}", 9)
-        table.asked(f"a{number}", QUEUE, 5, 0, member=True)
+        table.offset_queried(f"a{number}", QUEUE, 5, 0, member=True)
         assert not commit(table, f"c{number}")
     reset = table._resets[QUEUE]
     assert [len(clients) for clients in (reset.answered, reset.queried, reset.awaited)] == [3, 3, 3]

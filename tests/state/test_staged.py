@@ -152,6 +152,7 @@ def lives(draw: st.DrawFn) -> list[Change]:
                 possible += [("chunks-dropped", [name])]
                 possible += [("chunks-decided", [name, draw(st.permutations(list(one.chunks)))])]
             elif one.waiting:
+                possible += [("chunk-part", [name, one.waiting[0], draw(st.integers(1, 2))])]
                 possible += [("chunk-published", [name, one.waiting[0], draw(st.integers(0, 1))])]
             else:
                 possible += [("chunks-finished", [name])]

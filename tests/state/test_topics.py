@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.protocol.headers.client import SendMessage
 from kappamq.state.events import TopicChanged, TopicDeleted
 from kappamq.state.topics import Topics
+from kappamq.store.log.marks import AsyncFlush, Follower
 from kappamq.store.message_store import MessageStore
 from tests.broker.operating import make_topic
 from tests.broker.recorded import Log
 from tests.broker.running import run, running, speaking
 from tests.state.committing import committing
-from tests.store.stores import Writer, bodies, config, kernels, opened
+from tests.store.stores import Writer, bodies, config, flush, kernels, opened
 from tests.waiting import eventually_async as eventually
 
 READ, WRITE, INHERIT = 4, 2, 1
@@ -473,3 +475,59 @@ def test_a_topic_made_and_deleted_again_and_again_leaves_nothing(tmp_path: Path)
             assert [record.queue_offset for record in await client.read("brief3", 1)] == [0]
 
     run(main())
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_copy_keeps_what_was_sent_since_a_deletion_that_it_follows(tmp_path: Path, kind: str) -> None:
+    """The topic is deleted and made again at once: the new messages have arrived here before the deletion is shown."""
+    with opened(config(tmp_path / "leader"), kind) as leader:
+        writer = Writer(leader)
+        ends = []
+        for bodies_sent in ([b"old 0", b"old 1", b"old 2"], [b"new 3", b"new 4"], [b"new 5"]):
+            for body in bodies_sent:
+                writer.send(body)
+            writer.write()
+            ends.append(leader.log.end)
+        log_bytes = bytes(leader.log.slice(0, leader.log.end))
+    shown = 0
+    with opened(config(tmp_path / "copy"), kind) as store:
+        store.take_mode(Follower(AsyncFlush(), lambda: (shown, shown)))
+        topics = make(kernel=store.kernel)
+        store.receive(0, log_bytes[: ends[1]])
+        shown = ends[0]
+        store.follow_marks()
+        assert bodies(store) == [b"old 0", b"old 1", b"old 2"]
+        deleted = {"topicName": "t", "ends": {"0": 3}}
+        topics.apply("topic-deleted", deleted)
+        topics.followed("topic-deleted", deleted)
+        assert bodies(store) == []
+        store.receive(ends[1], log_bytes[ends[1] :])
+        shown = ends[2]
+        store.follow_marks()
+        assert store.kernel.queue_state("t", 0)[:3] == (3, 6, 6)
+        assert bodies(store) == [b"new 3", b"new 4", b"new 5"]
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_start_keeps_what_was_sent_since_a_deletion_and_is_not_known_to_be_confirmed(
+    tmp_path: Path, kind: str
+) -> None:
+    with opened(config(tmp_path), kind) as store:
+        writer = Writer(store)
+        for number in range(3):
+            writer.send(b"old %d" % number)
+        writer.write()
+        deleted_at = store.log.end
+        for number in range(3, 5):
+            writer.send(b"new %d" % number)
+        writer.write()
+        flush(store)
+    (tmp_path / "kappamq.position").unlink()
+    shutil.rmtree(tmp_path / "consumequeue")
+    with opened(config(tmp_path), kind, enter_up_to=deleted_at) as store:
+        topics = make(kernel=store.kernel)
+        topics.apply("topic-deleted", {"topicName": "t", "ends": {"0": 3}})
+        topics.hide_deleted()
+        assert store.kernel.queue_state("t", 0)[:3] == (3, 3, 5)
+        store.follow_marks()
+        assert bodies(store) == [b"new 3", b"new 4"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.stores import Writer, check, config, drop_oldest, flush, kernels, make, opened
+from tests.store.stores import START_MS, Writer, check, config, drop_oldest, flush, kernels, make, opened
 
 QUEUE_FILE_ENTRIES = 64
 
@@ -67,3 +67,37 @@ def test_a_position_that_is_torn_says_nothing_about_who_wrote_the_log(tmp_path: 
     with opened(settings, boot="another boot") as again:
         check(again, writer)
         assert not again.recovered.contradicted  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_copy_looks_through_its_whole_log_where_the_position_is_torn_and_times_went_back(
+    tmp_path: Path, kind: str
+) -> None:
+    """Its leaders' clocks differed, so the checkpoint, which speaks of times, vouches for less than it seems to."""
+    settings = config(tmp_path, flush="sync", queue_file_entries=1000)
+    store = make(settings, kind)
+    store.open("one boot")
+    writer = Writer(store)
+    writer.send(b"first", queue_id=0)
+    writer.write()
+    writer.now_ms += 60_000
+    writer.send(b"of one whose clock is ahead", queue_id=1)
+    writer.write()
+    flush(store)
+    writer.write_derived()
+    store.sync_derived(store.collect())
+    writer.now_ms = START_MS
+    while store.log.end < 3 * settings.segment_bytes:
+        for queue_id in (0, 1):
+            writer.send(bytes(1_000), queue_id=queue_id)
+        writer.write()
+    flush(store)
+    writer.write_derived()
+    store.close(clean=False)
+    (tmp_path / "kappamq.position").write_bytes(b"")
+    with (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").open("r+b") as queue:
+        queue.seek(20)
+        queue.write(bytes(999 * 20))  # what was not synced
+    with opened(settings, kind, boot="another boot", enter_up_to=0) as again:
+        again.follow_marks()
+        check(again, writer)

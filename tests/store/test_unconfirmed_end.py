@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kappamq.errors import StoreReadOnly
+from kappamq.errors import StoreDamaged, StoreReadOnly
+from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.sim.brokers.crash_disk import CrashDisk, crashes
 from kappamq.sim.brokers.memory_disk import MemoryDisk
 from kappamq.store.message_store import MessageStore
@@ -209,3 +210,49 @@ def after_crash(disk: MemoryDisk, settings: Any, low: int, high: int, kept: list
         writer.write()
         flush(store)
         assert bodies(store) == [*found, b"after"]
+
+
+@pytest.mark.parametrize("kind", kernels())
+def test_a_topic_that_was_forgotten_begins_at_0_once_more_behind_what_is_confirmed(tmp_path: Path, kind: str) -> None:
+    """Its queue file still has the former message 0, which nobody has hidden here yet."""
+    settings = config(tmp_path, flush="sync")
+    store = make(settings, kind)
+    store.open("this boot")
+    writer = Writer(store)
+    writer.send(b"old")
+    writer.write()
+    flush(store)
+    writer.write_derived()
+    store.sync_derived(store.collect())
+    confirmed = store.log.end
+    writer.send(b'{"kind":"topic-forgotten","change":"t"}', METADATA_TOPIC)
+    store.kernel.set_queue("t", 0, 0, 0)
+    writer.send(b"new")
+    writer.write()
+    flush(store)
+    store.close(clean=False)
+    with opened(settings, kind, enter_up_to=confirmed) as again:
+        assert again.log.end > confirmed
+        again.follow_marks()
+        assert again.kernel.queue_state("t", 0)[:3] == (0, 1, 1)
+        assert bodies(again) == [b"new"]
+
+
+def test_a_number_that_does_not_fit_is_damage(tmp_path: Path) -> None:
+    settings = config(tmp_path, flush="sync")
+    store = make(settings)
+    store.open("this boot")
+    writer = Writer(store)
+    writer.send(b"old")
+    writer.write()
+    flush(store)
+    writer.write_derived()
+    store.sync_derived(store.collect())
+    confirmed = store.log.end
+    store.kernel.set_queue("t", 0, 0, 0)
+    writer.send(b"who is this?")
+    writer.write()
+    flush(store)
+    store.close(clean=False)
+    with pytest.raises(StoreDamaged, match="is message 0 of queue t/0, whose next message is 1"):
+        make(settings).open("another boot", enter_up_to=confirmed)

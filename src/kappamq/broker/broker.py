@@ -146,10 +146,10 @@ class Broker:
             self.gate,
         )
 
-        # Who is connected, and the requests.
+        # Connected clients, and requests.
         self.notices = GroupNotices(self.config, self.groups, self.reader.turns, self.run)
         self.client_expiry = ClientExpiry(self.clients, clock)
-        self.consumers = Consumers(base, self.pulling, self.stats.asked)
+        self.consumers = Consumers(base, self.pulling, self.stats.begin_queried)
         self.bursts = Bursts(self.kernel, writer, clock, self.net_config, self.reader, self.pulls, events)
         self.server = Server(self.bursts, self.net_config, clock)
         self._stops.push_async_callback(self.server.stop)
@@ -187,7 +187,7 @@ class Broker:
         self._unfit: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
 
     def _subscribe(self) -> None:
-        """Who hears what, besides what tables and pulls listen to; listeners are called in this order."""
+        """Which part listens to what, besides what tables and pulls listen to; listeners are called in this order."""
         events = self.events
         events.on(TopicChanged, self.registration.topic_has_changed)
         events.on(TopicDeleted, self.topic_files.topic_deleted)
@@ -315,9 +315,11 @@ class Broker:
         """Another member leads, or none. What our tables have that is not confirmed is not true any more."""
         await self.role.end(0)
         async with self.upkeep.files_at_rest():  # a topic may be forgotten, and snapshots are read
+            answered = self.offsets.answered()
             self.metadata.reset()
             for note in self._base.load_tables():
                 log.warning("%s", note)
+            self.offsets.keep(answered)
 
     async def _stop_roles(self) -> None:
         """The group's decisions change nothing any more."""

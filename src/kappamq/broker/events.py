@@ -1,4 +1,4 @@
-"""What parts of the broker tell whoever listens. What the tables tell is in state/events.py."""
+"""Events of the parts of the broker. Those of the tables are in state/events.py."""
 
 from __future__ import annotations
 

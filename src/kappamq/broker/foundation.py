@@ -1,4 +1,4 @@
-"""What a broker stands on before it serves anybody: settings, the open store, the one way into its log, its tables, its address."""
+"""What a broker stands on before it serves clients: settings, the open store, the one way into its log, its tables, its address."""
 
 from __future__ import annotations
 

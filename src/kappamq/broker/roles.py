@@ -1,9 +1,9 @@
 """Process-long and role-long: what a node is while it may write, and what it is always.
 
-Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: whoever elects a
+Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: what elects a
 master (the configuration, or a Raft group) begins it and ends it, as often as need be, while the process runs.
 While the node has the role it stores messages, delivers what is due, asks about transactions, grants locks, records offsets and
-deletes old log files. Without it, it answers pulls, queries and what operators ask; whoever wants something stored gets code 14
+deletes old log files. Without it, it answers pulls, queries and requests of operators; a request that would store something gets code 14
 (NotMaster).
 
 - There is one switch: the gate's reason NOT_MASTER, which also stops the broker's own records. It is closed before anything else
@@ -105,7 +105,7 @@ class MasterRole:
         await delivery.load()
         if not still():
             raise not_master()
-        # From here on without a pause: nobody is served by half of it.
+        # From here on without a pause: no request is served by half of it.
         self._gate.open(NOT_MASTER)
         self._listening.on(Tick, delivery.tick)
         self._listening.on(ClockStepped, delivery.clock_stepped)
@@ -133,7 +133,7 @@ class MasterRole:
         self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()
-        async with AsyncExitStack() as rest:  # all of it, also if whoever waits for this does so no longer
+        async with AsyncExitStack() as rest:  # all of it, also if the caller does not wait any more
             rest.push_async_callback(delivery.stop)
             rest.push_async_callback(self._upkeep.end_role)
             await self._drain(drain_s)
@@ -160,6 +160,6 @@ class MasterRole:
         self.leader_is(event.address)
 
     def leader_is(self, address: str | None) -> None:
-        """Name the node at `address` (None: nobody knows) to whoever asks this one for what only a master does."""
+        """From now on refusals name the node at `address` (None: not known) as the master."""
         if self._delivery is None:
             self._gate.close(NOT_MASTER, not_master(address), for_all=True)

@@ -80,6 +80,8 @@ class Tables:
             self._events.publish(GroupChanged(str(change["group"])))
         elif kind == "reset":
             self._events.publish(ResetChanged(str(change[0]), str(change[1])))
+        elif kind == "queue-ends":
+            self.queue_ends.followed(change)
 
     def log_shortened(self, event: LogShortened) -> None:
         self.topics.forget_deleted(event.log_min)
@@ -95,7 +97,7 @@ class Tables:
     def fit_member(self) -> None:
         """As `fit`, for a member of a Raft group: its tables know only what is confirmed, of which nothing is lost. Queues may end before
         it, since what this member does not know to be confirmed is not in them yet."""
-        self._hide_deleted()
+        self._hide_deleted(ours=False)
         self.queue_ends.restore()
 
     def fit(self) -> None:
@@ -104,6 +106,6 @@ class Tables:
         self.topics.add_ends(self.queue_ends.restore())
         self.offsets.clamp()
 
-    def _hide_deleted(self) -> None:
-        for name in self.topics.hide_deleted():
+    def _hide_deleted(self, *, ours: bool = True) -> None:
+        for name in self.topics.hide_deleted(ours=ours):
             self._store.forget_topic(name)

@@ -103,7 +103,7 @@ def run(
         out.raw({"project": found.root, "rows": rows, "seconds": round(seconds, 2)})
         return
     read = ", ".join(f"{dataset} {counted(count, 'row')}" for dataset, count in sorted(rows.items()))
-    out.line(f"{read or 'no streams'}, in {seconds:.1f} s")
+    out.line(f"read: {read or 'no streams'}, in {seconds:.1f} s")
 
 
 def _follow(
@@ -131,8 +131,11 @@ def show_batch(out: Output, batch: Batch) -> None:
     if not batch.rows and not batch.lag:
         return
     lag = "" if batch.lag is None else f", lag {batch.lag}"
+    # Rows are those that were read: a topic for what is wrong may read all, and get none.
+    written = "" if batch.written is None else f", {batch.written} written,"
     out.line(
-        f"{batch.dataset}: batch {batch.batch}, {counted(batch.rows, 'row')} in {batch.batch_ms} ms, {batch.rows_per_s:,.0f} rows/s{lag}",
+        f"{batch.dataset}: batch {batch.batch}, {counted(batch.rows, 'row')}{written} in {batch.batch_ms} ms, "
+        f"{batch.rows_per_s:,.0f} rows/s{lag}",
         dataset=batch.dataset,
         batch=batch.batch,
         rows=batch.rows,
@@ -140,6 +143,7 @@ def show_batch(out: Output, batch: Batch) -> None:
         batch_ms=batch.batch_ms,
         lag=batch.lag,
         total_rows=batch.total_rows,
+        written=batch.written,
     )
 
 

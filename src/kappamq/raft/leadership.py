@@ -125,7 +125,7 @@ class Leadership:
 
     def on_position(self, position: Position) -> None:
         peer = self.peers.get(position.source)
-        if peer is None:
+        if peer is None or peer.is_answered(position.stream):
             return
         terms = self._log.terms
         point_term, point_end = terms.end_of(position.last_term, self._log.end)
@@ -133,7 +133,7 @@ class Leadership:
             peer.end_stream()
             self._emit(Seed(position.source))
         elif point_term == position.last_term and position.end <= point_end:
-            peer.begin_stream(position.end, position.flushed)
+            peer.begin_stream(position.end, position.flushed, position.stream)
             self._emit(Send(self._append(peer, peer.sent)))
             self._heard_of_disk(peer)
         else:

@@ -59,7 +59,8 @@ class Beat(NamedTuple):
 
 
 class Position(NamedTuple):
-    """My log ends at `end`, after bytes of `last_term`. Begin a stream there, or tell me where we part."""
+    """My log ends at `end`, after bytes of `last_term`. Begin a stream there, or tell me where we part. `stream`: the last one that I
+    have heard of."""
 
     source: MemberId
     target: MemberId
@@ -67,6 +68,7 @@ class Position(NamedTuple):
     last_term: int
     end: int
     flushed: int
+    stream: int = 0
 
 
 class Diverged(NamedTuple):

@@ -412,7 +412,10 @@ class Node:
             self._on_diverged(message)
 
     def _on_beat(self, beat: Beat) -> None:
+        if 0 < beat.stream < self._stream:
+            return  # of an earlier stream, late
         if beat.stream == 0 or beat.stream != self._stream or self.log.end < beat.sent:
+            self._asked = max(self._asked, beat.stream)
             self._tell_position(beat.source)
             return
         self._learn_confirmed(beat.confirmed)
@@ -448,8 +451,8 @@ class Node:
         self._emit(Cut(offset, log.generation))
 
     def _tell_position(self, leader: MemberId) -> None:
-        log = self.log
-        self._send(Position(self.me, leader, self.term, log.last_term, log.end, log.flushed))
+        log, stream = self.log, max(self._stream, self._asked)
+        self._send(Position(self.me, leader, self.term, log.last_term, log.end, log.flushed, stream))
 
     def _report(self, leader: MemberId) -> None:
         self._send(Report(self.me, leader, self.term, self._stream, self.log.end, self.log.flushed))

@@ -21,12 +21,19 @@ class Progress:
         self.reading = False  # a `Replicate` is under way
         self.flushed = 0
 
-    def begin_stream(self, common: int, flushed: int) -> None:
-        """The member's log ends at `common`, and is ours up to there."""
-        self.stream += 1
+    def begin_stream(self, common: int, flushed: int, heard_of: int = 0) -> None:
+        """The member's log ends at `common`, and is ours up to there. `heard_of`: the last stream it knows, also of a time when it was
+        removed and added again."""
+        self.stream = max(self.stream, heard_of) + 1
         self.streaming, self.reading = True, False
         self.sent = common
         self.flushed = max(self.flushed, min(flushed, common))
+
+    def is_answered(self, stream: int) -> bool:
+        """Whether a position that was told by who had heard of `stream` is answered by a stream that began since. To begin another one for
+        it would be to send everything again, and again for whatever that one makes the member say. If what has begun never
+        arrives, the next beat names it, and the member asks once more."""
+        return self.streaming and stream < self.stream
 
     def end_stream(self) -> None:
         self.streaming = self.reading = False

@@ -161,7 +161,7 @@ def check(hello: Hello, ours: Hello) -> None:
         raise Refusal(
             f"it holds the log up to {hello.end}, the master only up to {ours.end}: the master has lost messages that this copy still has. "
             f"Either make the copy the master (start it with brokerRole=ASYNC_MASTER and brokerId=0), or, to go on without these "
-            f"messages, run `kappamq store cut --to {ours.end}` on the copy while it is stopped: it keeps the bytes aside"
+            f"messages, run `kappamq store cut --to {ours.end} --data DIR` on the copy while it is stopped: it keeps the bytes aside"
         )
 
 

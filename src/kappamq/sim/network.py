@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kappamq.raft.messages import Message
+from kappamq.sim.checkers import demand
 from kappamq.sim.disk import Piece
 from kappamq.sim.settings import Faults
 from kappamq.sim.world import World
+
+STORM = 10_000  # messages in a virtual second; a busy group of five has some hundreds
 
 Deliver = Callable[[str, Message, tuple[Piece, ...]], object]
 
@@ -18,9 +21,11 @@ class Network:
         self.healed = False
         self._world, self._faults, self._deliver = world, faults, deliver
         self._last: dict[tuple[str, str], float] = {}  # link -> when the last message arrives
+        self._second = self._sent = 0  # of the present virtual second
 
     def send(self, message: Message, pieces: tuple[Piece, ...] = ()) -> None:
         world, faults = self._world, self._faults
+        self._count(message)
         source, target = message.source.name, message.target.name
         if self.healed:
             delay = self._in_order(source, target, faults.delay_ms * world.dice.random())
@@ -36,6 +41,14 @@ class Network:
             if faults.ordered:
                 delay = self._in_order(source, target, delay)
             world.after(delay, self._arrive, source, target, message, pieces)
+
+    def _count(self, message: Message) -> None:
+        """Messages that beget messages, faster than they are answered, would stop a real group."""
+        second = int(self._world.now) // 1000
+        if second != self._second:
+            self._second, self._sent = second, 0
+        self._sent += 1
+        demand(self._sent < STORM, f"a storm: {STORM} messages within a second, the last one from {message.source}")
 
     def _in_order(self, source: str, target: str, delay: float) -> float:
         """A delay that lets nothing overtake what was sent before on this link."""

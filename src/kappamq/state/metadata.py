@@ -227,9 +227,9 @@ class Metadata:
         new_baseline = False
         adopted: set[str] = set()
         for table in self._tables:
-            told = len(self._snapshots.notes)
+            before = len(self._snapshots.notes)
             snapshot = self._snapshots.load(table.file, log_is_whole=self._store.log.min == 0)
-            damaged = self._snapshots.notes[told:]
+            damaged = self._snapshots.notes[before:]
             if damaged:  # it is rewritten at once, so that there is a good backup
                 notes.append("; ".join(damaged))
                 table.dirty = new_baseline = True

@@ -3,10 +3,14 @@
 Commits come with pulls and one by one. They enter an overlay, which answers from then on, and go to the log about once a second,
 all in one record, which the table applies: so the table, and its snapshot, know only what is in the log. A commit of a push
 consumer, or one that rides on a pull, never goes back, for it may be late; that of a pull consumer or a tool is meant as it is.
+
+On a node that does not write, commits stay in the overlay until the log has come as far: the larger one wins, and a reset or deletion
+wins over both. So does what a former leader had recorded a moment ago, and its log may have lost again.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +23,7 @@ from kappamq.state.metadata import Commit
 
 SEPARATOR = "@"
 _NO_END = (1 << 63) - 1
+_RECENT = 10  # records: about as many seconds, which is longer than a leader without a majority stays one
 
 
 class Offsets:
@@ -40,6 +45,7 @@ class Offsets:
         self._first = first  # of a queue in its topic's present life
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._overlay: dict[tuple[str, str], dict[int, int]] = {}  # committed since the last record
+        self._recent: deque[dict[tuple[str, str], dict[int, int]]] = deque(maxlen=_RECENT)  # recorded a moment ago
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
 
@@ -122,18 +128,23 @@ class Offsets:
         """Tell the log what was committed since the last time."""
         if not self._overlay:
             return
-        changes = self._overlay
+        changes, self._overlay = self._overlay, {}
         rows = [[topic, group, _row(queues)] for (topic, group), queues in changes.items()]
         try:
             self._commit("offsets", rows)
         except KappaError:
-            self._commit("offsets", rows, anyway=True)  # the snapshot has them, and the overlay, for the next record
+            try:
+                self._commit(
+                    "offsets", rows, anyway=True
+                )  # the snapshot has them, and the overlay, for the next record
+            finally:
+                self._overlay = changes
             raise
-        self._overlay = {}
+        self._recent.append(changes)
         self._events.publish(CommitsRecorded(changes))
 
     def _delete(self, topic: str | None, group: str | None) -> None:
-        for table in (self._table, self._overlay):
+        for table in (self._table, self._overlay, *self._recent):
             for key in [key for key in table if topic in (None, key[0]) and group in (None, key[1])]:
                 del table[key]
 
@@ -157,7 +168,8 @@ class Offsets:
         for name, queues in (table.get("offsetTable") or {}).items():
             topic, separator, group = name.partition(SEPARATOR)
             if separator and isinstance(queues, dict):
-                self._table[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
+                offsets = self._table[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
+                self._reached(topic, group, offsets)
 
     def apply(self, kind: str, change: Any) -> None:
         if kind == "offsets-deleted":
@@ -166,15 +178,52 @@ class Offsets:
             for topic, group, queues in [change] if kind == "offsets-reset" else change:
                 offsets = {int(queue): int(offset) for queue, offset in queues.items()}
                 self._table.setdefault((topic, group), {}).update(offsets)
-                if kind == "offsets-reset" and (waiting := self._overlay.get((topic, group))):
+                if kind == "offsets":
+                    self._reached(topic, group, offsets)
+                    continue
+                for committed in (self._overlay, *self._recent):
                     for queue in offsets:  # it was committed before the reset
-                        waiting.pop(queue, None)
+                        committed.get((topic, group), {}).pop(queue, None)
         self.version = self.version.next(self._now_ms())
+
+    def _reached(self, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """The log knows of these: what was committed beside it, and is no further, has no meaning any more."""
+        waiting = self._overlay.get((topic, group))
+        if waiting is not None:
+            for queue, offset in offsets.items():
+                if waiting.get(queue, _NO_END) <= offset:
+                    del waiting[queue]
+            if not waiting:
+                del self._overlay[topic, group]
 
     def reset(self) -> None:
         self._table.clear()
         self._overlay.clear()
+        self._recent.clear()
         self.version = DataVersion(timestamp=self._now_ms())
+
+    # -- beside the log ----------------------------------------------------------------------------------------------------
+
+    def answered(self) -> list[tuple[str, str, int, int]]:
+        """The same, with what was recorded a moment ago, and the log may have lost: for `keep`, when the tables are what the log says."""
+        found: dict[tuple[str, str, int], int] = {}
+        for committed in (*self._recent, self._overlay):
+            for (topic, group), queues in committed.items():
+                found.update({(topic, group, queue): offset for queue, offset in queues.items()})
+        return [(*place, offset) for place, offset in found.items()]
+
+    def keep(self, answered: list[tuple[str, str, int, int]]) -> None:
+        """That was answered: it counts where the log has not come as far."""
+        for topic, group, queue, offset in answered:
+            self.commit(group, topic, queue, offset)
+
+    def beside(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue id, offset) of what was committed here and is not in the log."""
+        return [
+            (topic, group, queue, offset)
+            for (topic, group), queues in self._overlay.items()
+            for queue, offset in queues.items()
+        ]
 
 
 def _row(offsets: dict[int, int]) -> dict[str, int]:

@@ -116,7 +116,7 @@ class PendingResets:
         self._await(queue, reset, client, now)
         return True
 
-    def asked(self, client: str, queue: Queue, offset: int, now: float, *, member: bool) -> None:
+    def offset_queried(self, client: str, queue: Queue, offset: int, now: float, *, member: bool) -> None:
         """A client queried the offset of a queue. If it consumes, it will pull from there."""
         reset = self._resets.get(queue)
         if reset is not None and client not in reset.notified and (member or self._is_open(queue)):

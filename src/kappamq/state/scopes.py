@@ -23,7 +23,7 @@ KINDS: Final = (
     "batch-aborted",
     "batch-finished",
 )
-"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when somebody asked."""
+"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when it was asked."""
 REMEMBERED_MAX: Final = 1000
 """How many decided batches of a scope can be told from others with the same number."""
 ATTEMPTS_MAX: Final = 100

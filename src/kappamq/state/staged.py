@@ -9,11 +9,11 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-published", "chunks-dropped", "chunks-finished")
+KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-part", "chunk-published", "chunks-dropped", "chunks-finished")
 
 
 CHUNK_EXTRA_BYTES: Final = 4096
@@ -42,6 +42,9 @@ class Staged:
     since_ms: int
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are not published, by place
     waiting: list[int] | None = None  # decided: places to publish, in order; None: not decided
+    parts: dict[int, int] = field(
+        default_factory=dict
+    )  # place -> messages of a chunk that are published, if not all are
     dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
 
     @property
@@ -50,8 +53,8 @@ class Staged:
 
     def copy(self) -> Staged:
         waiting = None if self.waiting is None else self.waiting.copy()
-        return Staged(
-            self.transaction, self.scope, self.number, self.since_ms, self.chunks.copy(), waiting, self.dropped.copy()
+        return replace(
+            self, chunks=self.chunks.copy(), waiting=waiting, parts=self.parts.copy(), dropped=self.dropped.copy()
         )
 
 
@@ -146,6 +149,8 @@ class StagedChunks:
             listed = set(staged.waiting or ())
             for place in [place for place in staged.chunks if place not in listed]:
                 self._take(staged, place)
+        elif kind == "chunk-part":
+            staged.parts[int(change[1])] = int(change[2])
         elif kind == "chunk-published":
             place, dropped = int(change[1]), int(change[2])
             chunk = self._take(staged, place)
@@ -194,6 +199,7 @@ class StagedChunks:
     def _take(self, staged: Staged, place: int) -> Chunk:
         chunk = staged.chunks.pop(place)
         del self._offsets[place]
+        staged.parts.pop(place, None)
         self.bytes -= chunk.size
         self.count -= 1
         return chunk
@@ -215,6 +221,7 @@ class StagedChunks:
             waiting = found.get("waiting")
             if waiting is not None:
                 self._decide(staged, [int(place) for place in waiting])
+            staged.parts = {int(place): int(rows) for place, rows in (found.get("parts") or {}).items()}
             staged.dropped = {str(topic): int(count) for topic, count in found["dropped"].items()}
         self._places = deque(sorted(self._places))
 
@@ -239,6 +246,7 @@ def _snapshot(table: list[Staged]) -> dict[str, Any]:
                 "since": staged.since_ms,
                 "chunks": [row(chunk) for chunk in staged.chunks.values()],
                 "waiting": staged.waiting,
+                "parts": {str(place): rows for place, rows in staged.parts.items()},
                 "dropped": staged.dropped,
             }
             for staged in table

@@ -286,16 +286,16 @@ class Topics:
         for name, at in (table.get(_DELETED_AT) or {}).items():
             self._deleted_at[name] = int(at)
 
-    def hide_deleted(self) -> list[str]:
+    def hide_deleted(self, *, ours: bool = True) -> list[str]:
         """After loading: messages from before a deletion stay deleted, also in queues rebuilt from the log.
-        Returns the deleted topics that have not been made again."""
+        Returns the deleted topics that have not been made again. `ours`: nobody else decides what is recorded of them."""
         for name, ends in list(self.deleted.items()):
             for queue_id, end in ends.items():
                 low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
                 if known_end < end or name not in self.table:
                     begin = max(end, known_end)
-                    self._kernel.set_queue(name, queue_id, begin, begin)
-                    if begin > end:  # sent since, to a topic whose making was lost
+                    self._hide_below(name, queue_id, begin)
+                    if ours and begin > end:  # sent since, to a topic whose making was lost
                         self._commit(DELETED_KIND, _deletion(name, {queue_id: begin}, None))
                 elif low < end:
                     self._kernel.set_queue_min(name, queue_id, end)
@@ -318,11 +318,16 @@ class Topics:
     def _hide_followed(self, name: str) -> None:
         """As `hide_deleted`, for one topic; what was sent to it since is behind this change and stays."""
         for queue_id, end in self.deleted.get(name, {}).items():
-            low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
-            if known_end <= end:
-                self._kernel.set_queue(name, queue_id, end, end)
-            elif low < end:
-                self._kernel.set_queue_min(name, queue_id, end)
+            self._hide_below(name, queue_id, end)
+
+    def _hide_below(self, name: str, queue_id: int, begin: int) -> None:
+        """Messages that are in the log already, and not in the queue, keep their numbers: the topic may have been made again."""
+        low, end, numbered, _stored = self._kernel.queue_state(name, queue_id)
+        if numbered == end <= begin:
+            if low < begin:
+                self._kernel.set_queue(name, queue_id, begin, begin)
+        elif low < begin:
+            self._kernel.set_queue_min(name, queue_id, min(begin, end))
 
     def add_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
         """After loading: topics that are not in the table, and have no messages but queue ends, count as deleted.

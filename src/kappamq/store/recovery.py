@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kappamq.errors import StoreDamaged
-from kappamq.native.layout import FILLER_BYTES, SCAN_BLANK
+from kappamq.native.layout import FILLER_BYTES, SCAN_BLANK, Misnumbered
 from kappamq.protocol.records.view import FRONT_BYTES, Front, fronts_in
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.position import Position
+from kappamq.store.queues.deleted_topics import forgotten_at
 from kappamq.store.receiving import misnumbered
 
 if TYPE_CHECKING:
@@ -112,6 +113,10 @@ def recover(
         found.scanned_from = found.end = found.entered = begin_at
         return found
     start, ours, loaded = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
+    if not ours and not clean and enter_up_to is not None:
+        # Of a log that several have written one after the other, store times say nothing: their clocks differ. What queue files have
+        # lost in a power cut is to be found in the log only.
+        start = min(start, log.min)
     found.scanned_from = start
     if not loaded:
         _load_queues(store, start)
@@ -334,11 +339,28 @@ def _enter(store: MessageStore, at: int, records: memoryview, limit: int, found:
     if size:
         store.enter(at, records[:size])
         found.entered = at + size
-    wrong = store.kernel.number(records[size:])[1]
-    if wrong is not None:
+    known: set[tuple[str, int]] = set()
+    while (wrong := store.kernel.number(records[size:])[1]) is not None:
+        if (wrong.topic, wrong.queue_id) not in known and _begins_again(store, at + size + wrong.at, wrong):
+            known.add((wrong.topic, wrong.queue_id))
+            continue
         raise StoreDamaged(
             f"the log's unconfirmed end has a gap: {misnumbered(at + size, wrong)}. Cut it off at {found.entered} (kappamq store cut)"
         )
+
+
+def _begins_again(store: MessageStore, at: int, wrong: Misnumbered) -> bool:
+    """Whether the topic was deleted and forgotten before this record: then its queues have begun at 0 once more, and what the queue's
+    files still hold of the former ones does not count."""
+    forgotten = forgotten_at(store.log, wrong.topic, store.log.min, at)
+    if forgotten is None or wrong.number > wrong.expected:
+        return False
+    low, end, _next, _stored = store.kernel.queue_state(wrong.topic, wrong.queue_id)
+    if wrong.number and low < wrong.number <= end:  # some of the new messages are in their places
+        store.kernel.set_queue(wrong.topic, wrong.queue_id, low, wrong.number)
+    else:
+        store.kernel.set_queue(wrong.topic, wrong.queue_id, end, end)
+    return True
 
 
 def _behind_damage(store: MessageStore, at: int, flushed: int, foreign_ms: int | None) -> int | None:

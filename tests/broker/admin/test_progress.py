@@ -93,7 +93,7 @@ async def test_what_was_pulled_and_not_yet_committed_is_in_flight(broker: Broker
     await client.pull("t", 10)
     assert await in_flight() == ([0, 0], 0), "never less than nothing"
     broker.topics.delete("t")
-    assert broker.pulls.asked("g", "t", 0) == -1
+    assert broker.pulls.handed_out_to("g", "t", 0) == -1
 
 
 @on_broker()

@@ -98,7 +98,7 @@ def test_topics_and_groups_have_rates() -> None:
     assert stats.put_tps("t") == pytest.approx(15.0)
     assert stats.get_tps("g", "t") == pytest.approx(6.0)
     assert stats._series["GROUP_GET_SIZE", "t@g"].last(clock.liveness()).sum == 60 * 200
-    stats.asked("h", "t", 0, 100)
+    stats.begin_queried("h", "t", 0, 100)
     stats.committed({("t", "h"): {0: 130}})
     assert stats.get_tps("h", "t") > 0, "it is known where this one began"
     stats.forget("t")
@@ -112,7 +112,7 @@ def test_memory_is_bounded() -> None:
         stats._add("TOPIC_PUT_NUMS", f"t{number}", 1, clock.liveness())
     stats._add("TOPIC_PUT_NUMS", "t50", 1, clock.liveness())
     for number in range(COMMITS_MAX + 50):
-        stats.asked("g", "t", number, 0)
+        stats.begin_queried("g", "t", number, 0)
     assert len(stats._committed) == COMMITS_MAX
     assert len(stats._series) == SERIES_MAX
     assert stats.put_tps("t0") == 0.0

@@ -12,7 +12,7 @@ import pytest
 
 from kappamq.broker.timers.book import WEEK_MS, Loaded, TimerBook
 from kappamq.broker.timers.progress import FOREVER, Late, TimerProgress
-from kappamq.broker.timers.upcoming import Near, Timer
+from kappamq.broker.timers.upcoming import Timer, Upcoming
 from kappamq.errors import StoreDamaged
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.store.files import Files
@@ -54,7 +54,7 @@ class Bench:
 
     def load(self, low: int = 0, high: int = 100_000, count_max: int = 1000) -> tuple[list[Timer], Loaded]:
         loaded = self.book.load(T + low, T + high, T + WEEK_MS, count_max, self.progress)
-        near = Near()
+        near = Upcoming()
         near.load(loaded.buckets)
         return sorted(near), loaded
 
@@ -78,7 +78,7 @@ def test_entered_and_loaded(tmp_path: Path) -> None:
         offsets.append(it.park(ROLL_MS + 5000))
         entered = it.enter(loaded_ms=T + 2000)
         assert (entered.queue_offset, entered.stored_ms, entered.counts) == (6, T, {b"tea": 5})
-        assert [timer[:2] for timer in entered.near] == [(T + 1001, offsets[1])]
+        assert [timer[:2] for timer in entered.upcoming] == [(T + 1001, offsets[1])]
         assert entered.slots == [T + 5000, T + 59_000, T + ROLL_MS // 2 - 1000]
         timers, loaded = it.load(high=10_000)
         assert [(timer.due_ms - T, timer.kind) for timer in timers] == [

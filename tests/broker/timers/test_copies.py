@@ -37,21 +37,21 @@ def test_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             copies = TimerCopies(broker.topics, broker.store)
             timer, now = Timer(T + 1500, 7, 1, PLAIN), T + 1500
             records = [parked("a"), parked("b", topic="deleted"), None, parked("c")]
-            made, gone, wishes = copies.make([timer] * 4, records, now)
+            made, gone, recalls = copies.make([timer] * 4, records, now)
             assert [(member[0], member[8]) for member in made] == [("tea", b"a"), ("tea", b"c")]
-            assert (gone, wishes) == ({"tea": 2, "deleted": 1}, {})
+            assert (gone, recalls) == ({"tea": 2, "deleted": 1}, {})
             assert "cannot be read" in caplog.text
             # On the way to a later time it is parked again, as is a wish to drop it.
             far = parked("far", due=T + 9_000_000)
             wish = parked("wish", due=T + 9_000_000, TIMER_DEL_UNIQKEY="tea+far")
             station = [Timer(T, 7, 1, PLAIN | ROLL), Timer(T, 7, 1, PLAIN | ROLL | CANCEL)]
-            made, gone, wishes = copies.make(station, [far, wish], now)
+            made, gone, recalls = copies.make(station, [far, wish], now)
             assert [member[0] for member in made] == [TIMER_TOPIC] * 2
             assert [b"TIMER_ROLL_TIMES\x011" in member[9] for member in made] == [True] * 2
-            assert (gone, wishes) == ({"tea": 1}, {})
-            made, gone, wishes = copies.make(station, [far, wish], T + 9_000_000)
+            assert (gone, recalls) == ({"tea": 1}, {})
+            made, gone, recalls = copies.make(station, [far, wish], T + 9_000_000)
             assert [(member[0], member[8]) for member in made] == [("tea", b"far")], "its time came while we were away"
-            assert wishes == {"tea+far": T + 9_000_000}, "somebody else with this key may be still to come"
+            assert recalls == {"tea+far": T + 9_000_000}, "somebody else with this key may be still to come"
 
     run(scenario())
 

@@ -29,9 +29,9 @@ def test_progress_is_a_fold() -> None:
     again.apply("timer", again.after(T + 1000, FOREVER, {"tea+b": T + 5000}))
     assert again.after(T + 3000, 7, {}) == {"due": [T + 3000, 7]}, "no more is said than is new"
     progress.from_snapshot(again.to_snapshot())
-    for due, wishes in ((3000, {"tea+a", "tea+b"}), (3001, {"tea+b"}), (5000, {"tea+b"}), (5001, set())):
+    for due, recalls in ((3000, {"tea+a", "tea+b"}), (3001, {"tea+b"}), (5000, {"tea+b"}), (5001, set())):
         progress.apply("timer", progress.after(T + due, 7, {}))
-        assert progress.wishes.keys() == wishes, "until the second of their message is over"
+        assert progress.recalls.keys() == recalls, "until the second of their message is over"
     again.apply("timer", {"late": None})
     assert again.late is None
     assert (again.key, again.foreign_ms, again.moved_below) == ((T + 1000, FOREVER), T, 450)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kappamq.broker.timers.upcoming import Bucket, Near, Timer
+from kappamq.broker.timers.upcoming import Bucket, Timer, Upcoming
 from kappamq.errors import NotAvailable, StoreDamaged
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.names import TIMER_TOPIC
@@ -251,7 +251,7 @@ def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, mo
 
             it.broker.delivery.copies.append_copies = only_the_wish  # type: ignore[method-assign]
             it.broker.delivery.agenda.wake()
-            await eventually_async(lambda: bool(progress.wishes))
+            await eventually_async(lambda: bool(progress.recalls))
             await it.broker.delivery.appender.answerable(it.broker.kernel.append_offset)
             await crash_copy(it.broker, tmp_path / "b")
         async with timed(tmp_path / "b", clock=clock) as it:
@@ -259,7 +259,7 @@ def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, mo
             assert await it.bodies() == [b"other"]
             await it.send(b"later", TIMER_DELAY_MS=5000)
             await it.pass_ms(5000)
-            assert it.broker.delivery_tables.timer_progress.wishes == {}, "forgotten with the second of its message"
+            assert it.broker.delivery_tables.timer_progress.recalls == {}, "forgotten with the second of its message"
 
     run(scenario())
 
@@ -272,7 +272,7 @@ def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("kappamq.broker.timers.timers._NEAR_MAX", 60)
     most = 0
 
-    class Watched(Near):
+    class Watched(Upcoming):
         def add(self, timer: Timer) -> None:
             super().add(timer)
             self.look()
@@ -295,7 +295,7 @@ def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pyt
                 it.clock.advance(ms=20)
             await it.settle()
         shutil.rmtree(tmp_path / "timerlog")
-        monkeypatch.setattr("kappamq.broker.timers.due.Near", Watched)
+        monkeypatch.setattr("kappamq.broker.timers.due.Upcoming", Watched)
         async with timed(tmp_path, clock=MessageClock(START_MS + 3_600_000)) as it:
             await it.settle()
             found = await it.bodies()

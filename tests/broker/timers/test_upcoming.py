@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kappamq.broker.timers.upcoming import PACKED, Bucket, Near, Timer
+from kappamq.broker.timers.upcoming import PACKED, Bucket, Timer, Upcoming
 
 T = 1_700_000_000_000
 TIMERS = st.builds(Timer, st.integers(T, T + 30), st.integers(0, 50), st.just(100), st.just(1))
@@ -25,7 +25,7 @@ def buckets(timers: list[Timer]) -> list[Bucket]:
 
 @given(st.lists(TIMERS, max_size=40), st.lists(TIMERS, max_size=40))
 def test_in_order_wherever_they_come_from(loaded: list[Timer], added: list[Timer]) -> None:
-    near = Near()
+    near = Upcoming()
     near.load(buckets(loaded))
     for timer in added:
         near.add(timer)
@@ -41,7 +41,7 @@ def test_in_order_wherever_they_come_from(loaded: list[Timer], added: list[Timer
 
 
 def test_a_second_with_many() -> None:
-    near = Near()
+    near = Upcoming()
     many = [Timer(T + 1, number, 100, 1) for number in range(5000)]
     near.load(buckets(many))
     assert [near.pop() for _ in range(2500)] == many[:2500]
@@ -53,7 +53,7 @@ def test_a_second_with_many() -> None:
 
 
 def test_slots_come_in_order() -> None:
-    near = Near()
+    near = Upcoming()
     near.load(buckets([Timer(T + 5, 1, 1, 1)]))
     with pytest.raises(AssertionError):
         near.load(buckets([Timer(T + 5, 1, 1, 1)]))

@@ -215,3 +215,21 @@ def test_what_is_in_the_log_and_not_in_its_queue_counts_as_well(tmp_path: Path) 
         ends.apply("queue-ends", {"t": {"0": 9}, "gone": {"0": 7}})
         assert ends.restore() == {"gone": {0: 7}}
         assert store.kernel.queue_state("t", 0)[:3] == (0, 0, 1), "its number stays, and is not hidden later"
+
+
+@pytest.mark.parametrize("kind", stores.kernels())
+def test_a_copy_goes_on_where_a_queue_ended_whose_messages_its_log_never_had(tmp_path: Path, kind: str) -> None:
+    """What the leader has recorded arrives behind the start, or is newer than what a queue file has kept."""
+    with stores.opened(stores.config(tmp_path), kind) as store:
+        writer = stores.Writer(store)
+        writer.send(b"x", queue_id=2)
+        writer.write()
+        ends = QueueEnds(store, lambda kind, change: 0)
+        store.kernel.set_queue("t", 1, 3, 3)
+        recorded = {"t": {"0": 9, "1": 8, "2": 1}}
+        ends.apply("queue-ends", recorded)
+        ends.followed(recorded)
+        assert [store.kernel.queue_state("t", queue_id)[:3] for queue_id in range(3)] == [(9, 9, 9), (8, 8, 8), (0, 1, 1)]
+        store.kernel.set_queue("t", 1, 3, 3)
+        ends.restore()
+        assert store.kernel.queue_state("t", 1)[:3] == (8, 8, 8)

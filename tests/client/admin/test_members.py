@@ -75,6 +75,24 @@ async def test_slaves_on_one_host_are_asked_themselves() -> None:
 
 
 @on_loop
+async def test_a_leader_names_its_followers_as_clients_do() -> None:
+    async with fake_cluster(members=3, tea=1) as cluster, AsyncAdmin(cluster.address) as admin:
+        leader, one, two = cluster.brokers
+        connections = [
+            HaConnection(two.address, behind=6, in_sync=False),
+            HaConnection(one.address, behind=5, in_sync=True),
+        ]
+        tells(leader, 130, HaStatus(master=True, connections=connections), term=7)
+        tells(one, 125, term=7)
+        tells(two, 124, term=7)
+        assert shown(await admin.members()) == [
+            (0, "master", 7, 130, None, None),
+            (1, "slave", 7, 125, 5, True),
+            (2, "slave", 7, 124, 6, False),
+        ]
+
+
+@on_loop
 async def test_who_does_not_answer_is_listed_and_a_group_may_have_no_master() -> None:
     async with fake_cluster(members=3, tea=1) as cluster, AsyncAdmin(cluster.address) as admin:
         master, silent, slave = cluster.brokers

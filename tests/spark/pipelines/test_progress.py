@@ -29,6 +29,8 @@ def test_lag() -> None:
 def test_a_batch() -> None:
     source = {"latestOffset": offsets(q0=10), "endOffset": offsets(q0=4)}
     assert parse("bronze", reported(3, 20, sources=[source, {}]), 100) == Batch("bronze", 3, 20, 12.3, 250, 6, 120)
+    assert parse("checked", reported(0, 5, sink={"description": "kappamq", "numOutputRows": 3}), 0).written == 3
+    assert parse("bronze", reported(0, 5, sink={"description": "FileSink", "numOutputRows": -1}), 0).written is None
     assert parse("silver", {"batchId": 0, "durationMs": {"triggerExecution": 7}}, 0) == Batch(
         "silver", 0, 0, 0.0, 7, None, 0
     )

@@ -4,20 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kappamq.store.log.marks import Marks, mode_of
+from kappamq.store.log.marks import Follower, Marks, Mode, RaftGroup, SyncCopies, mode_of
 from kappamq.store.log.watermark import Watermark
 from tests.dialogue import Script, scripts
 
 NAMES = ("written", "flushed", "answerable", "visible", "confirmed", "dispatched")
 
 
+class Slaves:
+    """What a synchronous master knows of its slaves."""
+
+    def __init__(self) -> None:
+        self.has = 0
+        self.why: str | None = None
+
+    def held(self) -> int:
+        return self.has
+
+    def missing(self) -> str | None:
+        return self.why
+
+
 class Dialogue:
     """Marks, and waiters called by names."""
 
     def given_marks(self, flush: str) -> str:
-        self.marks = Marks(mode_of(flush))
-        mode = self.marks.mode
+        return self.begin(mode_of(flush))
+
+    def given_synchronous_copies(self, flush: str) -> str:
+        self.slaves = Slaves()
+        return self.begin(SyncCopies(mode_of(flush), self.slaves, 3))
+
+    def given_follower(self, flush: str) -> str:
+        self.master = 0, 0
+        return self.begin(Follower(mode_of(flush), lambda: self.master))
+
+    def given_raft_group(self) -> str:
+        self.group = 0
+        return self.begin(RaftGroup(lambda: self.group))
+
+    def begin(self, mode: Mode) -> str:
+        self.marks = Marks(mode)
         return f"mode {mode.name}: answered in its turn {mode.in_turn}, late {mode.late(0, 0).code.name}"
+
+    def when_slaves_hold(self, end: int) -> str:
+        self.slaves.has, self.slaves.why = end, None
+        return self.reached(self.marks.follow)
+
+    def when_slaves_are_missing(self) -> str:
+        self.slaves.why = "no slave is there"
+        return self.reached(self.marks.follow)
+
+    def when_master_shows(self, end: int, *, confirmed: int) -> str:
+        self.master = end, confirmed
+        return self.reached(self.marks.follow)
+
+    def when_group_confirms(self, end: int) -> str:
+        self.group = end
+        return self.reached(self.marks.follow)
+
+    def then_late(self) -> str:
+        """The answer to a sender that has waited too long."""
+        verdict = self.marks.mode.late(self.marks.written.offset, self.marks.flushed.offset)
+        return f"late: {verdict.code.name}, {verdict.why}"
+
+    def then_patience(self) -> str:
+        """In seconds, if the flush may take 5."""
+        return f"patience {self.marks.mode.patience_s(5, self.marks.written.offset, self.marks.flushed.offset):g} s"
+
+    def then_shortfall(self, end: int) -> str:
+        verdict = self.marks.mode.shortfall(end)
+        return f"up to {end}: " + ("as promised" if verdict is None else f"{verdict.code.name}, {verdict.why}")
 
     def when_reset(self, end: int) -> str | None:
         return self.refused(lambda: self.marks.reset(end))

@@ -65,7 +65,7 @@ class Administration:
             beside,
             self.when_safe,
             stats.get_tps,
-            pulls.asked,
+            pulls.handed_out_to,
         )
         self.offset_resets = OffsetResets(
             config,
@@ -114,7 +114,7 @@ class Administration:
         )
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:
-        # Everything recorded up to now: who waited in between must not come before those who waited meanwhile.
+        # Everything recorded up to now: an answer that comes later must not overtake those that wait already.
         answer_when_stored(self._writer, request, response, self._store.append_offset)
 
     def handlers(self) -> dict[int, Handler]:

@@ -125,11 +125,11 @@ class ClientCalls:
         return request.reply(body=await self._beside.run(request.connection, answer.encode))
 
     async def _status_of(self, client: Client, header: GetConsumerStatusByBroker) -> ConsumerStatus | None:
-        asked = request_frame(
+        question = request_frame(
             GetClientStatus(topic=header.topic, group=header.group, client_address=header.client_address)
         )
         try:
-            answer = await client.connection.request(asked, min(_STATUS_S, self.call_s))
+            answer = await client.connection.request(question, min(_STATUS_S, self.call_s))
             if answer.code != 0:
                 return None
             # A peer's answer is as little to be trusted as its requests.

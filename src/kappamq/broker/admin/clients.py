@@ -1,4 +1,4 @@
-"""Who is connected, and who reads what: the questions of operators about clients."""
+"""Requests of operators about clients: which are connected, and which read what."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class OffsetResets:
         body = ResetOffset(
             {MessageQueue(header.topic, self._config.name, queue_id): offset for queue_id, offset in targets.items()}
         )
-        told = ResetClientOffset(
+        notice = ResetClientOffset(
             topic=header.topic,
             group=header.group,
             queue_id=ALL_QUEUES,
@@ -178,7 +178,7 @@ class OffsetResets:
             offset=BY_TIME,
         )
         plain, listed = (
-            request_frame(told, data, oneway=True).encode() for data in (body.encode(), body.encode_list())
+            request_frame(notice, data, oneway=True).encode() for data in (body.encode(), body.encode_list())
         )
         for client in members:
             client.connection.send(listed if client.language == Language.CPP else plain)

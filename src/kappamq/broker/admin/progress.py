@@ -64,7 +64,7 @@ class Progress:
         beside: Beside,
         when_safe: WhenSafe,
         get_tps: Callable[[str, str], float],
-        asked: Callable[[str, str, int], int],
+        handed_out_to: Callable[[str, str, int], int],
     ) -> None:
         self._broker_name = broker_name
         self._address = address
@@ -78,7 +78,7 @@ class Progress:
         self._beside = beside
         self._when_safe = when_safe
         self._get_tps = get_tps
-        self._asked = asked  # where the last pull of a queue began
+        self._handed_out_to = handed_out_to  # where the last pull of a queue began
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -134,10 +134,10 @@ class Progress:
                 end = self._store.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
                 # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
-                asked = min(max(self._asked(group, topic, queue_id), consumed), max(end, consumed))
-                some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=asked)))
+                handed_out = min(max(self._handed_out_to(group, topic, queue_id), consumed), max(end, consumed))
+                some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=handed_out)))
                 result.lag += end - consumed
-                result.inflight += asked - consumed
+                result.inflight += handed_out - consumed
             result.rows.append(await self._worker(self._progress_rows, topic, some))
         return result
 

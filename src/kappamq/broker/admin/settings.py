@@ -7,7 +7,7 @@ written before the change is answered. Earlier versions did record them: a file 
 what their records say is taken over into the node's file once. After that such records are ignored.
 
 After a restart the changes are made again, each unless the start-up configuration says something else now than it said when
-the change was made: then somebody has edited broker.conf since, and has the last word.
+the change was made: then broker.conf was edited since, and its value counts.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Settings:
                 log.warning("%s=%s, set while the broker ran before, cannot be honoured: %s", name, text, error)
 
     def _overwrite(self, new: BrokerSettings) -> None:
-        """Put new values into the objects that everybody holds. They were checked as new objects of their own."""
+        """Put new values into the configuration objects that all parts share. They were checked as new objects of their own."""
         changed: list[str] = []
         for part in ("broker", "store", "net", "copies"):
             live, wanted = getattr(self._live, part), getattr(new, part)

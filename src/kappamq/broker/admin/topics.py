@@ -151,7 +151,7 @@ class AdminTopics:
 
 
 def page_start(start: int | None, asked_version: str | None, version: DataVersion) -> int:
-    """Where a page of a table begins. Whoever reads page by page notices by the version that it was changed under them."""
+    """Where a page of a table begins. A client that reads page by page notices by the version that the table has changed."""
     if not start or start < 0:
         return 0
     if asked_version:

@@ -1,6 +1,7 @@
 """Turns decided chunks into messages: a chunk and the note that it was published are one group, so after a crash it goes on there.
 
-A part of the agenda, one chunk a slice. Batches of a scope are published in their order, chunks in the order of the decision.
+A part of the agenda, one chunk a slice, or a part of one that the kernel leaves to Python. Batches of a scope are published in their
+order, chunks in the order of the decision.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _AFTER_REFUSAL_MS: Final = 1000
 _AT_ONCE_MS: Final = 0
+PART_ROWS: Final = 100
+"""Of a chunk with messages that are not plain, such as delayed ones: they take the loop some microseconds each."""
 
 ReadSlowly = Callable[[TopicConfig, int, Record], list[Draft]]
 """The messages of a chunk that has some which are not plain."""
@@ -53,6 +56,8 @@ class Publishing:
         self._sources = Sources(store)
         self._reading = False
         self._ready: tuple[int, bytes | None] | None = None  # place and record of the next chunk
+        self._drafts: tuple[int, list[Draft]] | None = None  # place and messages of a chunk that is published in parts
+        self._illegal: int | None = None  # place of one that cannot be stored
         self._not_before_ms = _AT_ONCE_MS
         self._refused = ""
 
@@ -109,6 +114,7 @@ class Publishing:
 
     def _publish(self, staged: Staged, chunk: Chunk, data: bytes | None, now_ms: int) -> None:
         topic = self._topics.get(chunk.topic)
+        rows = chunk.rows - staged.parts.get(chunk.place, 0)  # that are left
         dropped = 0
         try:
             record = None if data is None else decode(data, check_crc=False)  # `Sources` has checked it
@@ -117,39 +123,69 @@ class Publishing:
         if record is None:
             log.error(
                 "scope %s: a chunk of batch %d cannot be read any more: %d messages for topic %s are lost",
-                staged.scope, staged.number, chunk.rows, chunk.topic,
+                staged.scope, staged.number, rows, chunk.topic,
             )  # fmt: skip
-            dropped = chunk.rows
+            dropped = rows
         elif topic is None or not topic.write_queues:
             log.warning(
                 "scope %s: topic %s is gone: %d messages of batch %d are dropped",
-                staged.scope, chunk.topic, chunk.rows, staged.number,
+                staged.scope, chunk.topic, rows, staged.number,
             )  # fmt: skip
-            dropped = chunk.rows
+            dropped = rows
         change: tuple[str, list[Any]] = "chunk-published", [staged.transaction, chunk.place, dropped]
         try:
             if record is None or topic is None or dropped:
                 self._appender.append_copies([], [change])
-            else:
-                self._store_messages(topic, chunk, record, change)
+            elif not self._store_messages(staged, topic, chunk, record, change):
+                return  # the rest in the next slices
         except IllegalMessage as error:
             # Staging checks for it; settings may have changed since. It must not keep all others from being published.
             log.error(
                 "scope %s: %d messages of batch %d for topic %s cannot be stored any more (%s): they are dropped",
-                staged.scope, chunk.rows, staged.number, chunk.topic, error,
+                staged.scope, rows, staged.number, chunk.topic, error,
             )  # fmt: skip
-            self._appender.change("chunk-published", [staged.transaction, chunk.place, chunk.rows])
+            self._appender.change("chunk-published", [staged.transaction, chunk.place, rows])
         except KappaError as error:
             if str(error) != self._refused:
                 log.warning("decided batches wait: %s", error)
             self._refused = str(error)
             self._not_before_ms = now_ms + _AFTER_REFUSAL_MS
+            self._drafts = None  # placers may have changed some
             return
-        self._refused, self._not_before_ms, self._ready = "", _AT_ONCE_MS, None
+        self._refused, self._not_before_ms, self._ready, self._drafts = "", _AT_ONCE_MS, None, None
         if staged.is_published:
             self._on_published(staged.scope)
 
-    def _store_messages(self, topic: TopicConfig, chunk: Chunk, record: Record, change: tuple[str, list[Any]]) -> None:
+    def _store_messages(
+        self, staged: Staged, topic: TopicConfig, chunk: Chunk, record: Record, change: tuple[str, list[Any]]
+    ) -> bool:
+        """Store what is left of a chunk, or a part of it; whether that was all."""
         queue_id = chunk.queue_id if chunk.queue_id < topic.write_queues else chunk.queue_id % topic.write_queues
-        if not self._appender.append_batch(topic.name, queue_id, record, change):
-            self._appender.append_group(self._read_slowly(topic, queue_id, record), [change])
+        done = staged.parts.get(chunk.place, 0)
+        if not done and self._appender.append_batch(topic.name, queue_id, record, change):
+            return True
+        if self._drafts is None or self._drafts[0] != chunk.place:
+            if chunk.rows > PART_ROWS and self._illegal != chunk.place:
+                self._reading = True
+                self._agenda.spawn(self, self._read_drafts(topic, queue_id, chunk, record))
+                return False
+            self._drafts = chunk.place, self._read_slowly(topic, queue_id, record)
+        drafts = self._drafts[1]
+        part = drafts[done : done + PART_ROWS]
+        for draft in part:
+            draft.queue_id = queue_id  # the topic may have another number of queues by now
+        done += len(part)
+        whole = done >= len(drafts)
+        self._appender.append_group(
+            part, [change if whole else ("chunk-part", [staged.transaction, chunk.place, done])]
+        )
+        return whole
+
+    async def _read_drafts(self, topic: TopicConfig, queue_id: int, chunk: Chunk, record: Record) -> None:
+        """Beside the loop."""
+        try:
+            self._drafts = chunk.place, await self._worker(self._read_slowly, topic, queue_id, record)
+        except IllegalMessage:
+            self._illegal = chunk.place  # `_publish` hears the same, and drops it
+        finally:
+            self._reading = False

@@ -2,7 +2,7 @@
 
 A group has one subscription for each topic, the newest that any member brought. Members that subscribe differently take it
 from each other with every heartbeat: messages that one of them wants go to another that drops them, and nobody is told. Here
-it is noticed: who differs from whom, and in what.
+it is noticed which members differ, and in what.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOPICS_NAMED = 3  # a group may have thousands: these will do to find the cause
 _EXPRESSION_CHARACTERS = 200
 _COMPARED_CHARACTERS = 1024  # of longer lists of tags, another order counts as a difference: sorting them takes long
 _NOTHING = "nothing"
-_TOLD_MAX = 1000  # contradictions of a group that are remembered, so as not to be logged again
+_REPORTED_MAX = 1000  # contradictions of a group that are remembered, so as not to be logged again
 _CONFLICTS_MAX = 100
 
 
@@ -42,12 +42,12 @@ class Interest(NamedTuple):
 class Agreement:
     """Of one group: each interest, and the members that have it."""
 
-    __slots__ = ("_members", "_names", "_told")
+    __slots__ = ("_members", "_names", "_reported")
 
     def __init__(self) -> None:
         self._members: dict[Hashable, Interest] = {}
         self._names: dict[Interest, dict[Hashable, str]] = {}
-        self._told: set[frozenset[Interest]] = set()
+        self._reported: set[frozenset[Interest]] = set()
 
     def note(self, member: Hashable, client_id: str, interest: Interest) -> str | None:
         """What a member wants, as its heartbeat says; returns whom it contradicts, once for each contradiction."""
@@ -60,13 +60,13 @@ class Agreement:
         self._names.setdefault(interest, {})[member] = client_id
         for other, holders in self._names.items():
             pair = frozenset((interest, other))
-            if other is interest or other == interest or pair in self._told:
+            if other is interest or other == interest or pair in self._reported:
                 continue
             name = next((name for name in holders.values() if name != client_id), None)
             if name is not None:  # else it is the same client on an older connection
-                if len(self._told) >= _TOLD_MAX:
-                    self._told.clear()
-                self._told.add(pair)
+                if len(self._reported) >= _REPORTED_MAX:
+                    self._reported.clear()
+                self._reported.add(pair)
                 return _text(client_id, interest, name, other)
         return None
 
@@ -77,11 +77,11 @@ class Agreement:
             del holders[member]
             if not holders:
                 del self._names[interest]
-                self._told = {pair for pair in self._told if interest not in pair}
+                self._reported = {pair for pair in self._reported if interest not in pair}
 
     @property
     def conflicts(self) -> list[str]:
-        """Who contradicts the first member, and in what; empty if all want the same."""
+        """The members that contradict the first one, and in what; empty if all want the same."""
         return list(islice(self._conflicts(), _CONFLICTS_MAX))
 
     @property
@@ -126,7 +126,7 @@ def _shown(expression: tuple[str, str] | None) -> str:
 
 @lru_cache(4096)
 def _plain(kind: str, expression: str) -> str:
-    """The same tags in another order are the same wish."""
+    """The same tags in another order are the same subscription."""
     if kind not in ("", "TAG") or len(expression) > _COMPARED_CHARACTERS:
         return expression
     tags = sorted({tag.strip() for tag in expression.split("||")} - {""})

@@ -1,4 +1,4 @@
-"""What clients ask besides sending and pulling: heartbeats, who else is there, offsets."""
+"""Requests of clients besides sending and pulling: heartbeats, members of a group, offsets."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from kappamq.protocol.headers.client import (
 
 log = logging.getLogger(__name__)
 
-Asked = Callable[[str, str, int, int], None]
+BeginQueried = Callable[[str, str, int, int], None]
 """Group, topic, queue id, offset."""
 
 _REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
 
 
 class Consumers:
-    def __init__(self, base: Foundation, pulling: Pulling, asked: Asked) -> None:
-        """`asked`: called when a consumer has asked where to begin, with what it was answered."""
+    def __init__(self, base: Foundation, pulling: Pulling, begin_queried: BeginQueried) -> None:
+        """`begin_queried`: called when a consumer has asked where to begin, with what it was answered."""
         self._config, self._store, self._clock, self._clients = base.config, base.store, base.clock, base.clients
         self._topics, self._groups, self._offsets = base.tables.topics, base.tables.groups, base.tables.offsets
         self._resets = base.tables.pending_resets
         self._subscriptions, self._filtering = pulling.subscriptions, pulling.filtering
         self._worker, self._turns = base.workers.read, base.reader.turns
-        self._asked = asked
+        self._begin_queried = begin_queried
         self._on_condition = base.delivery_tables.filters.subscribed  # a group filters by SQL
 
     def handlers(self) -> dict[int, Handler]:
@@ -72,7 +72,7 @@ class Consumers:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
         }
 
-    # -- who is there ------------------------------------------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Request[HeartBeat]) -> Frame | Awaitable[Frame]:
         beat = request.parse(HeartbeatData)
@@ -173,8 +173,8 @@ class Consumers:
         if offset is None:
             return self._first_offset(request)
         client, member = self._clients.identify(request.connection, group)
-        self._resets.asked(client, (group, topic, queue_id), offset, self._clock.liveness(), member=member)
-        self._asked(group, topic, queue_id, offset)
+        self._resets.offset_queried(client, (group, topic, queue_id), offset, self._clock.liveness(), member=member)
+        self._begin_queried(group, topic, queue_id, offset)
         return request.reply(header=OffsetResponse(offset=offset))
 
     async def _first_offset(self, request: Request[QueryConsumerOffset]) -> Frame:
@@ -188,11 +188,11 @@ class Consumers:
             whole = entry is not None and entry[0] >= self._store.log.end - HOT_BYTES
         if not whole:
             raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
-        self._asked(header.consumer_group, header.topic, header.queue_id, first)
+        self._begin_queried(header.consumer_group, header.topic, header.queue_id, first)
         return request.reply(header=OffsetResponse(offset=first))
 
     def update_offset(self, request: Request[UpdateConsumerOffset]) -> Frame:
-        """A commit that may be late never goes back; of whoever seeks, or moves a group, it is meant as it is.
+        """A commit that may be late never goes back; one by which a client seeks, or moves a group, is taken as it is.
 
         Push consumers commit where they are from time to time, also after a queue has gone to another member that is
         further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own

@@ -1,4 +1,4 @@
-"""Clients that were not heard of for too long are let go, looked at once a second; so is whoever hangs up."""
+"""Clients whose heartbeats have stopped are forgotten, looked at once a second; so are those whose connection was closed."""
 
 from __future__ import annotations
 

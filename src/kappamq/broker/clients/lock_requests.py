@@ -1,4 +1,4 @@
-"""Requests for queue locks (41, 42): only members of a group get them, and not before the log knows who has them."""
+"""Requests for queue locks (41, 42): only members of a group get them, and not before the log has a record of it."""
 
 from __future__ import annotations
 

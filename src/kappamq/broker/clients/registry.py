@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers as they tell us in heartbeats, and the notices consumers get about each other."""
+"""The connected producers and consumers, as their heartbeats say, and the notices that consumers get about each other."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Clients:
     # -- heartbeats --------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float) -> None:
-        """Note everybody the beat names; members of changed groups are told. Raises InvalidParameter if it names too many."""
+        """Note every group the beat names; members of changed groups are notified. Raises InvalidParameter if it names too many."""
         for _ in self.heartbeat_steps(connection, beat, language, version, now):
             pass
 
@@ -208,7 +208,7 @@ class Clients:
             )
 
     def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> Generator[None, None, bool]:
-        """Take over newer subscriptions and drop topics nobody in the group names any more; True if the topics changed."""
+        """Take over newer subscriptions and drop topics that no member names any more; True if the topics changed."""
         changed = False
         for subscription in subscriptions:
             yield
@@ -242,7 +242,7 @@ class Clients:
             self._drop_consumer(consumer_group, connection, now)
 
     def lost(self, connection: Connection, now: float) -> None:
-        """The connection is gone, and whoever lived behind it."""
+        """The connection is gone, and the clients behind it."""
         produces, consumes = self._named.pop(connection, ((), ()))
         for name in produces:
             self._drop_producer(name, connection)
@@ -290,7 +290,7 @@ class Clients:
         return list(stale)
 
     def _notify(self, group: ConsumerGroup) -> None:
-        """Tell the members to share the queues anew; in broadcasting mode everybody has all of them anyway."""
+        """Tell the members to divide the queues anew; in broadcasting mode each of them has all anyway."""
         if group.message_model is not MessageModel.BROADCASTING:
             self._events.publish(MembersChanged(group))
 
@@ -309,8 +309,8 @@ class Clients:
         return self._producing.get(client_id)
 
     def identify(self, connection: Connection, group: str) -> tuple[str, bool]:
-        """Who is behind a connection, and whether that is a member of the consumer group. A member is known by its client
-        id, which outlives its connections; somebody who never sent a heartbeat for the group only by its address."""
+        """The client behind a connection, and whether it is a member of the consumer group. A member is known by its client
+        id, which outlives its connections; a client that never sent a heartbeat for the group only by its address."""
         known = self.consumers.get(group)
         member = known.members.get(connection) if known is not None else None
         return (member.client_id, True) if member is not None else (repr(connection), False)

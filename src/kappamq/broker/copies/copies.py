@@ -9,6 +9,7 @@ from collections.abc import Callable
 from kappamq.broker.copies.apache.adopting import Adopting
 from kappamq.broker.copies.apache.master import ApacheMaster
 from kappamq.broker.copies.following import Following
+from kappamq.broker.copies.forwarding import Forwarding
 from kappamq.broker.copies.members.changing import MemberChanges
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
@@ -85,6 +86,7 @@ class Copies:
             self.too_far_behind,
         )  # fmt: skip
         self.suggesting = Suggesting(config, store, self._reader)
+        self.forwarding = Forwarding(tables.offsets, clock, self._writing_now, tls, run)
         operations = GroupOperations(self.group, store, clock) if self.group is not None else None
         self._operations = operations
         changes = MemberChanges(self.group, tables.member_places, clock) if self.group is not None else None
@@ -127,6 +129,13 @@ class Copies:
         if self.following.place is not None and self.following.speaks == KAPPAMQ:
             return [self.following.place]
         return self.followers.places()
+
+    def _writing_now(self) -> str | None:
+        """Where clients reach the node that writes, if that is another one of our kind, and we have all that it had when we met it."""
+        if self._operations is not None:
+            return self._operations.leader_met()
+        master = self.following.master
+        return master.address if master is not None and self.following.shown >= master.end else None
 
     def _reader(self) -> int:
         """Who may read old messages for the master: we, or a copy that keeps up; 0: nobody."""
@@ -229,6 +238,7 @@ class Copies:
         self.followers.ticked(event)
         self.following.ticked()
         self.suggesting.look()
+        self.forwarding.look()
         self.mender.ticked(event)
         if self._seeding.ticked(self._store):
             self._tables.filled()

@@ -136,10 +136,10 @@ class Delays:
 
     def place(self, draft: Draft, now_ms: int) -> None:
         """A placer: what asks for a level waits there. Beyond the last level means the last, as with RocketMQ."""
-        asked = number(draft.properties, properties.DELAY)
-        if asked is None or asked <= 0 or not self._levels:
+        number_of_level = number(draft.properties, properties.DELAY)
+        if number_of_level is None or number_of_level <= 0 or not self._levels:
             return
-        level = self._levels[min(asked, len(self._levels)) - 1]
+        level = self._levels[min(number_of_level, len(self._levels)) - 1]
         draft.properties[properties.DELAY] = str(level.number)
         park(draft, SCHEDULE_TOPIC, level.queue_id)
         self.parked(level.number, now_ms)
@@ -186,7 +186,7 @@ class Delays:
             self._read_cold(level, at, now_ms, due if len(due) < len(places) else None)
 
     async def _wait_for_sight(self, level: _Level, now_ms: int) -> None:
-        """Something was appended that nobody may see yet."""
+        """Something was appended that is not visible yet."""
         level.due = now_ms + _AFTER_REFUSAL_MS  # should the disk fail
         await self._appender.visible(self._store.append_offset)
         level.due = _AT_ONCE_MS

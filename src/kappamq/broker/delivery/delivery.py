@@ -181,7 +181,7 @@ class Delivery:
                     self._tables.filters.subscribed(group, subscription)
 
     def close(self) -> None:
-        """Nothing is begun or written any more. Who is still at work for this role hears so."""
+        """Nothing is begun or written any more. Requests that are still at work for this role are refused."""
         self._waits.end()
         self.agenda.close()
         for appender in (self.copies, self.appender):

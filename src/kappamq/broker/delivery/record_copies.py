@@ -16,7 +16,7 @@ _AFTER_REFUSAL_MS = 1000
 
 
 class Copying:
-    """Stores groups for somebody who delivers in order, and who can come again with the same if it does not work out."""
+    """Stores groups for a part that delivers in order, and that can come again with the same group if it is refused."""
 
     def __init__(self, what: str, appender: Appender) -> None:
         self._what = what

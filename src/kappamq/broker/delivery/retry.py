@@ -159,9 +159,13 @@ def again(record: Record, delay_level: int) -> Draft:
     return draft
 
 
-def tries_max(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int | None:
+def tries_max(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int | None:
     """How often a message is delivered again; None: for ever. What the consumer says goes before its group's setting."""
-    given = asked if asked is not None and asked >= 0 and version >= VERSION_MAX_RECONSUME else group.retry_times_max
+    given = (
+        requested
+        if requested is not None and requested >= 0 and version >= VERSION_MAX_RECONSUME
+        else group.retry_times_max
+    )
     return given if given >= 0 else None
 
 

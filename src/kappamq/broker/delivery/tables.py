@@ -1,4 +1,4 @@
-"""The tables that delivery needs. They are folds over the log and live as long as the process, whoever may write."""
+"""The tables that delivery needs. They are folds over the log and live as long as the process, with or without the role."""
 
 from __future__ import annotations
 

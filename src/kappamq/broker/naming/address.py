@@ -1,11 +1,11 @@
 """Under which address clients find this broker.
 
 An explicit address wins; its port, too, where a container or a router maps ours to another one. Otherwise it is the local end of
-the connection to the name server: whoever can reach the name server's machine can usually reach us there. Registered over
+the connection to the name server: a client that can reach the name server's machine can usually reach us there. Registered over
 loopback, the name server shows each client the address by which that client reached the name server (see nameserver/routes.py),
 since then we live on the same machine.
 
-Offset ids are not rewritten on their way: whoever looks a message up by its id, on whichever machine, connects to the address
+Offset ids are not rewritten on their way: a client that looks a message up by its id, on whichever machine, connects to the address
 in it. There loopback will not do, and the machine's outward address takes its place if we can be reached by that.
 """
 
@@ -23,7 +23,7 @@ from kappamq.protocol import address
 LOOPBACK = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses nobody has: set aside for documentation."""
+"""Addresses that no machine has: set aside for documentation."""
 _BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "flannel")
 _IFREQ = struct.Struct("16s24x")  # netdevice(7): struct ifreq
 _FLAGS = struct.Struct("=h")
@@ -54,7 +54,7 @@ class Address:
         self._learnt(self.packed)
 
     def of(self, local_ip: str | None) -> str:
-        """Our "ip:port" for a name server, given our end of the connection to it; None: for nobody in particular."""
+        """Our "ip:port" for a name server, given our end of the connection to it; None: for no particular one."""
         return address.join(self._host or local_ip or self.ip, self._port)
 
     @property

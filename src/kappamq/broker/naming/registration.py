@@ -1,6 +1,6 @@
 """Telling the name servers about us: everything at start and every so often, one topic or our role at once when it changes.
 
-Each name server has a task of its own: one that hangs keeps nobody waiting who only needs the others. Each gets a beat every
+Each name server has a task of its own: one that hangs does not delay the others. Each gets a beat every
 second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
 """
 
@@ -74,7 +74,7 @@ class _NameServer:
         self.tried = False
         self.late = False  # it did not answer in the time we have for it
         self.complained = False
-        self.told = 0  # number of the last change that it knows of
+        self.known_change = 0  # number of the last change that it knows of
         self.changed: dict[str, DataVersion] = {}  # topics it has not heard of, as of these versions, in their order
         self.all_due = True
         self.wake = asyncio.Event()
@@ -103,7 +103,7 @@ class _NameServer:
         return local_ip(self.channel)
 
     def is_waited_for(self, change: int) -> bool:
-        return self.registered and not self.late and self.told < change
+        return self.registered and not self.late and self.known_change < change
 
 
 class Registration:
@@ -303,13 +303,13 @@ class Registration:
     def _hear_of_master(self, answer: Frame) -> None:
         if self._role.is_master:
             return
-        told = RegisterBrokerResponse.decode(answer.ext)
-        known, version = self._master, told.master_version
-        if not told.master_address:
+        answered = RegisterBrokerResponse.decode(answer.ext)
+        known, version = self._master, answered.master_version
+        if not answered.master_address:
             return  # it knows of none: it has just been started, or we are about to elect one
         if known is not None and known.version is not None and version is not None and version < known.version:
             return  # one name server has not heard of the new one yet
-        found = MasterFound(told.master_address, told.ha_address, version)
+        found = MasterFound(answered.master_address, answered.ha_address, version)
         if found != known:
             self._master = found
             self._events.publish(found)
@@ -357,7 +357,7 @@ class Registration:
                         one = encoded([topic], replace(version, state_version=role[1]), permission)
                         await self._register(channel, one, role)
             server.role = role
-            server.told, server.registered, server.late, server.complained = change, True, False, False
+            server.known_change, server.registered, server.late, server.complained = change, True, False, False
         except (KappaError, OSError) as error:
             server.registered = False
             if isinstance(error, RequestTimeout) and server.channel is not None:

@@ -1,4 +1,4 @@
-"""What a subscription asks for: tags, or an SQL condition, read once and kept as long as somebody uses it."""
+"""What a subscription asks for: tags, or an SQL condition, read once and kept as long as it is used."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Filtering:
         """Read a long expression without keeping others waiting. What is wrong with it is told when it is used."""
         text, is_sql = subscription.expression, subscription.expression_type == SQL92
         while (same := self._under_way.get((is_sql, text))) is not None:
-            # A consumer pulls all its queues at once, with one expression. Whoever had it read may have gone before it was.
+            # A consumer pulls all its queues at once, with one expression. The pull that had it read may be gone before it was.
             await asyncio.wait([same])
         if not self.takes_long(subscription):
-            return  # somebody else has had it read meanwhile
+            return  # another pull has had it read meanwhile
         done = self._under_way[is_sql, text] = asyncio.get_running_loop().create_future()
         try:
             if is_sql:
@@ -139,7 +139,7 @@ class Filtering:
                 try:
                     conditions[topic] = self.sql(each.expression)
                 except SubscriptionInvalid:
-                    pass  # whoever pulls that topic hears of it
+                    pass  # a pull of that topic is answered with the error
         if not conditions:
             return None
 

@@ -15,7 +15,7 @@ class LastPulls:
         self._offsets.setdefault((group, topic), {})[queue_id] = offset
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """-1: nobody has pulled it yet."""
+        """-1: it was never pulled."""
         return self._offsets.get((group, topic), {}).get(queue_id, -1)
 
     def topic_deleted(self, event: TopicDeleted) -> None:

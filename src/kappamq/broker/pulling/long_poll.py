@@ -1,4 +1,4 @@
-"""Pulls that found nothing yet: parked per queue, woken by growth or by the clock. Pure: told the time, returns who is due."""
+"""Pulls that found nothing yet: parked per queue, woken by growth or by the clock. Pure: given the time, it returns those that are due."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LongPoll(Generic[Parked]):
         return self._of_owner.get((owner, (topic, queue_id)), 0)
 
     def grown(self, topic: str, queue_id: int) -> list[Parked]:
-        """Everybody who waits for this queue. Whoever has to wait on parks again."""
+        """All pulls that wait for this queue. One that has to wait on is parked again."""
         waiting = self._queues.pop((topic, queue_id), None)
         if waiting is None:
             return []

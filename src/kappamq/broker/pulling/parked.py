@@ -32,7 +32,7 @@ class ParkedPulls:
         return self._table.waits_for(topic, queue_id, connection)
 
     def grown(self, queues: list[tuple[str, int]]) -> None:
-        """These queues have new messages: whoever waits for them tries again."""
+        """These queues have new messages: pulls that wait for them are tried again."""
         self.wake([request for queue in queues for request in self._table.grown(*queue)])
 
     def expire(self, now: float) -> None:
@@ -43,7 +43,7 @@ class ParkedPulls:
         self.wake(expired)
 
     def take(self, topic: str, queue_id: int) -> list[PullRequest]:
-        """Everybody who waits for this queue; they are not parked any more."""
+        """All pulls that wait for this queue; they are not parked any more."""
         return self._table.grown(topic, queue_id)
 
     def take_of(self, connection: Connection, topic: str) -> list[PullRequest]:

@@ -123,7 +123,7 @@ class Pulls:
             asyncio.get_running_loop().call_soon(self._serve_behind)
 
     def _serve_behind(self) -> None:
-        """One of those who read what is not at hand. A consumer's queues run out of it together: whoever sends meanwhile is
+        """One of the pulls that read what is not in memory. A consumer's queues run out of it together: a client that sends meanwhile is
         not to wait for all of them."""
         request, verdict, payload = self._behind.popleft()
         try:
@@ -146,8 +146,8 @@ class Pulls:
         if self._resets.may_commit(client, queue, self._clock.liveness(), member=member, tool=False):
             self._offsets.commit(group, topic, queue_id, offset)
 
-    def asked(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the last pull of a queue began: what lies before has been handed out. -1: nobody has pulled it yet."""
+    def handed_out_to(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the last pull of a queue began: what lies before has been handed out. -1: it was never pulled."""
         fast = int(self._kernel.asked(group, topic, queue_id))
         return fast if fast >= 0 else self.last.get(group, topic, queue_id)
 

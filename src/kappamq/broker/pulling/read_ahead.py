@@ -1,7 +1,7 @@
 """Old parts of the log on their way from the disk to consumers: read in blocks by workers, before they are needed.
 
 The kernel answers pulls from blocks it is told of. A stretch of blocks that was read ahead is told to the kernel when the first
-pull reaches it: that pull comes by here, and so the stretch behind it is read while this one is being consumed. Who goes on
+pull reaches it: that pull comes by here, and so the stretch behind it is read while this one is being consumed. A consumer that goes on
 reading in order gets longer and longer ones.
 """
 
@@ -23,7 +23,7 @@ Worker = Callable[..., Awaitable[Any]]
 
 COMPACT_BYTES = 4 * WARM_BLOCK_BYTES
 """A pull whose records lie farther apart has just these read: what lies between them is somebody else's."""
-_WARM_S = 10.0  # then nobody knows whether the memory was needed for something else
+_WARM_S = 10.0  # after that it is not known whether the memory was needed for something else
 _BLOCKS_MAX = WARM_BLOCKS // 2
 _STRETCH_MAX = 8
 _STRETCHES_MAX = 64
@@ -33,7 +33,7 @@ _STRETCHES_MAX = 64
 class Block:
     reading: asyncio.Future[None] | None
     until: float = 0.0  # liveness
-    told: bool = False  # the kernel knows
+    is_known: bool = False  # the kernel knows
 
 
 class ReadAhead:
@@ -51,7 +51,7 @@ class ReadAhead:
         now = self._clock.liveness()
         if not all(self._is_there(number, now) for number in numbers):
             return False
-        if all(self._blocks[number].told for number in numbers):
+        if all(self._blocks[number].is_known for number in numbers):
             for number in numbers:
                 self._kernel.mark_warm(number, True)  # somebody else's block may have its place there
         else:
@@ -63,13 +63,13 @@ class ReadAhead:
         return block is not None and block.reading is None and block.until >= now
 
     def _reached(self, numbers: range, now: float) -> None:
-        """Somebody has come to these blocks: that is as good as being told where they will be soon."""
+        """A consumer has come to these blocks: that shows where it will be soon."""
         count = self._stretches.pop(numbers[-1], 0)
         end = numbers[-1] + max(count, 1)
         for number in range(numbers[0], end):
             if self._is_there(number, now):
                 self._kernel.mark_warm(number, True)
-                self._blocks[number].told = True
+                self._blocks[number].is_known = True
         fair = _BLOCKS_MAX // (4 * (1 + len(self._stretches)))
         count = max(1, min(2 * count, _STRETCH_MAX, fair))
         self._stretches[end] = count
@@ -88,7 +88,7 @@ class ReadAhead:
     async def fetch(self, low: int, high: int) -> None:
         """Have it read. Raises OSError if some of it cannot be."""
         reads = filter(None, [self._read(number) for number in _numbers(low, high)])
-        await asyncio.gather(*map(asyncio.shield, reads))  # others wait for the same: who gives up must not end it
+        await asyncio.gather(*map(asyncio.shield, reads))  # a pull that gives up must not end the reads of others
         self.has(low, high)
 
     def expire(self) -> None:
@@ -100,10 +100,10 @@ class ReadAhead:
                     break
                 self._forget(number)
         for first in [first for first in self._stretches if first not in self._blocks]:
-            del self._stretches[first]  # whoever it was read for does not go on
+            del self._stretches[first]  # the consumer it was read for does not go on
 
     def _read(self, number: int) -> asyncio.Future[None] | None:
-        """Somebody reads this block, None if it has been read."""
+        """The read of this block that is under way; None if it has been read."""
         block = self._blocks.get(number)
         if block is not None and (block.reading is not None or block.until >= self._clock.liveness()):
             return block.reading
@@ -119,7 +119,7 @@ class ReadAhead:
     def _has_read(self, number: int, reading: asyncio.Future[None]) -> None:
         block = self._blocks[number]
         if reading.cancelled() or reading.exception() is not None:
-            self._forget(number)  # whoever needs it hears of it
+            self._forget(number)  # a pull that needs it gets the error
             return
         block.reading, block.until = None, self._clock.liveness() + _WARM_S
         self.expire()

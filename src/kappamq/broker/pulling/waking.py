@@ -1,6 +1,6 @@
 """Pulls that have waited and can go on: not while their peer does not take what it has, and not all of them in one turn.
 
-A message is copied once for each pull that it wakes. Whoever has many of them waiting must not be able to have it copied many
+A message is copied once for each pull that it wakes. A peer with many waiting pulls must not be able to have it copied many
 times at once, and has to take one answer before the next one is made.
 """
 

@@ -103,7 +103,7 @@ class Appender:
         self._closed = False
 
     def close(self) -> None:
-        """Nothing is stored any more: the role that this belongs to has ended. Whoever still works for it gets NotMaster, even if
+        """Nothing is stored any more: the role that this belongs to has ended. Work that is still done for it gets NotMaster, even if
         the node has the role again by then: what they know is of the time before."""
         self._closed = True
 

@@ -19,7 +19,7 @@ NOT_MASTER = (
 
 
 def not_master(leader: str | None = None) -> NotMaster:
-    """What is said to whoever wants something stored by a node that may not write. `leader`: the address of the one that may."""
+    """The refusal of a node that may not write. `leader`: the address of the one that may."""
     text = "this broker is not the master now: it stores no messages and changes no settings. Look up the route again and ask the master"
     return NotMaster(with_leader(text, leader))
 
@@ -55,7 +55,7 @@ class Gate:
         """Raises the reason why nothing can be stored now; for a record of the broker's `own`, only one that stops all."""
         if not self._reasons or (own and not self._final):
             return
-        # A node that may not write has no other reason to tell: whoever asks is to ask another node.
+        # A node that may not write gives no other reason: the client is to ask another node.
         name = NOT_MASTER if NOT_MASTER in self._reasons else next(iter(self._final or self._reasons))
         # The same object is raised again and again: without this its traceback would grow with every refused message.
         raise self._reasons[name].with_traceback(None)

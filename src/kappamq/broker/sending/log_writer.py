@@ -2,10 +2,10 @@
 
 A *turn* is one round of the event loop. Everything appended in it, by the kernel or by the broker itself, gathers in the kernel's
 buffer; at its end one write brings it to the log, and the answers that this makes possible leave. What has to wait longer (for the
-disk, for copies) is parked on a mark of the log. This file knows no connection: whoever waits is a `Waiting`.
+disk, for copies) is parked on a mark of the log. This file knows no connection: what waits for an answer is a `Waiting`.
 
 Rules of this file:
-- Nobody is answered before the mark of the mode has passed what they stored, and everybody is answered: with success, with the
+- No sender is answered before the mark of the mode has passed what it stored, and every sender is answered: with success, with the
   mode's code if the mark is late, or with "not known to be stored" if the store has failed.
 - What is written and not yet flushed is bounded: senders are paused first, then the gate refuses.
 """
@@ -82,7 +82,7 @@ class LogWriter:
         self._loop = asyncio.get_running_loop()
         self.latency = PutLatency(clock.liveness, store.put_count)
         self.turn_ms: int | None = None  # message time of the turn, once something was appended in it
-        self._congested = False  # as of the end of the last turn: whoever sends more is paused
+        self._congested = False  # as of the end of the last turn: connections that send more are paused
         self._held: set[Sender] = set()
         self._held_since = 0.0
         self._finish_preparing = finish_preparing
@@ -155,7 +155,7 @@ class LogWriter:
         return end
 
     def cut(self, offset: int) -> None:
-        """End the log there; whoever waits for what lies behind hears that it is not known to be stored. Raises StoreReadOnly."""
+        """End the log there; senders that wait for what lies behind hear that it is not known to be stored. Raises StoreReadOnly."""
         for waiting, answers, _since, size, _promised in self._store.cut(offset):
             waiting.send(unknown(answers, "another broker leads now"))
             waiting.settle(size)
@@ -229,7 +229,7 @@ class LogWriter:
     # -- the turn ----------------------------------------------------------------------------------------------------------
 
     def set_turn(self, now_ms: int | None = None) -> None:
-        """Something was appended: write it when everybody who is ready has had their say."""
+        """Something was appended: write it when all connections that have something to say were served."""
         if self.turn_ms is None:
             self.turn_ms = self._clock.message_ms() if now_ms is None else now_ms
             self.latency.began()
@@ -258,7 +258,7 @@ class LogWriter:
             self.release_if_possible()
 
     def check_waiting(self, timeout_s: float) -> None:
-        """From time to time: whoever waits for a mark for too long gets an answer."""
+        """From time to time: senders that have waited for a mark for too long get an answer."""
         now, marks = self._clock.liveness(), self._marks
         patience_s = marks.mode.patience_s(timeout_s, marks.written.offset, marks.flushed.offset)
         for mark in (marks.answerable, marks.visible, marks.confirmed):
@@ -318,7 +318,7 @@ class LogWriter:
             sender.resume()
 
     def give_up(self, why: str) -> None:
-        """Whoever still waits for the log hears that it is not known whether it is stored."""
+        """Senders that still wait are answered that it is not known whether their messages are stored."""
         for mark in self._marks.all():
             for waiting, answers, _since, size, _promised in mark.give_up():
                 waiting.send(unknown(answers, why))
@@ -328,13 +328,13 @@ class LogWriter:
     # -- failure -----------------------------------------------------------------------------------------------------------
 
     def _has_failed(self) -> bool:
-        """Whether the store has failed; the gate then refuses, and whoever waits hears so."""
+        """Whether the store has failed; then the gate refuses, and senders that wait are answered with the failure."""
         if self._store.failed is not None:
             self._fail(self._store.failed)
         return self._store.failed is not None
 
     def _fail(self, why: str) -> None:
-        """Nothing can be stored any more: everybody who waits hears so, and so does everybody who comes."""
+        """Nothing can be stored any more: senders that wait are answered so, and new ones are refused."""
         error = NotAvailable(f"the store is read-only: {why}; check the disk and restart the broker")
         self._gate.close(FAILED, error, for_all=True)
         self.give_up(why)
@@ -380,14 +380,14 @@ def release(reached: list[Waiter], mode: Mode) -> None:
     """Send the answers of those whose mark was reached. Who was promised more than the mode could keep hears what is missing, instead
     of success."""
     if mode.lacks:
-        reached = [_told(waiter, mode) for waiter in reached]
+        reached = [_with_shortfall(waiter, mode) for waiter in reached]
     for waiting, answers, _since, size, _promised in reached:
         waiting.send(answers)
         if size:
             waiting.settle(size)
 
 
-def _told(waiter: Waiter, mode: Mode) -> Waiter:
+def _with_shortfall(waiter: Waiter, mode: Mode) -> Waiter:
     waiting, answers, since, size, promised = waiter
     lacking = mode.shortfall(promised) if promised else None
     if lacking is None:

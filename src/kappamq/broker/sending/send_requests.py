@@ -56,7 +56,7 @@ class SendRequests:
         return None
 
     async def _answer_when_announced(self, request: Request[SendMessage], stored: Stored) -> None:
-        """Who made a topic by sending to it asks for its route next: the name servers should know it by then."""
+        """A client that made a topic by sending to it asks for its route next: the name servers should know it by then."""
         await self._sends.announced()
         self._answer(request, stored)
 

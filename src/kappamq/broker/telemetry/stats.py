@@ -148,7 +148,7 @@ class Stats:
     def sent_back(self, event: SentBack) -> None:
         self._add("SNDBCK_PUT_NUMS", f"{event.topic}@{event.group}", 1, self._clock.liveness())
 
-    def asked(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def begin_queried(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer has asked where to begin, and was told."""
         self._committed.setdefault((topic, group, queue_id), offset)
         self._forget_old_commits()

@@ -40,9 +40,9 @@ class Opened(NamedTuple):
 class Entered(NamedTuple):
     queue_offset: int
     stored_ms: int  # of the last one
-    near: list[Timer]  # in slots that are loaded already
+    upcoming: list[Timer]  # in slots that are loaded already
     slots: list[int]  # the others they are in
-    cancels: list[tuple[str, int]]  # (key, due) of wishes to drop a message in slots that are loaded already
+    cancels: list[tuple[str, int]]  # (key, due) of recalls to drop a message in slots that are loaded already
     counts: dict[bytes, int]  # of messages by real topic
 
 
@@ -162,7 +162,7 @@ class TimerBook:
         """Bring messages [first, first + count) of the timer topic into the files. `entries` if the queue's memory has them, and
         of their `records` those that were at hand, back to back; of those before, all that are due before `pending_ms` are
         delivered."""
-        near: list[Timer] = []
+        upcoming: list[Timer] = []
         slots: set[int] = set()
         cancels: list[tuple[str, int]] = []
         counts: dict[bytes, int] = {}
@@ -188,7 +188,7 @@ class TimerBook:
             slot = self._files.add(kind, written_ms, at_ms, log_offset, size, topic_hash)
             pending_ms = min(pending_ms, at_ms)
             if slot < loaded_ms:
-                near.append(Timer(at_ms, log_offset, size, kind))
+                upcoming.append(Timer(at_ms, log_offset, size, kind))
                 if kind & CANCEL and not act.rolls:
                     cancels.append((said.cancels.decode("utf-8", "replace"), at_ms))
             else:
@@ -198,7 +198,7 @@ class TimerBook:
         queue_offset = first + len(entries) // ENTRY.size
         # The next ones are due after they were stored, and so after the last of these was stored.
         self._files.commit(now_ms, max(progress.due_ms, min(pending_ms, stored_ms)), queue_offset)
-        return Entered(queue_offset, stored_ms, near, sorted(slots), cancels, counts)
+        return Entered(queue_offset, stored_ms, upcoming, sorted(slots), cancels, counts)
 
     def late(self, late: Late, count_max: int) -> tuple[int, list[Timer]]:
         """(next queue offset, those of the next messages that are due)."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Made(NamedTuple):
     copies: list[GroupMember]  # to be stored now
     gone: dict[str, int]  # how many messages of each topic wait no longer
-    wishes: dict[str, int]  # to drop a message that is still to come: key -> when that is due
+    recalls: dict[str, int]  # to drop a message that is still to come: key -> when that is due
 
 
 class TimerCopies:
@@ -34,9 +34,9 @@ class TimerCopies:
         self._store = store
         self._cancelled: dict[str, int] = {}  # key -> when the message would have been due
 
-    def cancel(self, wishes: Iterable[tuple[str, int]]) -> None:
+    def cancel(self, recalls: Iterable[tuple[str, int]]) -> None:
         """(key, due) of messages that are not to be delivered."""
-        self._cancelled.update(wishes)
+        self._cancelled.update(recalls)
 
     def passed(self, due: int) -> None:
         """Everything before is done with."""
@@ -51,7 +51,7 @@ class TimerCopies:
                 log.error("the timer at log offset %d cannot be read: passed over", timer.log_offset)
                 continue
             plain = self._is_plain(timer)
-            copy = self._unparking.copy(data, now_ms) if plain else self._special(timer, data, now_ms, made.wishes)
+            copy = self._unparking.copy(data, now_ms) if plain else self._special(timer, data, now_ms, made.recalls)
             if copy is not None:
                 made.copies.append(copy)
             if not timer.kind & CANCEL:
@@ -62,15 +62,15 @@ class TimerCopies:
     def _is_plain(self, timer: Timer) -> bool:
         return timer.kind == PLAIN and not self._cancelled
 
-    def _special(self, timer: Timer, data: bytes, now_ms: int, wishes: dict[str, int]) -> GroupMember | None:
+    def _special(self, timer: Timer, data: bytes, now_ms: int, recalls: dict[str, int]) -> GroupMember | None:
         record = decode(data)
         due = due_of(record, self._store.clock_steps)
         if timer.kind & ROLL and due > now_ms:
             return member(rolled(record, due))
         if timer.kind & ROLL and timer.kind & CANCEL:
             # Overdue on its way: it never gets to the slot of its message, which is still to come.
-            wishes[record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")] = due
-            self.cancel(wishes.items())
+            recalls[record.property_map().get(properties.TIMER_DELETE_UNIQUE_KEY, "")] = due
+            self.cancel(recalls.items())
         if timer.kind & CANCEL or delete_key_of(record) in self._cancelled:
             return None
         return self._unparking.copy(data, now_ms)
@@ -89,7 +89,7 @@ def due_of(record: Record, steps: ClockSteps) -> int:
 
 
 def delete_key_of(record: Record) -> str:
-    """What a wish to drop it names."""
+    """What a recall names it by."""
     pairs = record.property_map()
     return delete_key(pairs.get(properties.REAL_TOPIC, ""), pairs.get(properties.UNIQUE_KEY, ""))
 

@@ -10,7 +10,7 @@ from kappamq.broker.delivery.sources import Sources
 from kappamq.broker.sending.appending import GROUP_BYTES_MAX, Appender
 from kappamq.broker.timers.copies import TimerCopies, delete_key_of, due_of
 from kappamq.broker.timers.progress import Late, TimerMetrics, TimerProgress
-from kappamq.broker.timers.upcoming import Bucket, Near, Timer
+from kappamq.broker.timers.upcoming import Bucket, Timer, Upcoming
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.protocol.records.record import Record, decode
 from kappamq.state.topics import Topics
@@ -66,52 +66,52 @@ class DueTimers:
         self._pace = _Pace()
         self._reading: list[Timer] = []  # due, and being read
         self._held: tuple[list[Timer], list[bytes | None]] | None = None  # due, and read
-        self._near = Near()
+        self._upcoming = Upcoming()
         self._copies = TimerCopies(topics, store)
         self._message_store = store
         self.pause_ms = 0  # nothing is delivered before
         self.delivered = 0
-        self._copies.cancel(progress.wishes.items())
+        self._copies.cancel(progress.recalls.items())
 
     def __len__(self) -> int:
         """How many are in memory and wait."""
-        return len(self._near)
+        return len(self._upcoming)
 
     def add(self, timers: Iterable[Timer], cancels: Iterable[tuple[str, int]] = ()) -> None:
-        """Some that were entered just now, and wishes (key, due) to drop one."""
+        """Some that were entered just now, and recalls (key, due) to drop one."""
         for timer in timers:
-            self._near.add(timer)
+            self._upcoming.add(timer)
         self._copies.cancel(cancels)
 
     def load(self, buckets: list[Bucket], cancels: Iterable[tuple[str, int]]) -> None:
         """What the files hold for the next seconds, later than everything loaded before."""
-        self._near.load(buckets)
+        self._upcoming.load(buckets)
         self._copies.cancel(cancels)
 
     def next_ms(self, limit_ms: int) -> int | None:
         """When there is something to deliver; what is due after `limit_ms` is not all in memory yet."""
         if self._held is not None:
             return self.pause_ms
-        first = self._near.first
+        first = self._upcoming.first
         return None if first is None or first.due_ms > limit_ms else max(first.due_ms, self.pause_ms)
 
     @property
     def first_ms(self) -> int | None:
         """When the first one is due that is not delivered."""
         taken = self._reading or (self._held[0] if self._held is not None else [])
-        first = taken[0] if taken else self._near.first
+        first = taken[0] if taken else self._upcoming.first
         return None if first is None else first.due_ms
 
     def of_slot(self, start_ms: int) -> list[Timer]:
         """What is left to do of the second that begins at `start_ms`."""
         held = [] if self._held is None else [timer for timer in self._held[0] if slot_ms(timer.due_ms) == start_ms]
-        pending = {*held, *self._near.of_slot(start_ms)}
+        pending = {*held, *self._upcoming.of_slot(start_ms)}
         return sorted(timer for timer in pending if not self._progress.is_done(timer.due_ms, timer.log_offset))
 
     def deliver(self, now_ms: int, limit_ms: int, is_recalled: IsRecalled) -> Coroutine[Any, Any, None] | None:
         """The next group, if it can be stored at once; else what is to be done before."""
         if self._held is None:
-            first = self._near.first
+            first = self._upcoming.first
             if first is None or first.due_ms > limit_ms:
                 return None
             wait_ms = self._pace.wait_ms(now_ms)
@@ -134,10 +134,10 @@ class DueTimers:
         """What is due, as much as is read in one go."""
         timers: list[Timer] = []
         total = 0
-        while (first := self._near.first) is not None and first.due_ms <= limit_ms:
+        while (first := self._upcoming.first) is not None and first.due_ms <= limit_ms:
             if timers and (len(timers) >= self._copying.group_max or total + first.size > GROUP_BYTES_MAX):
                 break
-            self._near.pop()
+            self._upcoming.pop()
             # After a crash files may name one twice; a millisecond's are in the order of the log.
             key = first.due_ms, first.log_offset
             if not self._progress.is_done(*key) and (not timers or key > (timers[-1].due_ms, timers[-1].log_offset)):
@@ -150,10 +150,10 @@ class DueTimers:
             records = await self._read_records(timers)
             for timer, data in zip(timers, records, strict=True):
                 if timer.kind & (ROLL | CANCEL) == ROLL and data is not None:
-                    await self._look_for_wish(decode(data), now_ms, is_recalled)
+                    await self._look_for_recall(decode(data), now_ms, is_recalled)
         except BaseException:
             for timer in timers:
-                self._near.add(timer)
+                self._upcoming.add(timer)
             raise
         finally:
             self._reading = []
@@ -164,9 +164,9 @@ class DueTimers:
         records: list[bytes | None] = await self._worker(self._sources.read, places)
         return records
 
-    async def _look_for_wish(self, record: Record, now_ms: int, is_recalled: IsRecalled) -> None:
-        """If the broker was away when a timer should have been stored again, and its time has come meanwhile: the wish to drop
-        it, if there is one, would have met it in the slot that it does not get to."""
+    async def _look_for_recall(self, record: Record, now_ms: int, is_recalled: IsRecalled) -> None:
+        """If the broker was away when a timer should have been stored again, and its time has come meanwhile: its recall,
+        if there is one, would have met it in the slot that it does not get to."""
         due = due_of(record, self._message_store.clock_steps)
         if due <= now_ms:
             key = delete_key_of(record)
@@ -179,7 +179,7 @@ class DueTimers:
         count = min(len(timers), self._copying.group_max)
         last = timers[count - 1]
         made = self._copies.make(timers[:count], records, now_ms)
-        change = self._progress.after(last.due_ms, last.log_offset, made.wishes)
+        change = self._progress.after(last.due_ms, last.log_offset, made.recalls)
         again = self._copying.store(made.copies, ("timer", change), now_ms)
         if again is not None:
             self.pause_ms = again

@@ -1,4 +1,4 @@
-"""Who wants to be delivered later at a certain time is sent to the timer topic; who asks for too much is told so."""
+"""Messages that are to be delivered at a certain time are sent to the timer topic; times beyond the limit are refused."""
 
 from __future__ import annotations
 

@@ -35,12 +35,13 @@ class TimerProgress:
         self.moved_below = 0  # what waits below has been stored again, so that the log can lose it
         self.late: Late | None = None
         self.foreign_ms = 0  # another broker's timers may reach a week beyond this
-        # Of messages to be dropped, where the wish itself is done with already: key -> when the message is due.
-        self.wishes: dict[str, int] = {}
+        # Recalls whose own time has passed, of messages that are still to come: key -> when the message is due.
+        # Records and snapshots call them wishes.
+        self.recalls: dict[str, int] = {}
         # Where the wall clock was set, and up to which (time, log offset) what lies below had been delivered by the clock before.
         self.passed: list[tuple[int, int, int]] = []
         self.built_behind = 0  # the timer files are built by the clock behind this log offset
-        self._first_wish_ms = FOREVER  # when the first of them is no longer needed
+        self._first_recall_ms = FOREVER  # when the first of them is no longer needed
         self.dirty = False
 
     @property
@@ -50,17 +51,19 @@ class TimerProgress:
     def is_done(self, due_ms: int, log_offset: int) -> bool:
         return (due_ms, log_offset) <= (self.due_ms, self.log_offset) or log_offset < self.moved_below
 
-    def after(self, due_ms: int, log_offset: int, wishes: dict[str, int]) -> dict[str, Any]:
-        """The change that everything up to there is delivered, and that more wishes wait for their messages."""
+    def after(self, due_ms: int, log_offset: int, recalls: dict[str, int]) -> dict[str, Any]:
+        """The change that everything up to there is delivered, and that more recalls wait for their messages."""
         change: dict[str, Any] = {"due": [due_ms, log_offset]}
-        return change | {"wish": wishes} if wishes else change
+        return change | {"wish": recalls} if recalls else change
 
     def _set(self, change: dict[str, Any]) -> None:
         """Some of the fields, as a record of the log tells them."""
         if "due" in change:
             self.due_ms, self.log_offset = (int(number) for number in change["due"])
-            if slot_ms(self._first_wish_ms) < slot_ms(self.due_ms):
-                self._wish({key: due for key, due in self.wishes.items() if slot_ms(due) >= slot_ms(self.due_ms)})
+            if slot_ms(self._first_recall_ms) < slot_ms(self.due_ms):
+                self._set_recalls(
+                    {key: due for key, due in self.recalls.items() if slot_ms(due) >= slot_ms(self.due_ms)}
+                )
         if "step" in change:
             self._step(ClockStep(*(int(number) for number in change["step"])))
         if "passed" in change:
@@ -74,9 +77,9 @@ class TimerProgress:
         if "foreign" in change:
             self.foreign_ms = int(change["foreign"])
         if "wish" in change:
-            self._wish(self.wishes | change["wish"])
+            self._set_recalls(self.recalls | change["wish"])
         if "wishes" in change:  # a snapshot has all of them
-            self._wish(change["wishes"])
+            self._set_recalls(change["wishes"])
 
     def stepped(self, step: ClockStep) -> tuple[str, Any] | None:
         """The wall clock was set: returns the change to be recorded with that."""
@@ -92,9 +95,9 @@ class TimerProgress:
         if self.due_ms > step.to_ms:
             self.due_ms, self.log_offset = step.to_ms, FOREVER
 
-    def _wish(self, wishes: dict[str, Any]) -> None:
-        self.wishes = {str(key): int(due) for key, due in wishes.items()}
-        self._first_wish_ms = min(self.wishes.values(), default=FOREVER)
+    def _set_recalls(self, recalls: dict[str, Any]) -> None:
+        self.recalls = {str(key): int(due) for key, due in recalls.items()}
+        self._first_recall_ms = min(self.recalls.values(), default=FOREVER)
 
     def to_snapshot(self) -> dict[str, Any]:
         return {
@@ -102,7 +105,7 @@ class TimerProgress:
             "moved": self.moved_below,
             "late": None if self.late is None else list(self.late),
             "foreign": self.foreign_ms,
-            "wishes": self.wishes,
+            "wishes": self.recalls,
             "passed": [list(entry) for entry in self.passed],
             "built": self.built_behind,
         }

@@ -58,7 +58,7 @@ class Recalls:
             raise IllegalOperation("recall failed, timestamp invalid: the time of the message has come already")
         if min(time for time in times if time > now_ms) - now_ms > self._config.timer_delay_max_s * 1000:
             raise IllegalOperation("recall failed, timestamp invalid: no message can wait for so long")
-        wishes: list[Draft] = []
+        recalls: list[Draft] = []
         for due_ms in times:
             if not 0 < due_ms - now_ms <= self._config.timer_delay_max_s * 1000:
                 continue
@@ -71,11 +71,11 @@ class Recalls:
             }
             if header.producer_group:
                 pairs[properties.PRODUCER_GROUP] = header.producer_group
-            wishes.append(Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=request.connection.born))
-        if len(wishes) == 1:
-            end = self._appender.append(wishes[0]).end
+            recalls.append(Draft(handle.topic, 0, b"0", pairs, born_ms=now_ms, born=request.connection.born))
+        if len(recalls) == 1:
+            end = self._appender.append(recalls[0]).end
         else:
-            end = self._appender.append_group(wishes)[-1].end
+            end = self._appender.append_group(recalls)[-1].end
         await self._appender.answerable(end)
         return request.reply(header=RecallMessageResponse(message_id=handle.key, region=self._config.region))
 
@@ -101,7 +101,7 @@ class RecallLookup:
         self._flush_derived = flush_derived
 
     async def is_recalled(self, record: Record, key: str) -> bool:
-        """Whether somebody has taken this parked message back: for when the slot cannot tell."""
+        """Whether this parked message was recalled: for when the slot cannot tell."""
         while self._store.catching_up():  # noqa: ASYNC110 (it is a matter of seconds after a crash)
             await asyncio.sleep(_LOOK_AGAIN_S)
         await self._flush_derived()

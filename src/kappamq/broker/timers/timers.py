@@ -223,7 +223,7 @@ class Timers:
         self._opened = True
 
     def clock_stepped(self, _step: ClockStep) -> None:
-        """The wall clock was set: who asked for a delay is due at another time now, so the files are built again."""
+        """The wall clock was set: messages with a delay are due at another time now, so the files are built again."""
         self._rest_ms = self._saved_ms = 0
         if self._opened or self._working:
             self._build_again("the wall clock was set")
@@ -246,7 +246,7 @@ class Timers:
         self._broken = str(error)
 
     def files_are_damaged(self, why: str) -> None:
-        """Somebody has found that the files make no sense: they are built again from the queue."""
+        """The files were found to make no sense: they are built again from the queue."""
         self._let_go(StoreDamaged(why))
         self._agenda.wake()
 
@@ -282,7 +282,7 @@ class Timers:
         )
         if generation != self._generation:
             return
-        self._due.add(entered.near, entered.cancels)
+        self._due.add(entered.upcoming, entered.cancels)
         self._window.note(entered.slots)
         for topic, number in entered.counts.items():
             self._metrics.add(topic.decode("utf-8", "replace"), number)

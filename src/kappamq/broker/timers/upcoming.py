@@ -40,7 +40,7 @@ class Bucket:
         return taken
 
 
-class Near:
+class Upcoming:
     def __init__(self) -> None:
         self._added: list[Timer] = []  # a heap
         self._buckets: deque[Bucket] = deque()  # ascending

@@ -1,7 +1,7 @@
 """Asks producers about transactions that stay open, and keeps what is open from holding up the rest.
 
 A part of the agenda. When a half is due it is copied to the end of its queue with one more check counted, and any live
-producer of its group is asked about the copy. Where nobody is there to be asked nothing is counted: it waits. After so many
+producer of its group is asked about the copy. Where no producer is connected nothing is counted: the transaction waits. After so many
 questions without a decision it is given up. All of this at a bounded rate.
 
 An old half that stays open would keep the positions in the queues, and the log files, where they are. So it is copied as well
@@ -82,7 +82,7 @@ class TransactionChecks:
         return due
 
     def clock_stepped(self, step: ClockStep) -> None:
-        """The wall clock was set: who waits, waits as long as before."""
+        """The wall clock was set: transactions wait as long as before."""
         self._log.halves.shift_times(step.step_ms)
         self._spent_ms = min(self._spent_ms + step.step_ms, self._clock.message_ms())
         self._renew_from_ms += step.step_ms
@@ -124,7 +124,7 @@ class TransactionChecks:
                     cost_ms = 1000 / self._config.transaction_checks_per_s
                     self._spent_ms = max(self._spent_ms, now_ms - _BURST_MS) + cost_ms
                     return half, self._ask
-                # Nobody to be asked: that is no fault of the transaction, and does not count.
+                # No producer is connected: that is no fault of the transaction, and does not count.
                 halves.postpone(half, now_ms + self._config.transaction_check_interval_ms)
         if self._is_behind() and self._renew_from_ms <= now_ms:
             for half in halves.below(self._log.end, _SLICE):

@@ -64,7 +64,7 @@ class HalfLog:
         self._topics = topics
         self._offsets = offsets
         self._reopened = reopened_before
-        self._told = Positions(0, 0, 0)
+        self._kept = Positions(0, 0, 0)
         self._next: tuple[int, Positions] | None = None  # true as soon as the log is safe up to there
         self._moved_on = asyncio.Event()
         self._on_due = on_due  # something may be due earlier than before
@@ -76,7 +76,7 @@ class HalfLog:
         """Fold both queues from the positions on. For a worker: it may read much. Nothing is appended meanwhile."""
         self.halves = Halves()
         half_from = self._position(names.HALF_TOPIC)
-        # A little further back than needed: somebody whose answer was lost may ask once more how it was ended.
+        # A little further back than needed: a producer whose answer was lost may ask once more how it was ended.
         low = self._store.queue_state(names.HALF_OP_TOPIC, 0).first
         op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
         settled = self.halves.fold_ops(self._ops(op_from))
@@ -95,7 +95,7 @@ class HalfLog:
             self.halves.open(half)
             if half_records.is_nameless_copy(record, pairs):
                 self.halves.name(half, pairs.get(properties.UNIQUE_KEY, ""), record.born_ms)
-        self._told = self._positions()
+        self._kept = self._positions()
         if len(self.halves):
             log.info("%d transactions are open", len(self.halves))
 
@@ -155,21 +155,21 @@ class HalfLog:
     def keep_positions(self) -> None:
         """From time to time: positions among the consumer offsets, once everything they rest on is safe on disk."""
         if self._next is not None and self._store.marks.confirmed.offset >= self._next[0]:
-            told, self._next = self._next[1], None
-            self._told = told
+            kept, self._next = self._next[1], None
+            self._kept = kept
             self._moved_on.set()
-            self._offsets.set(half_records.GROUP, names.HALF_TOPIC, 0, told.half)
-            self._offsets.set(half_records.GROUP, names.HALF_OP_TOPIC, 0, told.op)
+            self._offsets.set(half_records.GROUP, names.HALF_TOPIC, 0, kept.half)
+            self._offsets.set(half_records.GROUP, names.HALF_OP_TOPIC, 0, kept.op)
         if self._next is None:
             now = self._positions()
-            if now != self._told:
+            if now != self._kept:
                 self._next = self._store.append_offset, now
 
     async def positions_behind(self, log_offset: int) -> None:
         """Return when nothing of the log below `log_offset` is needed any more, even if the power fails."""
         self._store.request_flush()
         async with asyncio.timeout(_FLUSH_S):
-            while self._told.needed_from < log_offset:
+            while self._kept.needed_from < log_offset:
                 if self._stopped:
                     raise not_master()
                 self._moved_on.clear()
@@ -188,7 +188,7 @@ class HalfLog:
     @property
     def needed_from(self) -> int:
         """Log offset of the oldest record that is needed to go on from the positions."""
-        return self._told.needed_from
+        return self._kept.needed_from
 
     @property
     def end(self) -> int:
@@ -359,7 +359,7 @@ class HalfLog:
         return None
 
     def record_at(self, log_offset: int) -> Record | None:
-        """Whatever record lies there; None if none does. The offset may be anybody's claim. For workers, too."""
+        """Whatever record lies there; None if none does. The offset may come from a client. For workers, too."""
         files = self._store.log
         if log_offset < files.min:
             return None

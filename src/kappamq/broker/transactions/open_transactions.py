@@ -6,7 +6,7 @@ breath: so there is one live place for each transaction. All copies name the fir
 ends a transaction may name any of its copies, and still it is ended once.
 
 RocketMQ's broker keeps two numbers, and so do we: every half below the first is settled, and op records below the second
-name only such halves. Who opens the store reads both queues from there on.
+name only such halves. When the store is opened, both queues are read from there on.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Halves:
         self.remember(op)
 
     def remember(self, op: Op) -> None:
-        """How a transaction was ended, for whoever asks again."""
+        """How a transaction was ended, for a producer that asks again."""
         if op.outcome is not None and op.outcome is not Outcome.MOVED:
             self._remembered[op.root] = op.outcome, op.end
             self._remembered.move_to_end(op.root)
@@ -204,6 +204,6 @@ class Halves:
     def _note_time(self, half: Half) -> None:
         heappush(self._times, (half.due_ms, half.queue_offset))
         if len(self._times) > 2 * len(self._live) + _STALE_TIMES_MAX:
-            # Who asks for hours of patience and then ends it at once leaves a time behind that nobody looks at for long.
+            # A producer that asks for hours and ends the transaction at once leaves a due time here that is not reached for long.
             self._times = [(half.due_ms, place) for place, half in self._live.items()]
             heapify(self._times)

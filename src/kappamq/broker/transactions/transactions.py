@@ -214,7 +214,7 @@ class Transactions:
         return ended[1]
 
     def _check_time(self, header: EndTransaction, half: Half) -> None:
-        """Who asked for time without questions has to end it within that time, as RocketMQ has it."""
+        """A producer that asked for a time without checks has to end the transaction within it, as with RocketMQ."""
         if half.immune_ms is not None and not header.from_check:
             late_ms = self._clock.message_ms() - half.since_ms - half.immune_ms
             if late_ms > 0:

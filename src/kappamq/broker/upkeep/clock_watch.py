@@ -1,4 +1,4 @@
-"""A wall clock that was set is noticed, followed, and marked in the log; whoever counts by message time hears of it.
+"""A wall clock that was set is noticed, followed, and marked in the log; parts that count by message time are notified.
 
 While the broker runs the machine's uptime is the second witness, and over a restart on the same start of the machine as well: the
 difference between the two clocks is kept beside the steps. After the machine itself has started again, only the store's last record
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 KIND = "clock"
 _REMEMBER_MS = TOLERANCE_MS // 2
 _PERIOD_S = 10.0
-_TOLD_MAX = 4  # jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
+_REPORTED_MAX = (
+    4  # jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
+)
 REMEDY = "check the time synchronisation of this machine (chronyc tracking, timedatectl)"
 
 
@@ -47,7 +49,7 @@ class ClockTable:
         self.dirty = False
 
     def to_snapshot(self) -> dict[str, Any]:
-        # Who reads times by this table needs no step that lies before the whole log.
+        # To read times by this table, no step is needed that lies before the whole log.
         steps = self._store.clock_steps.from_on(self._store.log.min).rows()
         return {
             "steps": steps,
@@ -107,8 +109,8 @@ class ClockWatch:
         self._boot = boot_of(boot_id)
         self._stalled = False
         self._period_began = -_PERIOD_S
-        self._told = 0  # of this period
-        self._untold = 0
+        self._reported = 0  # of this period
+        self._unreported = 0
         self.jumps = 0  # since the start
         self.last: Jump | None = None
 
@@ -144,7 +146,7 @@ class ClockWatch:
         self._remember()
 
     def _remember(self) -> None:
-        """How the wall clock stands to the uptime: whoever starts next on this start of the machine can compare."""
+        """How the wall clock stands to the uptime: the next start of a broker on this start of the machine can compare."""
         table, ahead_ms = self._table, self._ahead_ms
         drifted = abs(table.offset_ms - self._clock.offset_ms) > _REMEMBER_MS
         if table.boot != self._boot or drifted or table.ahead_ms != ahead_ms:
@@ -173,7 +175,7 @@ class ClockWatch:
             self.last = jump
             self._say("while the broker ran", jump)
             self._step(jump.step_ms, jump.to_ms)
-        self._say_what_is_untold()
+        self._say_what_is_unreported()
         self._remember()
 
     def runtime(self) -> dict[str, str]:
@@ -191,28 +193,28 @@ class ClockWatch:
     def _say(self, when_noticed: str, jump: Jump) -> None:
         now = self._clock.liveness()
         if now - self._period_began >= _PERIOD_S:
-            self._say_what_is_untold()
-            self._period_began, self._told = now, 0
-        if self._told >= _TOLD_MAX:
-            self._untold += 1
+            self._say_what_is_unreported()
+            self._period_began, self._reported = now, 0
+        if self._reported >= _REPORTED_MAX:
+            self._unreported += 1
             return
-        self._told += 1
+        self._reported += 1
         log.warning(
             "the wall clock was set %s by %s, from %s to %s, %s: message time follows it. %s; %s",
             *("forward" if jump.step_ms > 0 else "back", duration(jump.step_ms), when(jump.from_ms), when(jump.to_ms)),
             *(when_noticed, _forward(jump) if jump.step_ms > 0 else _BACK, REMEDY),
         )
 
-    def _say_what_is_untold(self) -> None:
-        """When a period is over: whoever reads the log is not left with the wrong last word about the clock."""
+    def _say_what_is_unreported(self) -> None:
+        """When a period is over: the last line of the operator's log about the clock must not be a wrong one."""
         now = self._clock.liveness()
-        if not self._untold or now - self._period_began < _PERIOD_S:
+        if not self._unreported or now - self._period_began < _PERIOD_S:
             return
         log.warning(
             "the wall clock was set %d more times in the last %d s, and message time followed it: it shows %s now; %s",
-            *(self._untold, now - self._period_began, when(self._clock.message_ms()), REMEDY),
+            *(self._unreported, now - self._period_began, when(self._clock.message_ms()), REMEDY),
         )
-        self._period_began, self._told, self._untold = now, _TOLD_MAX, 0
+        self._period_began, self._reported, self._unreported = now, _REPORTED_MAX, 0
 
     def catch_up(self) -> None:
         """This node may write again: what was stored before counts by the clock of then, be it ours or that of another node."""

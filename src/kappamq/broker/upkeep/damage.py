@@ -236,7 +236,7 @@ class EntryRepair:
         self._found: OrderedDict[Entry, int] = OrderedDict()  # messages that it has -> where
 
     def stop(self) -> None:
-        """End the searches that are under way; whoever waits for one is told to ask again."""
+        """End the searches that are under way; consumers that wait for one are asked to try again."""
         self._stopping.set()
         self._thread.shutdown(wait=False)
 
@@ -269,7 +269,7 @@ class EntryRepair:
     async def _repair(self, topic: str, queue_id: int, number: int) -> int | None:
         low, end, _next, _stored = self._store.queue_state(topic, queue_id)
         if not low <= number < end:
-            return None  # deleted meanwhile: whoever asks again is told where the queue begins
+            return None  # deleted meanwhile: the next pull is answered with where the queue begins
         try:
             found: Found | int = await self._read(self._find_soon, topic, queue_id, number, (low, end))
             if not isinstance(found, Found):

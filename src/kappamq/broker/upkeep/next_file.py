@@ -57,7 +57,7 @@ class NextLogFile:
     def _prepared(self, made: Future[Segment]) -> None:
         """A disk without room for the next file is full, while there is still time to say so."""
         if made is not self._preparing:
-            return  # somebody could not wait, and has taken it
+            return  # the log writer could not wait, and has taken it
         self._preparing = None
         try:
             self._log.prepared(made.result())

@@ -49,9 +49,21 @@ class QueueEnds:
             if all(store.queue_state(topic, queue_id).next == 0 for queue_id in store.queue_ids(topic)):
                 bare[topic] = dict(ends)
             for queue_id, end in ends.items():
-                if store.queue_state(topic, queue_id).next == 0:
-                    store.restart_queue(topic, queue_id, end)
+                self._go_on_at(topic, queue_id, end)
         return bare
+
+    def followed(self, ends: dict[str, dict[str, Any]]) -> None:
+        """Another node has recorded this, and the table has applied it. What the record speaks of lies before it: a queue that has nothing
+        here, and ends before that, had its last messages in front of our log, and goes on where they ended."""
+        for topic, queues in _ends(ends).items():
+            for queue_id, end in queues.items():
+                self._go_on_at(topic, queue_id, end)
+
+    def _go_on_at(self, topic: str, queue_id: int, end: int) -> None:
+        """A queue that has messages, also such as are in the log and not known to be confirmed, is what the log says."""
+        state = self._store.queue_state(topic, queue_id)
+        if state.first == state.end == state.next < end:
+            self._store.restart_queue(topic, queue_id, end)
 
     def topic_forgotten(self, event: TopicForgotten) -> None:
         self.forget(event.name)
@@ -59,7 +71,7 @@ class QueueEnds:
     def forget(self, topic: str) -> None:
         """A deleted topic is forgotten: if it is made again, its numbering starts at 0."""
         if topic in self._ends:
-            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that nobody knows.
+            # Not recorded: the next snapshot leaves it out, or the next start finds a topic that does not exist.
             self._commit("queue-ends-forgotten", topic, anyway=True)
 
     def record(self, ends: Ends) -> int:

@@ -30,7 +30,7 @@ _SLICE_BYTES = 256 << 10
 _SHARE = 10  # of the time a core has, one part at most is ours
 _BUSY = 0.5  # share of its time that the loop may be working without being called busy
 _SAVE_S = 5.0
-_TOLD_MAX = 100  # problems that a pass puts into the log one by one
+_REPORTED_MAX = 100  # problems that a pass puts into the log one by one
 
 
 class Timers(Protocol):
@@ -71,7 +71,7 @@ class Scrubber:
         self._clock = clock
         self._write = write
         self._write_again = write_again  # a snapshot and its .bak, from memory: whether that was possible
-        self._timers = timers  # None while this node is not the master: then their files are nobody's
+        self._timers = timers  # None while this node is not the master: then their files are not in use
         self._deleted_below = deleted_below
         self._repair = StoreRepair(store, deleted_below)
         self._thread = ThreadPoolExecutor(1, "kappamq-scrub")
@@ -144,7 +144,7 @@ class Scrubber:
             while more:
                 more, looked_at, used_s = await self._on_thread(_slice, steps, scrub.report)
                 if scrub.report.problem_count:
-                    found += await self._settle(scrub.report, _TOLD_MAX - len(found))
+                    found += await self._settle(scrub.report, _REPORTED_MAX - len(found))
                 if time.monotonic() - saved_at > _SAVE_S:
                     saved_at = time.monotonic()
                     await self._on_thread(self._save)

@@ -1,4 +1,4 @@
-"""Long work in short pieces, so that nobody who sends or pulls meanwhile has to wait for it.
+"""Long work in short pieces, so that clients that send or pull meanwhile need not wait for it.
 
 An answer about 20,000 queues is made slice by slice: numbers from the tables on the loop, times from disk and JSON by a
 worker, and only the bytes are kept. Whole tables of objects would cost the loop twice, when they are made and when they go.
@@ -36,7 +36,7 @@ def spliced(body: bytes, name: str, parts: Iterable[bytes]) -> bytes:
 
 
 async def in_slices(items: Sequence[Item], size: int = QUEUES_AT_ONCE) -> AsyncIterator[Sequence[Item]]:
-    """The items, so many at a time; everybody else has a turn in between."""
+    """The items, so many at a time; all others have a turn in between."""
     for start in range(0, len(items), size):
         if start:
             await asyncio.sleep(0)

@@ -30,7 +30,7 @@ _NO_DESCRIPTOR_S = 30.0
 
 
 class Keeper(Protocol):
-    """Somebody whose state lies in the log itself: open transactions, pending timers."""
+    """A part whose state lies in the log itself: open transactions, pending timers."""
 
     @property
     def needed_from(self) -> int:
@@ -121,7 +121,7 @@ class Upkeep:
         self._role_keepers = keepers
 
     async def end_role(self) -> None:
-        """Nobody knows any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
+        """It is not known any more what the log must keep, so nothing is deleted. A deletion that is under way ends first."""
         self._role_keepers = None
         async with self._cleaning:
             pass
@@ -187,7 +187,7 @@ class Upkeep:
         """Entries that have no file stay in memory: there must not be more and more of them."""
         if self._unwritable_since is None:
             self._unwritable_since = now
-        # A full disk stays full, but descriptors come back when somebody hangs up.
+        # A full disk stays full, but descriptors come back when a connection is closed.
         patience_s = _NO_DESCRIPTOR_S if error.errno in (errno.EMFILE, errno.ENFILE) else 0.0
         if now - self._unwritable_since >= patience_s:
             why = error.strerror or str(error)
@@ -240,7 +240,7 @@ class Upkeep:
         """Have every snapshot reflect the log's beginning at least; returns where that is. Files may still be deleted afterwards."""
         async with self._cleaning:
             metadata, log_min = self._metadata, self._store.log.min
-            # Also a table that has never changed: whoever gets the files must not have to guess.
+            # Also a table that has never changed: a broker that gets these files must not have to guess.
             metadata.due_again({name for name in metadata.files() if metadata.stamp(name) < log_min})
             await self._save(metadata.collect())
             return log_min
@@ -257,7 +257,7 @@ class Upkeep:
         return await self.save_now(name) and await self.save_now(name)
 
     async def _catch_up(self) -> None:
-        """Keys of old records, after a crash or a lost index: a little at a time, so that nobody notices."""
+        """Keys of old records, after a crash or a lost index: a little at a time, so that clients do not notice."""
         while self._store.catching_up():
             if self._store.failed is not None or self._unwritable_since is not None:
                 await asyncio.sleep(1.0)  # what is entered now would only pile up
@@ -348,7 +348,7 @@ class Upkeep:
         files = [retention.LogFile(s.start, store.files.mtime_ms(s.path)) for s in store.log.segments()]
         safe = min(store.marks.confirmed.offset, store.marks.dispatched.offset)
         needed_from = safe if needed_from is None else min(safe, needed_from)
-        # Nobody gets a file back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
+        # A deleted file does not come back: a clock that has just been set has to prove itself first, unless the operator says otherwise.
         now_ms = self._clock.message_ms() if asked else self._clock.settled_ms()
         return retention.plan(files, now_ms, store.config, usage, needed_from, asked=asked)
 

@@ -21,6 +21,12 @@ from kappamq.cli.shared.exits import Exit
 # typer has either click's class or its own, depending on the version; BadParameter is always derived from it.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
+ALSO: dict[tuple[str, str], tuple[str, ...]] = {
+    ("broker", "transfer-leader"): ("transfer-leader",),
+    ("broker", "replace"): ("member", "replace"),
+}
+"""Other names of commands; `broker` alone starts one."""
+
 
 def wrong(what: str, why: object) -> typer.BadParameter:
     """Return the error for `what`, an option or argument as typed, to be raised."""
@@ -65,6 +71,9 @@ class Commands(Family):
         **extra: Any,
     ) -> Any:
         given = self._output_behind(list(sys.argv[1:] if args is None else args))
+        also = ALSO.get((given[0], given[1])) if len(given) > 1 else None
+        if also is not None:
+            given[:2] = also
         if not standalone_mode or not wants_json(given):
             return super().main(given, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         try:
@@ -84,7 +93,7 @@ class Commands(Family):
         command = self.commands.get(rest[0]) if rest else None
         if command is None:
             return given
-        words = 2 if isinstance(command, TyperGroup) else 1
+        words = 2 if isinstance(command, TyperGroup) or tuple(rest[:2]) in ALSO else 1
         return [*rest[:words], *option, *rest[words:]]
 
     @staticmethod

@@ -159,8 +159,11 @@ def _with_lag(
     if master is None:
         return slave
     of_master, host = master[1], _host(slave.address)
-    if of_master is not None and hosts[slave.group, host] == 1:
-        seen = [one for one in of_master.connections if _host(one.address) == host]
+    if of_master is not None:
+        # The leader of a Raft group names the others as their clients know them; other masters, by where they connect from.
+        seen = [one for one in of_master.connections if one.address.removeprefix("/") == slave.address]
+        if not seen and hosts[slave.group, host] == 1:
+            seen = [one for one in of_master.connections if _host(one.address) == host]
         if len(seen) == 1:
             return replace(slave, behind=max(0, seen[0].behind), in_sync=seen[0].in_sync)
     if status is not None and status.client.master_flushed > 0:

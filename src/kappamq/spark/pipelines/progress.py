@@ -23,6 +23,7 @@ class Batch:
     batch_ms: int
     lag: int | None  # messages that topics have and the stream has not read yet; None: it reads no topic
     total_rows: int  # since this run began
+    written: int | None = None  # None: Spark does not count it, as for tables
 
 
 def parse(dataset: str, progress: Mapping[str, Any], rows_before: int) -> Batch:
@@ -38,7 +39,13 @@ def parse(dataset: str, progress: Mapping[str, Any], rows_before: int) -> Batch:
         int(took),
         sum(lags) if lags else None,
         rows_before + rows,
+        _written(progress.get("sink")),
     )
+
+
+def _written(sink: Any) -> int | None:
+    count = sink.get("numOutputRows") if isinstance(sink, dict) else None
+    return count if isinstance(count, int) and count >= 0 else None
 
 
 def lag_of(source: Mapping[str, Any]) -> int | None:

@@ -47,9 +47,7 @@ def check_exists(nameservers: str, topic: str, tls: Tls | None = None, *, patien
             return
         except TopicNotFound:
             near = nearest(topic, admin.topics())
-            raise NoSuchTopic(
-                f"topic {topic!r} does not exist{near}: create it with `kappamq topic create {topic}` (Admin.create_topic)"
-            ) from None
+            raise _no_such_topic(topic, near) from None
         except KappaError as error:
             patience.wait_after(error)
 
@@ -98,7 +96,7 @@ class Topics:
                     known.is_away(topic)
                 elif not lenient and self._options.topic_pattern is None:
                     near = nearest(topic, self._admin.topics())
-                    raise NoSuchTopic(f"topic {topic!r} does not exist{near}") from None
+                    raise _no_such_topic(topic, near) from None
             else:
                 if known is not None:
                     known.is_there(topic)
@@ -229,3 +227,9 @@ class Topics:
     def runtime_info(self, broker: str) -> dict[str, str]:
         """What a broker reports about itself. Raises KappaError at once if it does not: whoever asks can do without."""
         return self._admin.runtime_info(broker)
+
+
+def _no_such_topic(topic: str, near: str) -> NoSuchTopic:
+    return NoSuchTopic(
+        f"topic {topic!r} does not exist{near}: create it with `kappamq topic create {topic}` (Admin.create_topic)"
+    )

@@ -7,12 +7,14 @@ nothing; a malformed file is left to the broker.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from kappamq.errors import ProtocolError
 from kappamq.store.files import Files
+from kappamq.store.log.commit_log import CommitLog
 from kappamq.store.snapshots import Snapshot, decode
 
 FILE: Final = "topics.json"
@@ -59,6 +61,17 @@ class TopicTable:
     def deleted(self) -> set[str]:
         """Topics that were deleted and not created again."""
         return self._deleted - self._known
+
+
+def forgotten_at(log: CommitLog, name: str, start: int, stop: int) -> int | None:
+    """Where in [start, stop) of the log the last record is that forgets a topic, to within its length; None: nowhere."""
+    pattern = re.escape(json.dumps({"kind": FORGOTTEN_KIND, "change": name}, separators=(",", ":"), ensure_ascii=False).encode())
+    found, at = None, start
+    while at < stop and (view := log.whole_view(at)[: stop - at]):
+        for match in re.finditer(pattern, view):
+            found = at + match.start()
+        at += len(view)
+    return found
 
 
 def _keys(table: Any) -> Iterable[str]:

@@ -67,7 +67,7 @@ class ApacheMaster:
         if end > high:
             raise Refusal(
                 f"our log reaches to {end}, that of the Apache master at {place} only to {high}: it has lost messages that this copy "
-                f"still has, or is another one. Make this broker the master, or cut its log (`kappamq store cut --to {high}`)"
+                f"still has, or is another one. Make this broker the master, or cut its log (`kappamq store cut --to {high} --data DIR`)"
             )
         if end < low:
             raise Refusal(

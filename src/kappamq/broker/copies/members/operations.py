@@ -74,6 +74,14 @@ class GroupOperations:
         hellos = [hello for name in near if (hello := group.connections.hello(name)) is not None]
         return min((hello.broker_id for hello in hellos if hello.broker_id), default=0)
 
+    def leader_met(self) -> str | None:
+        """Where clients reach the leader, if that is another member, and the record of its term is confirmed here."""
+        group, node = self._group, self._group.node
+        if node is None or node.leadership is not None or node.leader is None:
+            return None
+        last = node.log.terms.last
+        return group.client_address(node.leader) if last.term == node.term and last.start < group.confirmed else None
+
     def terms(self) -> list[tuple[int, int]]:
         """The terms of the log, and where each begins."""
         if self._group.node is None:
