@@ -291,14 +291,8 @@ def stored_message(stored: StoredFields, number: int, **known: object) -> Receiv
     return message
 
 
-def stored_messages(stored: StoredFields, first: int, end: int) -> list[ReceivedMessage]:
-    """The messages [first, end) among the stored ones."""
-    new, cls, set_stored, set_number = object.__new__, ReceivedMessage, _set_stored, _set_number
-    messages = [new(cls) for _ in range(first, end)]
-    for number, message in enumerate(messages, first):
-        set_stored(message, stored)
-        set_number(message, number)
-    return messages
+LAZY_SLOTS: Final = (vars(_Lazy)["_number"], vars(ReceivedMessage)["body"], vars(_Lazy)["_stored"])
+"""What has to be filled in a message that lies in stored bytes: its number, what lies there, and perhaps its body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

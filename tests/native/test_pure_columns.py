@@ -271,3 +271,18 @@ def test_bytes_that_are_no_text_are_replaced(module: ModuleType) -> None:
     made = module.columns(record, b"", module.locate(record, -1, True, 9)[0], COLUMN_TAGS | COLUMN_PROPERTIES)
     assert unpack(made[COLUMN_TAGS]) == ["a\ufffdb".encode()]
     assert unpack_map(made[COLUMN_PROPERTIES]) == [{b"TAGS": "a\ufffdb".encode(), "x\ufffd".encode(): b"z"}]
+
+
+def test_bodies_are_where_the_places_say(module: ModuleType) -> None:
+    data = bytes(range(100))
+    spans = [(0, 100), (5, 0), (99, 1), (10, 20)]
+    places = b"".join(PLACE.pack(*[0] * 8, at, size, *[0] * 6) for at, size in spans)
+    assert module.bodies_of(data, places, 0, 4) == [data[at : at + size] for at, size in spans]
+    assert module.bodies_of(data, places, 2, 3) == [data[99:]]
+    assert module.bodies_of(data, places, 4, 4) == []
+    for first, end in ((-1, 2), (3, 2), (0, 5)):
+        with pytest.raises(IndexError, match="no such places"):
+            module.bodies_of(data, places, first, end)
+    for at, size in ((-1, 1), (0, -1), (100, 1), (1, 100), (1 << 62, 1), (1, (1 << 63) - 1)):
+        with pytest.raises(ValueError, match="outside of its bytes"):
+            module.bodies_of(data, PLACE.pack(*[0] * 8, at, size, *[0] * 6), 0, 1)

@@ -4,10 +4,16 @@ from kappamq.native.flusher import Flusher as Flusher
 from kappamq.native.layout import SegmentFull as SegmentFull
 from kappamq.native.mapping import MappedFile as MappedFile
 from kappamq.native.pure import Kernel as Kernel
+from kappamq.native.pure_batches import SendEntry as SendEntry
 from kappamq.native.pure_batches import batch_body as batch_body
 from kappamq.native.pure_batches import batch_checksum as batch_checksum
 from kappamq.native.pure_batches import column_of as column_of
+from kappamq.native.pure_batches import filled_objects as filled_objects
+from kappamq.native.pure_batches import front_entries as front_entries
 from kappamq.native.pure_batches import property_texts as property_texts
+from kappamq.native.pure_batches import settle_entries as settle_entries
+from kappamq.native.pure_batches import unique_ids as unique_ids
+from kappamq.native.pure_columns import bodies_of as bodies_of
 from kappamq.native.pure_columns import columns as columns
 from kappamq.native.pure_columns import index_plain as index_plain
 from kappamq.native.pure_columns import locate as locate
@@ -19,11 +25,6 @@ from kappamq.native.pure_record import java_hash as java_hash
 from kappamq.native.pure_record import plain_batch as plain_batch
 from kappamq.native.pure_record import scan as scan
 from kappamq.native.pure_record import split_batch as split_batch
-from kappamq.native.pure_sends import SendEntry as SendEntry
-from kappamq.native.pure_sends import filled_objects as filled_objects
-from kappamq.native.pure_sends import front_entries as front_entries
-from kappamq.native.pure_sends import settle_entries as settle_entries
-from kappamq.native.pure_sends import unique_ids as unique_ids
 
 NAME: str
 SURVIVES_FAILED_READS: bool

@@ -927,6 +927,21 @@ def locate(buffer, int64_t log_offset, bint check, count_max):
         free(places)
 
 
+def bodies_of(bytes data not None, bytes places not None, Py_ssize_t first, Py_ssize_t end):
+    cdef const place_t *all = <const place_t *>PyBytes_AS_STRING(places)
+    cdef const int64_t *place
+    cdef list made = []
+    cdef Py_ssize_t n
+    if not 0 <= first <= end <= len(places) // <Py_ssize_t>PLACE_BYTES:
+        raise IndexError("no such places")
+    for n in range(first, end):
+        place = <const int64_t *>&all[n]
+        if place[8] < 0 or place[9] < 0 or place[8] > len(data) or place[9] > len(data) - place[8]:
+            raise ValueError("a place lies outside of its bytes")
+        made.append(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + place[8], <Py_ssize_t>place[9]))
+    return made
+
+
 def index_plain(buffer, int64_t offset, int64_t next_offset):
     cdef _View view = _View(buffer)
     cdef located_t result

@@ -22,6 +22,7 @@ from kappamq.native.layout import (
     PullVerdict,
     QueueState,
 )
+from kappamq.native.pure_batches import SendEntry as Entry
 from kappamq.native.pure_record import Buffer, GroupMember, Member
 
 
@@ -246,12 +247,12 @@ class KernelModule(Protocol):
     property_texts: Callable[[int, Sequence[tuple[bytes, Column]], MapInput | None, Iterable[bytes]], Column]
     # pure_columns
     locate: Locate
+    bodies_of: Callable[[bytes, bytes, int, int], list[bytes]]
     index_plain: Callable[[Buffer, int, int], bytes | None]
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
-    # pure_sends
-    SendEntry: Callable[..., Any]
-    front_entries: Callable[[deque[Any], int, int], tuple[list[Any], list[Any], int]]
-    settle_entries: Callable[[list[Any], list[Any], set[Any]], list[tuple[Any, int, int]]]
+    SendEntry: type[Entry]
+    front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
+    settle_entries: Callable[[list[Entry], list[Any], set[Entry]], list[tuple[Any, int, int]]]
     unique_ids: Callable[[str, int, int], list[str]]
     filled_objects: Callable[[type, tuple[Any, ...], tuple[list[Any], ...], tuple[Any, ...], int], list[Any]]

@@ -36,8 +36,18 @@ from kappamq.native.layout import (
     PullVerdict,
     SegmentFull,
 )  # fmt: skip
-from kappamq.native.pure_batches import batch_body, batch_checksum, column_of, property_texts
-from kappamq.native.pure_columns import columns, index_plain, locate, property_rows
+from kappamq.native.pure_batches import (
+    SendEntry,
+    batch_body,
+    batch_checksum,
+    column_of,
+    filled_objects,
+    front_entries,
+    property_texts,
+    settle_entries,
+    unique_ids,
+)
+from kappamq.native.pure_columns import bodies_of, columns, index_plain, locate, property_rows
 from kappamq.native.pure_index import index_apply, index_link
 from kappamq.native.pure_queues import Queue, Topic
 from kappamq.native.pure_record import Buffer, check_host, encode, plain_batch, scan, split_batch
@@ -59,7 +69,6 @@ from kappamq.native.pure_scan import (
     read_json,
     waiting_properties,
 )  # fmt: skip
-from kappamq.native.pure_sends import SendEntry, filled_objects, front_entries, settle_entries, unique_ids
 from kappamq.native.pure_waiting import Waiting
 
 NAME: Final = "twin"
@@ -386,6 +395,7 @@ __all__ = [
     "SendEntry",
     "batch_body",
     "batch_checksum",
+    "bodies_of",
     "column_of",
     "columns",
     "crc32",

@@ -72,6 +72,19 @@ def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tupl
     return places, count, at, SCAN_MORE
 
 
+def bodies_of(data: bytes, places: bytes, first: int, end: int) -> list[bytes]:
+    """The bodies of the records [first, end) among those that `places` says of `data`."""
+    if not 0 <= first <= end <= len(places) // PLACE.size:
+        raise IndexError("no such places")
+    made = []
+    for number in range(first, end):
+        at, size = PLACE.unpack_from(places, number * PLACE.size)[8:10]
+        if at < 0 or size < 0 or at + size > len(data):
+            raise ValueError("a place lies outside of its bytes")
+        made.append(data[at : at + size])
+    return made
+
+
 def index_plain(buffer: Buffer, offset: int, next_offset: int) -> bytes | None:
     """The places of the records in a pull's answer, if all can be used as they lie there, else None.
 

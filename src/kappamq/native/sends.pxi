@@ -1,4 +1,4 @@
-# What a producer does once per message, beside encoding it. The meaning of each is in pure_sends.py.
+# What a producer does once per message, beside encoding it. The meaning of each is in pure_batches.py.
 
 cdef extern from *:
     """

@@ -195,3 +195,12 @@ def test_closing_waits_for_a_send_and_later_ones_are_told(cluster: FakeCluster, 
     assert results[0].ok
     with pytest.raises(ClientClosed, match="create a new one"):
         producer.send(Message("tea", b"late"))
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 1e-9])
+def test_without_time_nothing_is_sent(cluster: FakeCluster, asked: list[str], timeout: float) -> None:
+    with Producer(**cluster.options()) as producer:
+        warm(producer)
+        with pytest.raises(SendTimeout, match="nothing was sent"):
+            producer.send(Message("tea", b"x"), timeout=timeout)
+    assert b"x" not in cluster.broker.stored("tea")

@@ -436,3 +436,26 @@ async def test_a_selection_that_fails_fails_its_message_alone() -> None:
         done = await asyncio.gather(*sent, return_exceptions=True)
         assert [type(one).__name__ for one in done] == ["SendResult", "ZeroDivisionError", "SendResult"]
         assert producer.under_way == producer.sending.pressure.count == 0
+
+
+@on_loop
+async def test_a_selection_that_returns_no_queue_fails_its_message_at_once() -> None:
+    class Nowhere:
+        def choose(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
+            return None  # type: ignore[return-value]
+
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(), selection=Nowhere()) as producer:
+        for _ in range(2):  # while the route is looked up, and when it is known
+            with pytest.raises(TypeError, match="must choose one of the queues"):
+                await producer.send(Message("tea", b"x"))
+        assert producer.under_way == producer.sending.pressure.count == 0
+
+
+def test_send_nowait_in_a_thread_says_what_to_use_there() -> None:
+    async def scene() -> None:
+        async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
+            await producer.send(Message("tea", b"x"))
+            with pytest.raises(ClientError, match=r"in threads, use Producer\.send_async"):
+                await asyncio.to_thread(producer.send_nowait, Message("tea", b"y"))
+
+    asyncio.run(scene())

@@ -173,7 +173,8 @@ class Producer(Blocking[AsyncProducer]):
     @property
     def under_way(self) -> int:
         """How many messages were handed over and are neither stored nor failed."""
-        return self.inner.under_way + (len(self._handover) if self._handover is not None else 0)
+        handed = len(self._handover) if self._handover is not None else 0  # first: a message goes from here to there
+        return handed + self.inner.under_way
 
     def send_encoded_async(
         self, topic: str, body: bytes, *, queue: MessageQueue | None = None, timeout: float | None = None

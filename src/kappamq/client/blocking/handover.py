@@ -6,11 +6,10 @@ from collections import deque
 from typing import Final
 
 from kappamq.client.blocking.loop_thread import LoopThread
-from kappamq.client.bursts.waiting import Handed, Limits, Sink
+from kappamq.client.bursts.waiting import Handed, Limits, Sink, each_its_own
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import AsyncProducer
 from kappamq.client.producer.sending import Key
-from kappamq.errors import ClientClosed
 from kappamq.message import Message, MessageQueue
 
 MANY: Final = 16
@@ -62,11 +61,12 @@ class Handover:
         count = len(self._handed)  # what comes meanwhile waits: the loop has other work, too
         try:
             self._inner.accept(self._handed, count)
-        except ClientClosed as error:
-            for message, sink, limits, *_ in [self._handed.popleft() for _ in range(count)]:
+        except Exception as error:  # it is closed, or could not be started
+            refused = [self._handed.popleft() for _ in range(min(count, len(self._handed)))]
+            for (message, sink, limits, *_), own in zip(refused, each_its_own(error, len(refused)), strict=False):
                 limits.give_back(len(message.body))
                 if not sink.done():
-                    sink.set_exception(ClientClosed(str(error)))
+                    sink.set_exception(own)
             return
         if count >= MANY and not self._coming:
             self._coming = True

@@ -89,6 +89,8 @@ class SendFuture(Future[SendResult]):
         with _gate.lock:
             condition = self._own_condition
             if condition is None:  # nobody looks at it
+                if self._state != _PENDING:
+                    return
                 self._result, self._exception, self._state = result, error, "FINISHED"
                 return
         with condition:

@@ -86,6 +86,9 @@ class ShortWay:
         if not place.lock.acquire(blocking=False):
             return None  # somebody uses it: by the loop, several leave together
         limit = self._limit_s if timeout is None else timeout
+        if limit <= 0:
+            place.lock.release()
+            return None
         try:
             return self._by(place, core, message, route, chosen, address, began, limit, key, queue)
         finally:
@@ -126,7 +129,10 @@ class ShortWay:
         outgoing = single(message, self._next_id(core, born_ms), born_ms, self._sending.config)
         header = outgoing.header(self._sending.group, chosen.queue_id, chosen.broker, self._sending.config)
         last = key is not None or queue is not None or not self._sending.config.send_retries
-        attempt = self._sending.attempt(route, chosen, limit - (core.clock.liveness() - began), began, last=last)
+        left = limit - (core.clock.liveness() - began)
+        if left <= 0:
+            return None  # connecting took the time, and nothing was sent
+        attempt = self._sending.attempt(route, chosen, left, began, last=last)
         frame = request(header, outgoing.body, code=outgoing.code)
         outcome: Frame | KappaError
         try:

@@ -67,6 +67,8 @@ class Sends:
     """`on_settled` is told of each message that may have been sent, with its id and its result, if it has one."""
 
     def __init__(self, core: ClientCore, sending: Sending, ids: UniqueIds, on_settled: OnSettled | None = None) -> None:
+        self._open: set[Waiting] = set()
+        self._watch = Watch(self)
         self.core = core
         self.sending = sending
         self.config = sending.config
@@ -74,7 +76,6 @@ class Sends:
         self._on_settled = on_settled
         self._encoder = Encoder(self.config)
         self._topics: dict[str, _Topic] = {}
-        self._open: set[Waiting] = set()
         self._due: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -87,8 +88,6 @@ class Sends:
         self._moments = 0  # for how many more messages it will do
         self._plain_bytes = min(self.config.compress_over_bytes, self.config.message_bytes_max + 1)
         self._flushing = 0  # how many wait for `flush`: meanwhile nothing lingers
-
-        self._watch = Watch(self)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -108,6 +107,12 @@ class Sends:
 
     def accept(self, entry: Waiting) -> None:
         """Take care of a message from now on. Whatever is wrong with it, its sink is told."""
+        try:
+            self._accept(entry)
+        except Exception as error:  # also what a selection of the application raises, or returns
+            self.fail(entry, error)
+
+    def _accept(self, entry: Waiting) -> None:
         self._open.add(entry)
         if entry.deadline < self._looks_at:
             self._look_at(entry.deadline)
@@ -307,11 +312,7 @@ class Sends:
             self._until_turn_ends()
         if route is None or entry.sink.done():
             return False
-        try:
-            queue = self.sending.choose(route, None, None, None, entry.accepted)
-        except Exception as error:  # a selection may be the application's
-            self.fail(entry, error)
-            return True
+        queue = self.sending.choose(route, None, None, None, entry.accepted)
         lane = topic.near.get(id(queue))
         if lane is None:
             if queue not in route.publish:
@@ -357,6 +358,12 @@ class Sends:
                 topic.unrouted.popleft()
 
     def _place(self, topic: _Topic, route: Route, entry: Waiting) -> None:
+        try:
+            self._find_place(topic, route, entry)
+        except Exception as error:
+            self.fail(entry, error)
+
+    def _find_place(self, topic: _Topic, route: Route, entry: Waiting) -> None:
         if entry.settled or entry.sink.done():
             self.left(entry)
             return
@@ -375,11 +382,7 @@ class Sends:
             topic.publish = route.publish
             queue = by_key(route.publish, entry.key)
         else:
-            try:
-                queue = self.sending.choose(route, None, None, None, entry.accepted)
-            except Exception as error:  # a selection may be the application's
-                self.fail(entry, error)
-                return
+            queue = self.sending.choose(route, None, None, None, entry.accepted)
             if not entry.joins:
                 self.spawn(self.alone(entry))
                 return
@@ -396,6 +399,8 @@ class Sends:
     def _lane(self, topic: _Topic, queue: MessageQueue, *, ordered: bool) -> Lane:
         lane = topic.lanes.get((queue, ordered))
         if lane is None:
+            if not isinstance(queue, MessageQueue):
+                raise TypeError(f"the selection must choose one of the queues that it is given; got {queue!r}")
             lane = topic.lanes[queue, ordered] = Lane(self, queue, ordered=ordered)
         return lane
 

@@ -15,8 +15,8 @@ from kappamq.message import Message, MessageQueue, SendResult
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from kappamq.native.pure_sends import SendEntry as Waiting
-    from kappamq.native.pure_sends import front_entries, settle_entries
+    from kappamq.native.pure_batches import SendEntry as Waiting
+    from kappamq.native.pure_batches import front_entries, settle_entries
 else:
     _kernel = native.load()
     Waiting, front_entries, settle_entries = _kernel.SendEntry, _kernel.front_entries, _kernel.settle_entries

@@ -17,5 +17,5 @@ def tell() -> None:
         _said.add(kind)
         log.warning(
             "this client runs without the compiled kernel: everything works, with several times the CPU per message. Install a C "
-            "compiler and kappamq again; `kappamq doctor` says what is missing"
+            "compiler, and kappamq again; `kappamq doctor` says what is missing"
         )

@@ -195,14 +195,14 @@ class AsyncProducer(Requesting):
         self.start()
         sends, default = self._sends, self._limit_s
         assert sends is not None
-        take = handed.popleft
         for _ in range(count):
-            message, sink, limits, key, queue, timeout = take()
+            message, sink, limits, key, queue, timeout = handed[0]
             accepted, born_ms = sends.moment()
             limit = default if timeout is None else timeout
             if key is None:
                 key = message.sharding_key or None
             sends.accept(Waiting(message, sink, limits, key, queue, accepted, accepted + limit, born_ms))
+            handed.popleft()  # only now: whoever looks finds it here or there
 
     @property
     def core(self) -> ClientCore | None:

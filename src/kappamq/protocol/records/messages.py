@@ -12,16 +12,20 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast, overload
 
-from kappamq.message import MessageQueue, ReceivedMessage, stored_message, stored_messages
+from kappamq.message import LAZY_SLOTS, MessageQueue, ReceivedMessage, stored_message
 from kappamq.native.layout import COLUMN_TAGS, PLACE, PLACE_BYTES, Column
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.tags import Subscription, keys_of
 from kappamq.protocol.records.view import RecordView, address_text
 
 try:
+    from kappamq.native._kernel import bodies_of as _bodies_of
     from kappamq.native._kernel import columns as _columns
+    from kappamq.native._kernel import filled_objects as _filled_objects
     from kappamq.native._kernel import index_plain as _index_plain
 except ImportError:
+    from kappamq.native.pure_batches import filled_objects as _filled_objects
+    from kappamq.native.pure_columns import bodies_of as _bodies_of
     from kappamq.native.pure_columns import columns as _columns
     from kappamq.native.pure_columns import index_plain as _index_plain
 
@@ -31,6 +35,9 @@ _BODY_SPAN: Final = struct.Struct("=qq")
 _BODY_SPAN_AT: Final = 8 * 8
 _OFFSET_TYPE: Final = "i"
 _FEW: Final = 8
+SMALL_BYTES: Final = 1024
+"""Bodies of messages that are no larger, in the middle, are copied for all that are handed out: nearly everybody reads them, and a
+copy costs less than noticing that it is needed."""
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _MULTI_DISPATCH: Final = properties.MULTI_DISPATCH.encode()
 
@@ -63,6 +70,15 @@ class StoredMessages:
             at, size = _BODY_SPAN.unpack_from(self._places, number * PLACE_BYTES + _BODY_SPAN_AT)
             return self._data[at : at + size]
         return _READ[name](self, number, RecordView(self._data, PLACE.unpack_from(self._places, number * PLACE_BYTES)))
+
+    def objects(self, first: int, end: int) -> list[ReceivedMessage]:
+        """The messages [first, end), each made anew."""
+        numbers, count = list(range(first, end)), end - first
+        number, body, stored = LAZY_SLOTS
+        if len(self._data) > self.count * SMALL_BYTES:
+            return _filled_objects(ReceivedMessage, (number, stored), (numbers,), (self,), count)
+        bodies = _bodies_of(self._data, self._places, first, end)
+        return _filled_objects(ReceivedMessage, (number, body, stored), (numbers, bodies), (self,), count)
 
     def numbers(self, which: int, first: int, end: int) -> Sequence[int]:
         """One number of each place."""
@@ -143,7 +159,7 @@ class MessageBlock(Sequence[ReceivedMessage]):
         return self._end - self._first
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        return iter(stored_messages(self._stored, self._first, self._end))
+        return iter(self._stored.objects(self._first, self._end))
 
     @overload
     def __getitem__(self, index: int) -> ReceivedMessage: ...
