@@ -125,8 +125,8 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
         [
             Bug(
                 BALANCE,
-                "return list(queues[start : start + size + (index < rest)])",
-                "return list(queues[start : start + size])",
+                "index, members = client_ids.index(client_id), len(client_ids)",
+                "index, members = 0, len(client_ids)",
             ),
             Bug(
                 "client/group/group_member.py",
