@@ -88,8 +88,9 @@ def test_a_life_in_full() -> None:
     a = folded(LIFE[:8]).table["a"]
     assert a.is_published
     assert list(a.chunks) == [4], "was never decided"
-    assert folded(LIFE[:13]).table["c"].parts == {5: 2}
-    assert folded(LIFE[:14]).table["c"].parts == {}
+    assert folded(LIFE[:12]).table["c"].parts == {5: 1}
+    assert folded(LIFE[:18]).table["c"].parts == {5: 2}
+    assert folded(LIFE[:19]).table["c"].parts == {}
     table = folded(LIFE)
     assert (table.table, table.bytes, table.needed_from()) == ({}, 0, None)
     assert {kind for kind, _change in LIFE} == set(KINDS)
