@@ -28,7 +28,7 @@ class Fitness:
         self._mender = mender
         self._others: dict[str, float] = {}  # what their clocks show, less our liveness time, in milliseconds
         self._is_ahead = False
-        self._leader_seen = float("-inf")
+        self._leader_seen: float | None = None  # or when we were asked first: the others need time to elect one, too
 
     def clock_of(self, member: str, now_ms: int) -> None:
         """Another member says what its clock shows. 0: it does not say."""
@@ -39,7 +39,7 @@ class Fitness:
         if self._mender.is_unfit:
             return False
         is_ahead = self._look_at_clock()
-        if node.leader is not None and node.leadership is None:
+        if self._leader_seen is None or (node.leader is not None and node.leadership is None):
             self._leader_seen = now_ms
         if not is_ahead and not self._gate.has(NO_ROOM):
             return True
