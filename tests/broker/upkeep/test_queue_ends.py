@@ -229,7 +229,11 @@ def test_a_copy_goes_on_where_a_queue_ended_whose_messages_its_log_never_had(tmp
         recorded = {"t": {"0": 9, "1": 8, "2": 1}}
         ends.apply("queue-ends", recorded)
         ends.followed(recorded)
-        assert [store.kernel.queue_state("t", queue_id)[:3] for queue_id in range(3)] == [(9, 9, 9), (8, 8, 8), (0, 1, 1)]
+        assert [store.kernel.queue_state("t", queue_id)[:3] for queue_id in range(3)] == [
+            (9, 9, 9),
+            (8, 8, 8),
+            (0, 1, 1),
+        ]
         store.kernel.set_queue("t", 1, 3, 3)
         ends.restore()
         assert store.kernel.queue_state("t", 1)[:3] == (8, 8, 8)

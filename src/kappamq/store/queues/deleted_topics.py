@@ -65,7 +65,9 @@ class TopicTable:
 
 def forgotten_at(log: CommitLog, name: str, start: int, stop: int) -> int | None:
     """Where in [start, stop) of the log the last record is that forgets a topic, to within its length; None: nowhere."""
-    pattern = re.escape(json.dumps({"kind": FORGOTTEN_KIND, "change": name}, separators=(",", ":"), ensure_ascii=False).encode())
+    pattern = re.escape(
+        json.dumps({"kind": FORGOTTEN_KIND, "change": name}, separators=(",", ":"), ensure_ascii=False).encode()
+    )
     found, at = None, start
     while at < stop and (view := log.whole_view(at)[: stop - at]):
         for match in re.finditer(pattern, view):
