@@ -12,8 +12,8 @@
 #   make bench            our own figures
 #   make bench-spark      the pipeline on Spark, against Parquet and Kafka (Maven and a JDK for the latter)
 #   make sim              histories of the Raft core from SEEDS=200 seeds, in a simulated network on simulated disks, and of whole
-#                         brokers from a twentieth as many; ARGS=--mutants: planted bugs are to be found, ARGS='--seed N' and
-#                         ARGS='--brokers --seed N' have a history again
+#                         brokers from a twentieth as many; ARGS=--mutants and ARGS='--brokers --mutants': planted bugs are to be
+#                         found, ARGS='--seed N' and ARGS='--brokers --seed N' have a history again
 #   make chaos            kills, pauses and cut connections in a Raft group under load: ROUNDS=100
 #   make hostile          what a client feels of others that send the worst requests the limits admit
 #   make clean            removes what was built, not .venv; make distclean removes that, too

@@ -115,10 +115,7 @@ class Child:
 
     def rss_anon(self) -> int:
         """Bytes of memory that are this process's alone: heap and stacks, not mapped files."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) << 10
-        raise ProcessFailed(f"the system does not tell RssAnon of process {self.pid}")
+        return rss_anon_of(self.pid)
 
     def stop(self, seconds: float = 30) -> None:
         """Ask it to end, and wait until it has."""
@@ -150,6 +147,13 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+def rss_anon_of(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise ProcessFailed(f"the system does not tell RssAnon of process {pid}")
 
 
 def _prepare(cores: set[int] | None, policy: int, priority: int) -> None:

@@ -22,7 +22,7 @@ class Bug(NamedTuple):
 
 
 MARKS, WATERMARK = "store/log/marks.py", "store/log/watermark.py"
-DUE, TIMERS = "broker/timers/due.py", "broker/timers/timers.py"
+DUE = "broker/timers/due.py"
 BALANCE, ASSIGNMENT = "client/group/balance.py", "client/group/assignment.py"
 
 SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
@@ -45,17 +45,13 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
     "folds": (
         "tests/state/test_metadata.py",
         [
-            Bug("state/offsets.py", "waiting.pop(queue, None)", "pass"),
+            Bug("state/offsets.py", "committed.get((topic, group), {}).pop(queue, None)", "pass"),
             Bug(
                 "state/topics.py",
                 'ends = {int(queue_id): int(end) for queue_id, end in change["ends"].items()}',
                 "ends: dict[int, int] = {}",
             ),
-            Bug(
-                "state/locks.py",
-                "leases.update((queue, Lease(str(change[1]))) for queue in queues)",
-                'leases.update((queue, Lease("")) for queue in queues)',
-            ),
+            Bug("state/groups.py", 'self.table.pop(str(change["groupName"]), None)', "pass"),
         ],
     ),
     "snapshots": (
@@ -69,7 +65,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "return log_offset < max(",
                 "return log_offset <= max(",
             ),
-            Bug("state/metadata.py", "self._early.append((kind, change))", "pass"),
+            Bug("state/metadata.py", "unsaved.discard(name)", "pass"),
         ],
     ),
     "lost_log": (
@@ -80,7 +76,7 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "    def clamp(self) -> None:\n",
                 "    def clamp(self) -> None:\n        return\n\n    def _clamp(self) -> None:\n",
             ),
-            Bug("broker/upkeep/queue_ends.py", "store.restart_queue(topic, queue_id, end)", "pass"),
+            Bug("state/metadata.py", "self._early.append((kind, change))", "pass"),
             Bug(
                 "state/metadata.py",
                 "stamps[table.file] = end if stamp is None else min(stamp, end)",
@@ -97,27 +93,23 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
                 "and first.due_ms < limit_ms:\n            if timers",
             ),
             Bug(DUE, "if not self._progress.is_done(*key) and (not timers", "if (not timers"),
-            Bug(
-                DUE,
-                "        for timer in timers:\n            self._upcoming.add(timer)\n        self._copies.cancel(cancels)",
-                "        for timer in timers:\n            self._upcoming.add(timer)",
-            ),
+            Bug(DUE, "last = timers[count - 1]", "last = timers[0]"),
         ],
     ),
     "timers": (
         "tests/broker/timers/test_timers.py",
         [
             Bug(
-                TIMERS,
-                "return min(now_ms, self._entered_ms) if self.behind > _ENTER_MAX else now_ms",
-                "return now_ms + 100_000_000",
+                "broker/timers/placing.py",
+                "if due_ms - now_ms > self._config.timer_delay_max_s * 1000:",
+                "if due_ms - now_ms > self._config.timer_delay_max_s * 1001:",
             ),
             Bug(
-                TIMERS,
-                "        self._due.add(entered.upcoming, entered.cancels)\n",
-                "        self._due.add(entered.upcoming, [])\n",
+                "broker/timers/placing.py",
+                "pairs[properties.TIMER_DELIVER_MS] = str(due_ms)",
+                "pairs[properties.TIMER_DELIVER_MS] = str(slot_ms(due_ms))",
             ),
-            Bug(TIMERS, "        self._queue_offset = entered.queue_offset\n", ""),
+            Bug("broker/timers/progress.py", "(due_ms, log_offset) <= (self.due_ms, self.log_offset) or ", ""),
         ],
     ),
     "balance": (
@@ -133,9 +125,15 @@ SCRIPTS: dict[str, tuple[str, list[Bug]]] = {
         [
             Bug(
                 BALANCE,
-                "return list(queues[start : start + size + (index < rest)])",
-                "return list(queues[start : start + size])",
+                "index, members = client_ids.index(client_id), len(client_ids)",
+                "index, members = 0, len(client_ids)",
             ),
+            Bug(
+                "client/group/group_member.py",
+                "if self._assignment is not None and not self.broadcasting:\n            self._assignment.soon()",
+                "pass",
+            ),
+            Bug(ASSIGNMENT, "            await self.locks.release([queue])\n", ""),
         ],
     ),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kappamq import event_loop
 from kappamq.event_loop import OLD_GARBAGE, IdleCollections, loop_factory, run
 
 
@@ -80,7 +81,8 @@ class Timers:
             then()
 
 
-def test_old_garbage_is_collected_in_an_idle_moment() -> None:
+def test_old_garbage_is_collected_in_an_idle_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "LONG_S", 1e9)  # nothing of this process is to be frozen
     timers, used = Timers(), 0.0
     collections = IdleCollections(timers, cpu_s=lambda: used)  # type: ignore[arg-type]
     collections.start()
@@ -98,7 +100,8 @@ def test_old_garbage_is_collected_in_an_idle_moment() -> None:
     assert len(timers.waiting) == 1, "it looks again"
 
 
-def test_what_an_idle_collection_has_visited_for_long_is_left_alone_until_there_is_twice_as_much() -> None:
+@pytest.mark.parametrize("much", [0, 1000])
+def test_what_an_idle_collection_has_visited_for_long_is_left_alone_until_there_is_twice_as_much(much: int) -> None:
     """In a process of its own: the collector is one for all of it."""
     code = (
         "import gc, weakref; from kappamq import event_loop\n"
@@ -110,7 +113,8 @@ def test_what_an_idle_collection_has_visited_for_long_is_left_alone_until_there_
         "    one.next, other.next = other, one\n"
         "    return one\n"
         "gc.disable()\n"
-        "event_loop.LONG_S, event_loop.OLD_GARBAGE = 0.0, 0\n"
+        f"event_loop.LONG_S, event_loop.OLD_GARBAGE, event_loop.MUCH_GARBAGE = 0.0, 0, {much}\n"
+        "event_loop.FROZEN_MORE = 0\n"
         "gc.collect(); gc.freeze()\n"
         "timers = Timers()\n"
         "collections = event_loop.IdleCollections(timers, cpu_s=lambda: 0.0)\n"

@@ -74,7 +74,7 @@ DISK_EXCEPTIONS: dict[str, dict[str, str]] = {
 # Collaborators are constructor arguments, and what many listen to is an event (kappamq/events.py): nobody fills in an attribute of
 # another object. These are no parts but values, which are made, filled and handed on; in the code they bear these names.
 VALUES = set(
-    "account address answer beat block broker changed checkpoint client connection context cut draft error file first found frame "
+    "account address answer beat block broker changed checkpoint client connection context cut draft entry error file first found frame "
     "group half header lease level line live members offset part passed peer position queue record renewed report request reset result "
     "route scope server staged sweep table told topic wanted writing".split()
 )

@@ -1,7 +1,8 @@
 """For every request code the largest body and the worst header that the limits admit, and a little more than they admit.
 
 Whatever is JSON comes as many tiny values, as deep nesting, as one long text of escapes, in fastjson's dialect, with numbers of
-thousands of digits and with one key again and again. What handlers work on comes well-formed and as much of it as fits.
+thousands of digits and with one key again and again. What handlers work on comes well-formed and as much of it as fits. And of each
+code a plain request comes many times at once, so that there is more to do in one turn than a turn has time for.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _NAMES = {
 _NOT_ASKED = {RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE}
 """They do what they say, and what they cost is the disk's."""
 _PROPERTIES_BYTES = 32_000
+AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Case:
     name: str
     server: str
     frame: bytes
+    times: int = 1  # so many of these are sent at once
 
 
 def cases(config: NetConfig | None = None) -> Iterator[Case]:
@@ -70,6 +73,7 @@ def cases(config: NetConfig | None = None) -> Iterator[Case]:
         limit = (NAMESERVER_SIZES if server == NAMESERVER else BROKER_SIZES)[code]
         for what, frame in _of(code, limit, config):
             yield Case(f"{code.name} {what}", server, frame)
+        yield Case(f"{code.name} many at once", server, framed(header_json(code, _whole(code))), AT_ONCE)
 
 
 def _of(code: RequestCode, limit: RequestLimit, config: NetConfig) -> Iterator[tuple[str, bytes]]:
@@ -111,6 +115,12 @@ def fields_of(code: RequestCode) -> dict[str, str]:
         else:
             ext[name] = str(field.default.name) if isinstance(field.default, Enum) else "x"
     return ext
+
+
+def _whole(code: RequestCode) -> dict[str, str]:
+    """The same, and of what is listed by pages all of it."""
+    pages = ("topicSeq", "maxTopicNum", "groupSeq", "maxGroupNum", "dataVersion")
+    return {name: value for name, value in fields_of(code).items() if name not in pages}
 
 
 # -- headers -----------------------------------------------------------------------------------------------------------

@@ -60,13 +60,15 @@ class Peers:
             host, _, port = self._address[place].rpartition(":")
             connections[place] = await asyncio.open_connection(host, int(port), limit=1 << 20)
         reader, writer = connections[place]
-        self.sent += 1
+        self.sent += case.times
         began = time.monotonic()
         try:
-            writer.write(case.frame)
+            writer.write(case.frame * case.times)
             async with asyncio.timeout(PATIENCE_S):
                 await writer.drain()
-                await self._answer(reader, case)
+            for _ in range(case.times):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._answer(reader, case)
             self.slowest[case.name] = max(self.slowest.get(case.name, 0.0), time.monotonic() - began)
             return
         except TimeoutError:

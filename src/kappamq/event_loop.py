@@ -20,10 +20,14 @@ thread that computes. Two threads that compute at once pay with half as much CPU
 GARBAGE_THRESHOLDS = (3_000, 4, 1_000)
 """The first two keep a collection of young objects below two milliseconds (15,000 objects): it stops all threads. A large request
 creates a hundred thousand objects, nearly all of which are freed by reference counting. Full collections: see `IdleCollections`."""
-OLD_GARBAGE = 10
-"""An idle process looks for old garbage after so many collections of the middle generation (150,000 new objects at most)."""
+OLD_GARBAGE = 2
+"""An idle process looks for old garbage after so many collections of the middle generation (30,000 new objects)."""
+MUCH_GARBAGE = 5
+"""After so many (75,000) there is too much to be visited, see `IdleCollections`."""
 LONG_S = 0.005
-"""What survives an idle collection that took longer is not visited again, see `IdleCollections`."""
+"""What survives an idle collection that took longer is not visited again."""
+FROZEN_MORE = 500_000
+"""Frozen objects that may be garbage, 50 to 100 MB at most. Visiting them all takes a few hundred milliseconds."""
 _LOOK_S = 0.25
 _IDLE_SHARE = 0.05  # of the time between two looks
 
@@ -51,16 +55,16 @@ class IdleCollections:
 
     A process that is never idle does it after `GARBAGE_THRESHOLDS[2]` collections of the middle generation, as Python does.
 
-    Nobody knows that the moment stays idle, and visiting the tables of 12,000 topics takes 45 ms. So what such a collection has left
-    is frozen. What becomes garbage there, in cycles, would stay for ever: when there is twice as much as after the last time,
-    everything is visited."""
+    Nobody knows that the moment stays idle, and visiting what 12,000 new topics consist of takes 50 to 100 ms. So what such a collection
+    has left is frozen, and much that has come at once is frozen without a look at it. What is garbage there, in cycles, would stay for
+    ever: when there is twice as much as after the last time, everything is visited."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cpu_s: Callable[[], float] = time.process_time) -> None:
         """`cpu_s`: the CPU that all threads of the process have used."""
         self._loop = loop
         self._cpu_s = cpu_s
         self._before = cpu_s()
-        self._frozen_max = 2 * gc.get_freeze_count()
+        self._frozen_max = _frozen_max()
 
     def start(self) -> None:
         self._before = self._cpu_s()
@@ -68,20 +72,29 @@ class IdleCollections:
 
     def _look(self) -> None:
         used = self._cpu_s() - self._before
-        if used < _IDLE_SHARE * _LOOK_S and gc.get_count()[2] >= OLD_GARBAGE:
-            self._collect()
+        if used < _IDLE_SHARE * _LOOK_S:
+            self._collect(gc.get_count()[2])
         self.start()
 
-    def _collect(self) -> None:
-        is_thorough = gc.get_freeze_count() > self._frozen_max
-        if is_thorough:
+    def _collect(self, count: int) -> None:
+        if count < OLD_GARBAGE:
+            return
+        if gc.get_freeze_count() > self._frozen_max:
             gc.unfreeze()
-        began = time.perf_counter()
-        gc.collect()
-        if is_thorough or time.perf_counter() - began > LONG_S:
+            gc.collect()
             gc.freeze()
-        if is_thorough:
-            self._frozen_max = 2 * gc.get_freeze_count()
+            self._frozen_max = _frozen_max()
+        elif count >= MUCH_GARBAGE:
+            gc.freeze()
+        else:
+            began = time.perf_counter()
+            gc.collect()
+            if time.perf_counter() - began > LONG_S:
+                gc.freeze()
+
+
+def _frozen_max() -> int:
+    return gc.get_freeze_count() + max(gc.get_freeze_count(), FROZEN_MORE)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -25,6 +25,7 @@ EXPECTED = {
     "timers": {"2,000 pending, RssAnon", "enqueue rate", "due rate", "500 due in 0.3 s, late p99"},
     "hostile": {"p99.9, added by hostile peers", "CPU of the longest turn", "p99.9 alone"},
     "shapes": {"2 brokers, 8x64", "2 brokers / 1, 8x64", "with a synchronous slave / alone, 32x1"},
+    "raft": {"raft / a synchronous slave, rate", "a follower / alone, RssAnon", "raft of 3, CPU"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 

@@ -130,7 +130,7 @@ def test_long_polling(java: JsonLines, other_java: JsonLines, topic: str) -> Non
     other_java("send_to", topic=topic, queueId=2, messages=[{"body": "now"}])
     waiting.join(15)
     assert [bodies(each["messages"]) for each in answers] == [["now"]]
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10, "it would wait for 20 s if nobody woke it"
 
 
 def test_offsets_and_search_by_time(java: JsonLines, topic: str) -> None:

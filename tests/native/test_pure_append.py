@@ -183,3 +183,29 @@ def test_what_was_appended_is_written_before_numbers_go_back(make: Make) -> None
     with pytest.raises(AssertionError):
         kernel.rewind()
     assert next_of(kernel, 0) == [1]
+
+
+def test_what_was_taken_stays_as_it_is_for_as_long_as_somebody_looks_at_it(make: Make) -> None:
+    """Large writes are lent out in the kernel's own buffer, which it fills again when it gets it back."""
+    kernel = make(segment_bytes=8 << 20, pending_bytes_max=4 << 20)
+    held: list[tuple[Any, bytes]] = []
+    for size in (200_000, 300_000, 100, 200_000, 900_000, 70_000):
+        for letter in b"ab":
+            kernel.append("tea", 0, 0, 0, NOW, BORN, 0, 0, bytes([letter]) * size, b"", NOW)
+        assert kernel.append_offset > 0
+        start, data = kernel.take()
+        assert (len(data) > 2 * size, kernel.take()[1]) == (True, b"")
+        held.append((data, bytes(data)))
+        first, second = (bytes([letter]) * size for letter in b"ab")
+        assert bytes(data).count(first) == bytes(data).count(second) == 1
+        assert kernel.append_offset == start + len(data)
+        for view, copy in held:
+            assert view == copy
+        if size == 100:
+            held.clear()  # the buffers are filled again
+    if isinstance(held[0][0], memoryview):
+        with pytest.raises(TypeError):
+            held[0][0][0] = 0
+    del kernel
+    for view, copy in held:
+        assert view == copy

@@ -115,7 +115,8 @@ class Sender(threading.Thread):
         self.produced = 0
 
     def run(self) -> None:
-        with Producer(self._nameserver, group="kills-sender") as producer:
+        # A machine that is busy must not end the run: the drivers are what is killed here.
+        with Producer(self._nameserver, group="kills-sender", send_timeout_ms=60_000) as producer:
             while not self._end.wait(0.05):
                 numbers = range(self.produced, self.produced + SENT_AT_ONCE)
                 producer.send_batch([Message(self._topic, b"order %d" % number) for number in numbers])

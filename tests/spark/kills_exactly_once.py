@@ -186,7 +186,7 @@ def run(
     """Kill `rounds` drivers, then count; `at_last` writes what is left, by default a driver of its own. Queues are added half-way."""
     dice = random.Random(seed)
     kills: list[Found] = []
-    with cluster(folder / "cluster") as (nameserver, _brokers), Admin(nameserver) as admin:
+    with cluster(folder / "cluster") as (nameserver, _brokers), Admin(nameserver, request_timeout_ms=60_000) as admin:
         for topic in (FROM, TO):
             admin.create_topic(topic, queues=3)
         sender = Sender(nameserver, FROM)

@@ -228,13 +228,12 @@ def _write(spark: SparkSession, kind: str, checkpoint: Path, options: dict[str, 
         rows = spark.range(3).selectExpr("cast(id as string) body")
         rows.write.format("kappamq").options(**options).mode("append").save()
         return
-    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "3").load()
-    writer = numbers.selectExpr("cast(value as string) body").writeStream.format("kappamq").options(**options)
-    query = writer.option("checkpointLocation", str(checkpoint)).start()
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
+    folder = checkpoint.with_name(f"{checkpoint.name}-lines")
+    folder.mkdir()
+    (folder / "lines").write_text("one\ntwo\n")
+    lines = spark.readStream.text(str(folder)).selectExpr("value body")
+    writer = lines.writeStream.format("kappamq").options(**options).option("checkpointLocation", str(checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(100)
 
 
 @pytest.mark.parametrize(("kind", "what"), CASES)

@@ -60,7 +60,17 @@ LIFE: list[Change] = [
     ("chunk-published", ["a", 3, 2]),
     ("chunk-published", ["a", 0, 0]),
     ("chunks-dropped", ["b"]),
+    staged("c", 5, number=2),
+    ("chunks-decided", ["c", [5]]),
+    ("chunk-part", ["c", 5, 1]),
+    ("chunk-published", ["c", 5, 0]),
+    ("chunks-finished", ["c"]),
     ("chunks-finished", ["a"]),
+    staged("c", 5, rows=3),
+    ("chunks-decided", ["c", [5], 0]),
+    ("chunk-part", ["c", 5, 2]),
+    ("chunk-published", ["c", 5, 0]),
+    ("chunks-finished", ["c"]),
 ]
 
 
@@ -78,6 +88,9 @@ def test_a_life_in_full() -> None:
     a = folded(LIFE[:8]).table["a"]
     assert a.is_published
     assert list(a.chunks) == [4], "was never decided"
+    assert folded(LIFE[:12]).table["c"].parts == {5: 1}
+    assert folded(LIFE[:18]).table["c"].parts == {5: 2}
+    assert folded(LIFE[:19]).table["c"].parts == {}
     table = folded(LIFE)
     assert (table.table, table.bytes, table.needed_from()) == ({}, 0, None)
     assert {kind for kind, _change in LIFE} == set(KINDS)
@@ -128,16 +141,6 @@ def test_batches_of_a_scope_are_published_in_their_order() -> None:
             table.apply("chunks-finished", ["a"])
     assert order == ["a", "b", "c", "z"]
     assert [one.transaction for one in table.of_scope("s")] == ["c", "b"]
-
-
-def test_a_snapshot_is_of_the_moment_in_which_it_was_frozen() -> None:
-    """A worker makes it, while the table goes on."""
-    for count in range(len(LIFE)):
-        table = folded(LIFE[:count])
-        before, frozen = fastjson.pretty(table.to_snapshot()), table.freeze()
-        for kind, change in LIFE[count:]:
-            table.apply(kind, change)
-        assert fastjson.pretty(frozen()) == before
 
 
 @st.composite

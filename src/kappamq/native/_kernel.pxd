@@ -37,7 +37,7 @@ cdef extern from "kernel.h" nogil:
         size_t size
     struct bytes_t "bytes":
         uint8_t *data
-        size_t size
+        size_t size, room
     struct crc_t "crc":
         pass
     void crc_init(crc_t *, c_bool)

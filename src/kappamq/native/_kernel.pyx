@@ -200,6 +200,29 @@ cdef class MappedFile:
 
 # -- the kernel -------------------------------------------------------------------------------------------------------
 
+# The buffer that the last written bytes were in: filled again, while nobody looks at it, and not given back to the system.
+cdef bytes_t _spare
+memset(&_spare, 0, sizeof(_spare))
+cdef enum:
+    _HANDED_BYTES = 64 << 10  # fewer are copied
+    _SPARE_BYTES_MAX = 4 << 20
+
+
+cdef class _Taken:
+    """Appended bytes, in the buffer that a kernel has filled."""
+    cdef bytes_t buffer
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, <void *>self.buffer.data, <Py_ssize_t>self.buffer.size, True, flags)
+
+    def __dealloc__(self):
+        global _spare
+        if _spare.data == NULL and self.buffer.room <= _SPARE_BYTES_MAX:
+            _spare = self.buffer
+        else:
+            free(self.buffer.data)
+
+
 cdef class Kernel:
     cdef kernel_t *k
     cdef dict _maps
@@ -572,9 +595,20 @@ cdef class Kernel:
         self.k.segment_end = segment_end
 
     def take(self):
-        result = self.k.written, new_bytes(self.k.pending.data, self.k.pending.size)
-        kernel_taken(self.k)
-        return result
+        global _spare
+        cdef _Taken taken
+        start = self.k.written
+        if self.k.pending.size < _HANDED_BYTES:
+            result = start, new_bytes(self.k.pending.data, self.k.pending.size)
+            kernel_taken(self.k)
+            return result
+        taken = _Taken.__new__(_Taken)
+        taken.buffer = self.k.pending
+        self.k.written += <int64_t>taken.buffer.size
+        self.k.pending = _spare
+        self.k.pending.size = 0
+        memset(&_spare, 0, sizeof(_spare))
+        return start, memoryview(taken)
 
     def append(
         self, str topic not None, queue_id, flag, sys_flag, born_ms, bytes born not None, reconsume_times, prepared, body, properties,

@@ -125,7 +125,9 @@ class Kernel(Protocol):
 
     def mark_warm(self, block: int, is_warm: bool) -> None: ...
 
-    def take(self) -> tuple[int, bytes]: ...
+    def take(self) -> tuple[int, bytes | memoryview]:
+        """Offset and bytes of what was appended, which is to be written now."""
+        ...
 
     # -- messages that wait ------------------------------------------------------------------------------------------------
 

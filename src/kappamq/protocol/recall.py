@@ -29,14 +29,16 @@ class RecallHandle:
         """Decode a handle. Raises IllegalOperation if it is invalid."""
         try:
             if not handle or len(handle) > _CHARACTERS_MAX:
-                raise ValueError(f"{len(handle)} characters")
+                raise ValueError("its length")
             raw = base64.b64decode(handle.encode() + b"=" * (-len(handle) % 4), altchars=b"-_", validate=True)
             version, topic, broker, due, key = raw.decode().split(" ")
             if version != _VERSION or not (due.isascii() and due.isdigit() and len(due) <= 18) or not key:
-                raise ValueError(f"version {version!r}, time {due!r}")
+                raise ValueError("its fields")
             return cls(topic, broker, int(due), key)
-        except (ValueError, binascii.Error) as error:
-            raise IllegalOperation(f"recall handle is invalid: {error}") from None
+        except (ValueError, binascii.Error):
+            raise IllegalOperation(
+                f"recall handle is invalid: {handle[:100]!r} was not returned by a send of a delayed message, or was changed since"
+            ) from None
 
 
 def delete_key(topic: str, key: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from kappamq.sim.mutants import MUTANTS, Mutant
-from kappamq.sim.running import Failure, failure_of, failures
+from kappamq.sim.running import Failure, failures
 
 SEEDS = 200
 BROKER_SEEDS = 20
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m kappamq.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, help=f"how many histories (default: {SEEDS}, or 1 with --seed)")
     parser.add_argument("--seed", type=int, help="the first one (default: 0)")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="with this bug planted, which is to be found")
+    parser.add_argument("--mutant", help="with this bug planted, which is to be found")
     parser.add_argument(
         "--mutants", action="store_true", help="each mutant until it is found, at most --seeds histories"
     )
@@ -29,26 +30,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be 1 or more, not {options.seeds}")
-    if options.brokers and (options.mutant or options.mutants):
-        parser.error("--brokers knows no mutants yet: those of the core are planted without it")
+    if options.brokers:
+        from kappamq.sim.brokers import command  # a whole broker to load, which the core can do without
+
+        kind = Kind(command.names(), command.what, command.failures, " --brokers", BROKER_SEEDS)
+    else:
+        kind = Kind(MUTANTS, lambda name: MUTANTS[name].what, _of_the_core, "", SEEDS)
+    if options.mutant is not None and options.mutant not in kind.mutants:
+        parser.error(f"--mutant{kind.how} knows {', '.join(sorted(kind.mutants))}; not {options.mutant}")
     first = options.seed or 0
     if options.mutants:
-        sys.exit(_all_mutants(first, options.seeds or SEEDS))
-    count = options.seeds or ((BROKER_SEEDS if options.brokers else SEEDS) if options.seed is None else 1)
-    if options.brokers:
-        sys.exit(_histories(first, count, _of_brokers(range(first, first + count)), " --brokers"))
-    mutant = MUTANTS[options.mutant] if options.mutant else Mutant("the code as it is")
-    found = failures(range(first, first + count), mutant.broker, mutant.cluster)
-    sys.exit(_histories(first, count, found, f" --mutant {options.mutant}" if options.mutant else ""))
+        sys.exit(_all_mutants(kind, first, options.seeds or SEEDS))
+    count = options.seeds or (kind.seeds if options.seed is None else 1)
+    how = kind.how + (f" --mutant {options.mutant}" if options.mutant else "")
+    sys.exit(_histories(first, count, kind.failures(range(first, first + count), options.mutant), how))
 
 
-def _of_brokers(seeds: range) -> Iterator[Failure]:
-    from kappamq.sim.brokers.cluster import run  # a whole broker to load, which the core can do without
+class Kind(NamedTuple):
+    """What a history is of."""
 
-    for seed in seeds:
-        found = failure_of(seed, lambda seed=seed: run(seed))  # type: ignore[misc]
-        if found is not None:
-            yield found
+    mutants: Collection[str]
+    what: Callable[[str], str]
+    failures: Callable[[range, str | None], Iterator[Failure]]
+    how: str
+    seeds: int
+
+
+def _of_the_core(seeds: range, name: str | None) -> Iterator[Failure]:
+    mutant = MUTANTS[name] if name is not None else Mutant("the code as it is")
+    return failures(seeds, mutant.broker, mutant.cluster)
 
 
 def _histories(first: int, count: int, failing: Iterator[Failure], how: str) -> int:
@@ -69,12 +79,12 @@ def _histories(first: int, count: int, failing: Iterator[Failure], how: str) -> 
     return 1 if found else 0
 
 
-def _all_mutants(first: int, count: int) -> int:
+def _all_mutants(kind: Kind, first: int, count: int) -> int:
     missed = 0
-    for name, mutant in MUTANTS.items():
-        found = next(failures(range(first, first + count), mutant.broker, mutant.cluster), None)
+    for name in kind.mutants:
+        found = next(kind.failures(range(first, first + count), name), None)
         missed += found is None
         said = f"seed {found.seed}: {found.what}" if found else f"NOT FOUND in {count} histories"
-        print(f"{name:22} {mutant.what}\n{'':22}   {said}", flush=True)
-    print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} found")
+        print(f"{name:22} {kind.what(name)}\n{'':22}   {said}", flush=True)
+    print(f"{len(kind.mutants) - missed} of {len(kind.mutants)} found")
     return 1 if missed else 0

@@ -7,8 +7,11 @@ import gc
 import os
 from typing import Final
 
-_prepared = 0
-"""The process that is prepared for its tasks."""
+FREEZES: Final = 2
+"""In how many tasks of a process this is done: the first one loads a third of the modules after it has begun."""
+
+_prepared = (0, 0)
+"""This process, and in how many of its tasks it was done."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -19,14 +22,18 @@ def begin_task() -> None:
     """Prepare this process for tasks. To be called when a task begins; outside of a task it does nothing.
 
     Spark calls `gc.collect()` after every task. With numpy, pyarrow and what else is loaded that takes about 30 ms of CPU, more
-    than many a task itself. What is there when the first task begins are modules, and they stay: they are not looked at again."""
+    than many a task itself. What is there when the first tasks begin are modules, and they stay: they are not looked at again."""
     global _prepared
     from pyspark import TaskContext
 
-    if _prepared == os.getpid() or TaskContext.get() is None:
+    process, begun = _prepared
+    if process != os.getpid():
+        begun = 0
+    if begun == FREEZES or TaskContext.get() is None:
         return
-    _prepared = os.getpid()
-    _keep_freed_memory()
+    _prepared = (os.getpid(), begun + 1)
+    if not begun:
+        _keep_freed_memory()
     gc.collect()
     gc.freeze()
 

@@ -47,7 +47,7 @@ class MessageStore(QueueBounds):
         kernel: Kernel,
         files: Files | None = None,
         grown: Callable[[list[tuple[str, int]]], None] = lambda queues: None,
-        written: Callable[[int, bytes], None] = lambda start, data: None,
+        written: Callable[[int, bytes | memoryview], None] = lambda start, data: None,
         flushed: Callable[[int], None] = lambda offset: None,
     ) -> None:
         """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what;

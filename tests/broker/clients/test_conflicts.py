@@ -91,4 +91,6 @@ def test_conflicts_are_those_of_who_is_there(steps: list[tuple[int, str | None]]
         assert len(agreement.conflicts) == max(0, len(set(model.values())) - 1)
     for member in list(model):
         agreement.leave(member)
-    assert (agreement._members, agreement._names, agreement._told) == ({}, {}, set()), "nothing is kept of who has gone"
+    assert (agreement._members, agreement._names, agreement._reported) == ({}, {}, set()), (
+        "nothing is kept of who has gone"
+    )

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.errors import NotAvailable
 from kappamq.protocol.headers.admin import DeleteTopic
 from kappamq.protocol.headers.client import UpdateConsumerOffset
+from kappamq.store.log.marks import RaftGroup
 from tests.broker.operating import fill, make_topic, ok, on_broker
 from tests.broker.running import Speaker, run, running, speaking
 from tests.waiting import eventually_async as eventually
@@ -100,3 +102,33 @@ async def test_a_topic_deleted_in_all_its_parts(broker: Broker, client: Speaker)
     await make_topic(client, "t")
     assert (await client.send("t", b"again")).ext["queueOffset"] == "3", "numbers are not given twice"
     assert [record.body for record in await client.read("t", offset=3)] == [b"again"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_in_a_group_queues_are_emptied_when_the_deletion_is_confirmed(tmp_path: Path, is_lost: bool) -> None:
+    """A leader that is deposed before has deleted nothing, and has given no numbers."""
+
+    async def test() -> None:
+        async with running(tmp_path) as broker, speaking(broker) as client:
+            await make_topic(client, "t", 1)
+            await fill(client, "t", [3])
+            safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            on_disk = broker.writer.confirmed
+            broker.writer.confirmed = lambda end: safe  # type: ignore[method-assign]
+            mode = broker.store.marks.mode
+            broker.store.marks.mode = RaftGroup(lambda: broker.store.log.end)
+            broker.topic_files.forget("t")
+            broker.store.marks.mode = mode
+            await asyncio.sleep(0)
+            broker.writer.confirmed = on_disk  # type: ignore[method-assign]
+            assert broker.kernel.queue_state("t", 0)[:3] == (0, 3, 3)
+            await fill(client, "t", [2])
+            if is_lost:
+                safe.set_exception(NotAvailable("another broker leads now"))
+            else:
+                safe.set_result(None)
+            low = 0 if is_lost else 3
+            await eventually(lambda: not broker.upkeep._held)
+            assert broker.kernel.queue_state("t", 0)[:3] == (low, 5, 5)
+
+    run(test())

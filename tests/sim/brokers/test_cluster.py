@@ -10,7 +10,7 @@ from kappamq.sim.world import World
 
 # What failed when they were drawn: a log that was deleted and not durably so, queues without their first file, offsets and tables that a
 # restart changed, members that refused their own logs after a power cut, disks that were full at the start.
-ONCE_FAILED = (31, 330, 343)
+ONCE_FAILED = (31, 63, 330, 343, 710039, 710261, 710268, 720104, 740265, 750119)
 
 
 @pytest.mark.parametrize("seed", [*range(6), *ONCE_FAILED])

@@ -113,3 +113,14 @@ def test_a_paused_reader_gets_it_later() -> None:
     far.resume_reading()
     pair.wait(1)
     assert pair.heard.data == b"x"
+
+
+def test_a_connection_that_was_lost_before_it_was_taken_is_told_so() -> None:
+    pair = Pair()
+    pair.connect()
+    pair.world.run_until(100)
+    pair.transport._gone(None)
+    late = Hears()
+    pair.transport.begin(late)
+    pair.world.run_until(200)
+    assert len(late.lost) == 1

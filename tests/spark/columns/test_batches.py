@@ -15,7 +15,7 @@ from kappamq.protocol.records import compression
 from kappamq.protocol.records.record import Record
 from kappamq.spark.columns import numpy_columns, record_columns
 from kappamq.spark.columns.batches import QUEUE_OFFSET, Batches, Piece, joined
-from kappamq.spark.columns.schema import COLUMNS
+from kappamq.spark.columns.schema import COLUMNS, OPTIONAL
 
 RECORDS = [
     Record(topic="tea", body=b"first", queue_id=3, queue_offset=7, born_ms=1_700_000_000_001, stored_ms=1_700_000_000_002,
@@ -58,6 +58,8 @@ def test_without_the_compiled_kernel_batches_are_the_same(other: ModuleType, mon
         return made
 
     compiled = batch()
+    may_be_null = {name for name in columns if compiled.column(name).null_count}
+    assert may_be_null <= OPTIONAL, "Spark would read nulls where the schema says that there are none"
     monkeypatch.setattr(record_columns, "load", lambda: other)
     assert batch().equals(compiled)
 
@@ -99,8 +101,10 @@ def test_the_types_are_those_that_spark_expects() -> None:
         "string": types.StringType(), "int": types.IntegerType(), "bigint": types.LongType(), "binary": types.BinaryType(),
         "timestamp": types.TimestampType(), "map<string,string>": types.MapType(types.StringType(), types.StringType()),
     }  # fmt: skip
-    schema = types.StructType([types.StructField(name, known[kind]) for name, kind in COLUMNS.items()])
-    assert Batches(tuple(COLUMNS)).schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    for required in ((), COLUMNS.keys() - OPTIONAL):
+        fields = [types.StructField(name, known[kind], name not in required) for name, kind in COLUMNS.items()]
+        expected = to_arrow_schema(types.StructType(fields), timezone="UTC")
+        assert Batches(tuple(COLUMNS), required).schema.equals(expected)
 
 
 def test_bytes_that_are_no_records_are_refused() -> None:

@@ -171,6 +171,18 @@ def test_an_empty_log_has_a_stretch_size() -> None:
     assert stretch_bytes(0, 1) == 1
 
 
+def test_columns_may_be_declared_as_never_null(store: Path) -> None:
+    """Not those that a message may lack; and of a damaged stretch only its place is known."""
+    body = StructType().add("body", "binary", nullable=False)
+    reader = KappaMQStore({"path": str(store)}).reader(body)
+    batch = next(batch for task in reader.partitions() for batch in reader.read(task))
+    assert not batch.schema.field("body").nullable
+    rows_of_damage = KappaMQStore({"path": str(store), "onDamage": "rows"})
+    rows_of_damage.reader(StructType().add("logOffset", "long", nullable=False))
+    with pytest.raises(ConfigError, match="column body may be null here: declare it without NOT NULL"):
+        rows_of_damage.reader(body)
+
+
 def test_what_the_format_cannot_do_is_said_in_our_words(store: Path) -> None:
     source = KappaMQStore({"path": str(store)})
     schema = StructType().add("body", "binary")

@@ -57,6 +57,8 @@ def test_filters_columns_and_schemas(spark: SparkSession, orders: BrokerKit) -> 
     options = {"nameservers": orders.nameserver, "topic": "orders"}
     projected = spark.read.format("kappamq").schema("body binary").options(**options).load()
     assert projected.columns == ["body"]
+    declared = spark.read.format("kappamq").schema("queueOffset bigint not null, body binary").options(**options).load()
+    assert declared.count() == 300
     assert len({bytes(row.body) for row in projected.collect()}) == 300
 
 

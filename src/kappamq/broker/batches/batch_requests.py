@@ -43,7 +43,7 @@ from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
 from kappamq.protocol.timing import number
 from kappamq.state.scopes import Scope, Scopes
-from kappamq.state.staged import Staged, StagedChunks
+from kappamq.state.staged import StagedChunks
 from kappamq.store.message_store import MessageStore
 
 _WAIT_MS_MAX = 30_000
@@ -206,11 +206,8 @@ class BatchRequests:
         wanted = request.header.scope
         found = [scope for scope in self._scopes.table.values() if wanted in (None, scope.name)]
         states = []
-        staged_of: dict[str, list[Staged]] = {}
-        for one in self._staged.table.values():
-            staged_of.setdefault(one.scope, []).append(one)
         for scope in found:
-            mine = staged_of.get(scope.name, [])
+            mine = self._staged.of_scope(scope.name)
             states.append(
                 ScopeState(
                     name=scope.name,

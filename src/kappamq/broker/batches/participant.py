@@ -31,8 +31,8 @@ CHUNK_ROWS_MAX_TWIN: Final = 64
 """So that publishing one chunk takes the loop about a millisecond or two."""
 UNDECIDED_MAX: Final = 100
 """Transactions of one scope whose chunks wait for a decision: one is open at a time, the others wait to be dropped."""
-TRANSACTION_CHUNKS_MAX: Final = 20_000
-"""A decision lists about 10,000 at most (list_bytes_max); attempts that do not count may have staged some, too."""
+TRANSACTION_CHUNKS_MAX: Final = 80_000
+"""On one broker. A decision lists about 43,000 at most (decision_bytes_max); attempts that do not count may have staged some, too."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
 _CHECKED_AT_ONCE: Final = 1000
 """Of the chunks that a decision lists."""

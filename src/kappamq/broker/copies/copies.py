@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from kappamq.broker.copies.apache.adopting import Adopting
 from kappamq.broker.copies.apache.master import ApacheMaster
+from kappamq.broker.copies.consumers.forwarding import Forwarding
+from kappamq.broker.copies.consumers.suggesting import Suggesting
 from kappamq.broker.copies.following import Following
-from kappamq.broker.copies.forwarding import Forwarding
 from kappamq.broker.copies.members.changing import MemberChanges
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
@@ -20,7 +21,6 @@ from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.giving import SeedGiver
 from kappamq.broker.copies.serving import Followers
 from kappamq.broker.copies.status import CopiesStatus
-from kappamq.broker.copies.suggesting import Suggesting
 from kappamq.broker.events import MasterFound, Tick
 from kappamq.broker.foundation import Foundation
 from kappamq.broker.upkeep.damage import Counts, LostPages

@@ -18,10 +18,13 @@ class Outlet:
         self.followers: list[Follower] = []
         self.groups: list[Group] = []  # none, or the Raft group that this broker belongs to
 
-    def written(self, start: int, data: bytes) -> None:
+    def written(self, start: int, data: bytes | memoryview) -> None:
         """A turn has written this to the log. Called for each turn, so it must cost nothing while nobody follows."""
+        if not self.followers:
+            return
+        kept = bytes(data)  # the kernel gets its buffer back, and connections may hold the bytes for long
         for follower in self.followers:
-            follower.written(start, data)
+            follower.written(start, kept)
 
     def flushed(self, offset: int) -> None:
         """The log is on disk up to here."""

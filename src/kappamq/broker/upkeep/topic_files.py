@@ -37,15 +37,30 @@ class TopicFiles:
         self.forget(event.name)
 
     def forget(self, name: str) -> None:
-        """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files."""
+        """Empty its queues at once, so that nothing stored from now on is taken for old, and remove their files.
+
+        In a Raft group both wait until the deletion is confirmed: it may be lost with this leader's term, and the numbers that were
+        given with it."""
         store = self._store
-        for queue_id in store.queue_ids(name):  # numbering goes on if the topic is made again
-            store.restart_queue(name, queue_id, store.queue_state(name, queue_id).next)
+        ends = {queue_id: store.queue_state(name, queue_id).next for queue_id in store.queue_ids(name)}
+        may_be_lost = store.marks.mode.waits_always
+        if not may_be_lost:
+            self._empty(name, ends)
         # Entries of a topic that is made again meanwhile are written after these files are gone.
         gone = self._upkeep.hold_entries()
-        self._run(self._forget_files(name, store.append_offset, gone))
+        self._run(self._forget_files(name, store.append_offset, gone, ends if may_be_lost else {}))
 
-    async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None]) -> None:
+    def _empty(self, name: str, ends: dict[int, int]) -> None:
+        """Numbering goes on if the topic is made again."""
+        store = self._store
+        for queue_id, end in ends.items():
+            low, entered, numbered, _stored = store.queue_state(name, queue_id)
+            if numbered <= end:
+                store.restart_queue(name, queue_id, end)
+            elif low < end:  # made again, and sent to
+                store.raise_minimum(name, queue_id, min(end, entered))
+
+    async def _forget_files(self, name: str, deleted_at: int, gone: asyncio.Future[None], ends: dict[int, int]) -> None:
         """Not before the log is on disk with the deletion: else a crash brings the topic back, without its messages."""
         try:
             safe = self._writer.confirmed(deleted_at)
@@ -56,6 +71,7 @@ class TopicFiles:
             if error is not None:
                 log.warning("queue files of the deleted topic %s stay until the next start: %s", name, error)
                 return
+            self._empty(name, ends)
             await self._workers.write(self._store.forget_topic, name)
             self._store.queues.forget_readers(name)
         finally:

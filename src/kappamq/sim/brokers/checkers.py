@@ -22,6 +22,7 @@ from kappamq.store.snapshots import decode
 
 if TYPE_CHECKING:
     from kappamq.broker.broker import Broker
+    from kappamq.broker.copies.members.group import Group
     from kappamq.sim.brokers.machine import Machine
     from kappamq.sim.brokers.sim_disk import SimDisk
 
@@ -36,8 +37,10 @@ class Seen:
     """What is known of a machine's present life."""
 
     loop: object
+    group: object = None  # whose confirmations are heard
     confirmed: int = 0
     led: int = 0  # the last term in which it was seen leading
+    leads: bool = False
     failures: int = 0
 
 
@@ -93,11 +96,10 @@ class Checker:
             if start >= machine.broker.store.marks.dispatched.offset:
                 return  # it is cut off
             node = _node(machine.broker)
-            if node is not None and node.leadership is not None:
-                self.log_min = max(self.log_min, end)
             self._hold(
                 machine,
-                end <= self.log_min,
+                # Who leads decides; who led in this term until a moment ago may finish what it had begun.
+                end <= self.log_min or (node is not None and self.leaders.get(node.term) == node.me),
                 f"removes the log below {end}; leaders have kept it from {self.log_min} on",
             )
 
@@ -130,6 +132,9 @@ class Checker:
             demand("invariant" not in group.why_stopped, f"{machine.name} stops taking part: {group.why_stopped}")
         machine.me = node.me
         self._keeps_promises(machine, node.me, node.ballot)
+        if seen.group is not group:
+            seen.group = group
+            self._hear(machine, broker, seen, group)
         if group.confirmed != seen.confirmed:
             self._confirms(machine, broker, seen.confirmed, group.confirmed)
             seen.confirmed = group.confirmed
@@ -141,6 +146,21 @@ class Checker:
         if node.role is Role.LEADER and node.term > seen.led:
             seen.led = node.term
             self._leads(machine, broker, node.term, node.me)
+        if node.leadership is not None or seen.leads:
+            # It has told that; its worker removes the files a moment later, and it may be deposed in between.
+            self.log_min = max(self.log_min, broker.store.log.min)
+        seen.leads = node.leadership is not None
+
+    def _hear(self, machine: Machine, broker: Broker, seen: Seen, group: Group) -> None:
+        """From now on, of what this group confirms, when it does: before the end of the turn it may have another role."""
+        confirm = group._confirm
+
+        def heard(offset: int) -> None:
+            self._confirms(machine, broker, seen.confirmed, offset)
+            seen.confirmed = offset
+            confirm(offset)
+
+        group._confirm = heard  # type: ignore[method-assign]
 
     def _keeps_promises(self, machine: Machine, me: MemberId, ballot: Ballot) -> None:
         before = self.promised.get(me)

@@ -36,6 +36,8 @@ TOPICS = ("tea", "coffee", "milk")
 QUEUES = 3
 GROUP = "drinkers"
 OWNERS = ("x", "y")
+LOCKS_TRIED = 3
+LOCKS_WITHIN_MS = 1_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +189,23 @@ class Clients:
     def _queue(self) -> MessageQueue:
         return MessageQueue(TOPICS[0], "g", self.world.dice.randrange(QUEUES))
 
+    def hear_of(self, name: str) -> None:
+        """Somebody leads now: owners renew their locks there, and others try to get them."""
+        for _ in range(LOCKS_TRIED):
+            for owner in OWNERS:
+                self.world.after(self.world.between(0, LOCKS_WITHIN_MS), self._lock, name, owner)
+
     def _lock(self, name: str, owner: str) -> None:
-        queue = self._queue()
+        queues = {MessageQueue(TOPICS[0], "g", queue_id) for queue_id in range(QUEUES)}
 
         def heard(frame: Frame, asked_at: float) -> None:
-            if frame.code == 0 and queue in LockBatchResponse.decode(frame.body).locked:
-                # As clients do: they rely on half of what a broker keeps the lock for.
-                self.checker.locked(str(queue), owner, asked_at, asked_at + self.faults.lock_ms / 2, self.world.now)
+            if frame.code == 0:
+                for queue in sorted(LockBatchResponse.decode(frame.body).locked):
+                    # As clients do: they rely on half of what a broker keeps the lock for.
+                    until = asked_at + self.faults.lock_ms / 2
+                    self.checker.locked(str(queue), owner, asked_at, until, self.world.now)
 
-        body = LockBatch(consumer_group=GROUP, client_id=owner, queues={queue}).encode()
+        body = LockBatch(consumer_group=GROUP, client_id=owner, queues=queues).encode()
         self.ask(name, LockQueues(), body, heard)
 
     def _unlock(self, name: str, owner: str) -> None:

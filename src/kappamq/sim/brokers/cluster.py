@@ -19,6 +19,7 @@ from kappamq.sim.world import World
 
 HEALING_MS = 60_000.0
 LOOK_EVERY_MS = 250.0
+SERVED_MS = 15_000.0  # what was sent before the end of all faults may take half of it
 REPAIR_MS = 400.0
 WARM_UP_MS = 3_000.0
 OF_THE_MACHINE = {"kappamq.clock.json"}  # what a member knows of its own clock
@@ -56,6 +57,7 @@ class Cluster:
             node = broker.copies.group.node
             if node is not None and node.role is Role.LEADER and self._led.get(machine.name) != node.term:
                 self._led[machine.name] = node.term
+                self.clients.hear_of(machine.name)
                 if not self.healing and self.faults.dies_young and self.world.happens(self.faults.dies_young):
                     self.world.after(
                         self.world.between(0, 4 * self.faults.delay_ms + 50), self._crash, machine, machine.loop
@@ -195,10 +197,16 @@ class Cluster:
             return
         if {each.me for each in self.machines.values()} != set(members.voters):
             return
+        if not all(self._can_go_on(each, leader) for each in self.machines.values() if each is not machine):
+            return  # who is too far behind will begin anew, which is as if its disk were lost, too
         machine.kill(power=True)
         self.checker.gone[machine.me] = machine.disk
         machine.wipe()
         self.world.after(self.world.between(1, 1_000), self._restart, machine)
+
+    def _can_go_on(self, machine: Machine, leader: Machine) -> bool:
+        node = self._node(machine) if machine.alive and machine.is_up else None
+        return node is not None and node.log.end >= leader.broker.store.log.min  # type: ignore[union-attr]
 
     def _stop(self) -> None:
         machine = self._one()
@@ -267,7 +275,7 @@ class Cluster:
 
     def _is_served(self) -> None:
         """Whoever sends is answered."""
-        end, before = self.world.now + 5_000, self.checker.count
+        end, before = self.world.now + SERVED_MS, self.checker.count
         while self.checker.count == before:
             demand(self.world.now < end, "nobody is answered, though all is well")
             leader = self.leader()

@@ -45,7 +45,7 @@ class Faults(settings.Faults):
             dies_young=maybe(0.9, 0.3),
             partitions=maybe(2.0, 0.6),
             pauses=maybe(1.0, 0.3),
-            wipes=maybe(0.5, 0.2),
+            wipes=maybe(4.0, 0.2),
             stops=maybe(0.5, 0.2),
             full=maybe(0.5, 0.1),
             transfers=maybe(1.0, 0.3),

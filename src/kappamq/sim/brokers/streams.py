@@ -159,6 +159,8 @@ class Side(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
         self._loop.call_soon(self._read)
+        if self._lost:  # before anybody could hear of it
+            self._loop.call_soon(protocol.connection_lost, ConnectionResetError("the other side is gone"))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol  # type: ignore[assignment]

@@ -56,13 +56,14 @@ class StretchReader:
             self._reader.close()
 
     def _read(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
-        at, count = stretch.start, READ_BYTES
+        at, more = stretch.start, 1
         while at < stretch.stop:
+            count = more * min(READ_BYTES, stretch.stop - at)
             data = self._log.read(at, count)
             if not data and (later := self._first_existing(at)) is not None:
                 stop = min(later, stretch.stop)
                 yield from self._gap(at, stop)
-                at, count = stop, READ_BYTES
+                at, more = stop, 1
                 continue
             places, rows, consumed, why = self._locate(data, at, True, len(data))
             if rows:
@@ -70,17 +71,17 @@ class StretchReader:
                 table = table[: np.searchsorted(table[:, AT], stretch.stop - at)]
                 for part in np.array_split(table, -(-len(table) // ROWS)):
                     yield from self._batch(data, part, at)
-                at, count = at + consumed, READ_BYTES
+                at, more = at + consumed, 1
             elif why == SCAN_BLANK:
                 at += self._log.segment_bytes - at % self._log.segment_bytes
             elif why == SCAN_MORE and len(data) == count and count < RECORD_BYTES_MAX:
-                count *= 4  # a record longer than what was read
+                more *= 4  # a record longer than what was read, or a stretch that does not end with one
             else:
                 behind = self._stretches.next_boundary(at + 1)
                 stop = stretch.stop if behind is None else min(behind, stretch.stop)
                 text = "nothing was ever written there" if why == SCAN_EMPTY else "these bytes are no record"
                 yield from self._damage(at, stop, text)
-                at, count = stop, READ_BYTES
+                at, more = stop, 1
 
     def _batch(self, data: bytes, places: NDArray[np.int64], start: int) -> Iterator[pa.RecordBatch]:
         damaged = places[:, DAMAGED] != 0

@@ -173,7 +173,7 @@ class CommitLog:
         assert self._current is not None
         return self._current.start + self.segment_bytes
 
-    def write(self) -> tuple[int, bytes]:
+    def write(self) -> tuple[int, bytes | memoryview]:
         """Write everything the kernel has appended: (its log offset, the bytes)."""
         start, data = self._kernel.take()
         if data:

@@ -289,7 +289,10 @@ class Group:
         log_min = self._store.log.min
         if log_min > node.log.terms.base.start:
             self._do(node.trimmed(log_min))
-            self._save_terms()
+            try:
+                self._save_terms()
+            except OSError as error:  # a start finds in the log what the file does not say
+                log.warning("raft: the terms of the log could not be saved: %s", error)
 
     # -- effects -----------------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def test_old_messages_are_read_from_a_slave_that_keeps_up(tmp_path: Path, mode: 
                 assert await suggested(master, sql="TRUE") == "2"
                 slave.copies.following.master_end += 1 << 30  # it hears of more than it has got
                 slave.copies.suggesting.look()
-                assert await suggested(slave) == "0", "it lags"
+                assert slave.kernel.suggested == 0, "it lags"
             await comes_to_be(master, "0")
 
     run(test())
