@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from kappamq.raft import (
@@ -139,7 +141,7 @@ def test_who_has_ignored_it_is_asked_after_the_others_and_more_and_more_seldom()
     assert [name for _when, name in asked[:4]] == ["B", "C", "B", "C"]
     assert seconds[:5] == [0, 5, 10, 20, 30]
     assert len(asked) < 20
-    assert max(later - sooner for sooner, later in zip(seconds, seconds[1:], strict=False)) == 80
+    assert max(later - sooner for sooner, later in itertools.pairwise(seconds)) == 80
 
 
 def test_nobody_makes_way_for_those_who_do_not_answer() -> None:

@@ -343,9 +343,7 @@ def _enter(
         found.entered = at + size
     known: set[tuple[str, int]] = set()
     while (wrong := store.kernel.number(records[size:])[1]) is not None:
-        if (wrong.topic, wrong.queue_id) not in known and _begins_again(
-            store, at + size + wrong.at, wrong, forgotten
-        ):
+        if (wrong.topic, wrong.queue_id) not in known and _begins_again(store, at + size + wrong.at, wrong, forgotten):
             known.add((wrong.topic, wrong.queue_id))
             continue
         raise StoreDamaged(

@@ -16,9 +16,9 @@ from kappamq.errors import ProtocolError
 from kappamq.protocol.names import METADATA_TOPIC
 from kappamq.protocol.records.fields import BODY_AT, IPV6_EXTRA_BYTES
 from kappamq.protocol.records.record import decode
+from kappamq.store import snapshots
 from kappamq.store.files import Files
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store import snapshots
 from kappamq.store.snapshots import Snapshot
 
 FILE: Final = "topics.json"
